@@ -57,8 +57,8 @@ def find_jobs(
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
-        of_set = _images_of_set(Path(pattern)) if objects else []
-        files += of_set or _matches(pattern, output)
+        images_of_set = _images_of_set(Path(pattern)) if objects else []
+        files += images_of_set or _matches(pattern, output)
     inputs = _inputs(list(dict.fromkeys(files)), channels, bands)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
         pages_of_inputs = list(
@@ -173,11 +173,11 @@ def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Pa
     scenes = {}
     for folder, members in folders.items():
         try:
-            chosen = bands_in([str(file) for file in members], bands, str(folder))
+            chosen_files = bands_in([str(file) for file in members], bands, str(folder))
         except DataError:
             continue
-        if len(set(chosen)) == len(bands):
-            scenes[folder] = list(map(Path, chosen))
+        if len(set(chosen_files)) == len(bands):
+            scenes[folder] = list(map(Path, chosen_files))
     return scenes
 
 

@@ -137,15 +137,15 @@ class ClassTruths:
     ) -> None:
         self.missing: list[str] = []
         self.class_folders = class_folders
-        self.of_class: list[TrueMasks] = []
+        self.class_masks: list[TrueMasks] = []
         for class_folder in class_folders:
-            of_class = {}
+            class_files = {}
             for stem, file in files.items():
                 if stem.parts[0] == class_folder and len(stem.parts) > 1:
-                    of_class[stem.relative_to(class_folder)] = file
-            self.of_class.append(TrueMasks(of_class, suffix, stems))
+                    class_files[stem.relative_to(class_folder)] = file
+            self.class_masks.append(TrueMasks(class_files, suffix, stems))
         self.joined: TrueMasks | None = None
-        if not any(masks.files for masks in self.of_class):
+        if not any(masks.files for masks in self.class_masks):
             self.joined = TrueMasks(files, suffix, stems)
             self.missing = self.joined.missing
 
@@ -158,14 +158,16 @@ class ClassTruths:
                 return None
             path, _ = mask
             return _of_one_file(path, bits)
-        masks = [of_class.find(stem, page_stem, number, pages) for of_class in self.of_class]
+        masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
         if not any(masks):
             self.missing.append(str(page_stem))
             return None
-        files = tuple(ClassFile(str(mask[0]), mask[1]) if mask else ClassFile("") for mask in masks)
+        files = []
+        for mask in masks:
+            files.append(ClassFile("") if mask is None else ClassFile(str(mask[0]), mask[1]))
         if any(is_volume(file.path) for file in files):
             return layered_label([file.path for file in files], bits)
-        return ClassMasks(files, bits)
+        return ClassMasks(tuple(files), bits)
 
 
 def _of_one_file(path: Path, bits: tuple[int, ...]) -> MaskFile:

@@ -81,21 +81,21 @@ class Objects(Task):
     def counts(self, targets: Target) -> Tensor:
         """(3,): those of the classes, and the number of known pixels."""
         mask = targets.main
-        of_classes = self.classes.counts(ClassTarget(mask))
-        known = (mask != IGNORE_INDEX).sum().to(of_classes.dtype)
-        return torch.cat([of_classes, known[None]])
+        class_counts = self.classes.counts(ClassTarget(mask))
+        known = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
+        return torch.cat([class_counts, known[None]])
 
     def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         if logits.dtype != torch.float64:
             logits = logits.float()
-        of_classes = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
+        class_sums = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
         depth = targets.depth.to(logits.dtype)
         errors = F.binary_cross_entropy_with_logits(logits[:, -1], depth, reduction="none")
-        return (*of_classes, (errors * (targets.mask != IGNORE_INDEX)).sum())
+        return (*class_sums, (errors * (targets.mask != IGNORE_INDEX)).sum())
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        *of_classes, depth = partial
-        return torch.cat([self.classes.finish(tuple(of_classes)), depth[None]])
+        *class_sums, depth = partial
+        return torch.cat([self.classes.finish(tuple(class_sums)), depth[None]])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
         return ObjectScores.none(self.classes.names[1:], images, device)

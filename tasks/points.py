@@ -33,8 +33,8 @@ class PointTarget(Target):
     size: Any
     unit: Any
 
-    def at(self, place: Any) -> "PointTarget":
-        return self.map(lambda array: array[place])
+    def at(self, index: Any) -> "PointTarget":
+        return self.map(lambda array: array[index])
 
     @property
     def shape(self) -> tuple[int, ...]:

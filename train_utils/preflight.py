@@ -116,15 +116,16 @@ def preflight(
     condition = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or network.activation_checkpointing:
         say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
-    chosen = candidates[agreed]
-    say(f"batch: {chosen}")
-    if chosen.idle:
-        which = "a step" if chosen.accumulation == 1 else "the last micro-batch of a step"
+    agreed_split = candidates[agreed]
+    say(f"batch: {agreed_split}")
+    if agreed_split.idle:
+        where = "a step" if agreed_split.accumulation == 1 else "the last micro-batch of a step"
+        filling_size = agreed_split.processes * agreed_split.accumulation
         say(
-            f"batch: {chosen.idle} of {chosen.processes} {chosen.sharers} have no image in {which}, and compute a"
-            f" repeated one that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
+            f"batch: {agreed_split.idle} of {agreed_split.processes} {agreed_split.sharers} have no image in {where},"
+            f" and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
-    return chosen
+    return agreed_split
 
 
 class EvaluationSize(NamedTuple):
@@ -190,11 +191,11 @@ def check_evaluation(
         return
     kind = "volume" if network.config.dims == 3 else "image"
     tiling = plan(network.config, size.input)
-    how = f", in {tiling}" if tiling else ""
+    tiling_text = f", in {tiling}" if tiling else ""
     scale = "larger --spacing" if network.config.dims == 3 else "lower --scale"
     raise SettingsError(
-        f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{how}; choose a {scale} or a"
-        f" lower --base-channels, or cut such {kind}s into smaller ones"
+        f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{tiling_text};"
+        f" choose a {scale} or a lower --base-channels, or cut such {kind}s into smaller ones"
     )
 
 

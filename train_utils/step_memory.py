@@ -48,14 +48,14 @@ class StepMemory:
         """The micro-batches in parts of at most `size`, or the list itself where no step can be made again."""
         if not self._repeats:
             return micro_batches
-        parts = []
+        smaller_batches = []
         for micro_batch in micro_batches:
             for start in range(0, len(micro_batch.images), self.size):
-                place = slice(start, start + self.size)
-                images = micro_batch.images[place]
-                targets = micro_batch.targets.at(place)
-                parts.append(micro_batch._replace(images=images, targets=targets))
-        return parts
+                part = slice(start, start + self.size)
+                images = micro_batch.images[part]
+                targets = micro_batch.targets.at(part)
+                smaller_batches.append(micro_batch._replace(images=images, targets=targets))
+        return smaller_batches
 
     @contextmanager
     def shortage_halves(self, guard: StepGuard) -> Iterator[None]:

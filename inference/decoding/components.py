@@ -72,16 +72,16 @@ class ComponentStream:
         members = [*self._open, *([piece] for piece in pieces)]
         group_of = self._groups(labels[0], count)
         groups: dict[int, list[Component]] = {}
-        for group, of_member in zip(group_of.tolist(), members, strict=True):
-            groups.setdefault(group, []).extend(of_member)
+        for group, boxes in zip(group_of.tolist(), members, strict=True):
+            groups.setdefault(group, []).extend(boxes)
         # of the pixels of the last row: 0 for none, else the number of the group, from 1
         numbers = np.concatenate([[0], group_of + 1])
         last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
         open_groups = np.unique(last_row[last_row > 0])
         self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
         self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
-        for of_group in groups.values():
-            yield joined(of_group)
+        for boxes_of_group in groups.values():
+            yield joined(boxes_of_group)
 
     def finish(self) -> Iterator[Component]:
         """The components that touch the last row of the image."""

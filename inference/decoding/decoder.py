@@ -87,8 +87,8 @@ class Decoder(ABC):
         Here each output is a question of its own, and the entropy is that of the one whose answer is least sure.
         """
         probabilities = self.probabilities(logits, dim)
-        of_outputs = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
-        return of_outputs.amax(dim) / math.log(2)
+        output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+        return output_entropy.amax(dim) / math.log(2)
 
     def uncertainty(self, logits: Tensor) -> Tensor:
         """The entropy of a strip of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
@@ -146,9 +146,9 @@ class Decoder(ABC):
         if probabilities:
             tensors.append(self.probabilities(logits))
         arrays = [tensor.numpy() for tensor in download(tensors)]
-        others = iter(arrays[len(noted) :])
-        rows = None if answers is None else next(others)
-        return Strip(rows, next(others) if probabilities else None, tuple(arrays[: len(noted)]))
+        arrays_left = iter(arrays[len(noted) :])
+        rows = None if answers is None else next(arrays_left)
+        return Strip(rows, next(arrays_left) if probabilities else None, tuple(arrays[: len(noted)]))
 
     def finish(self) -> Iterator[Strip]:
         """The rest of the prediction, when all strips were read."""

@@ -119,8 +119,8 @@ class PeakFinder:
         self._searched = stop
         is_higher = peaks > self._peaks
         patches = self._around(rows, start, pixels)
-        others = [1] * (rows.ndim - 1)
-        self._patches = torch.where(is_higher.view(-1, *others), patches, self._patches)
+        other_axes = [1] * (rows.ndim - 1)
+        self._patches = torch.where(is_higher.view(-1, *other_axes), patches, self._patches)
         self._pixels = torch.where(is_higher[:, None], pixels, self._pixels)
         self._peaks = torch.where(is_higher, peaks, self._peaks)
 
@@ -145,9 +145,9 @@ class PeakFinder:
         offsets = []
         for axis in range(axes):
             line = self._patches
-            for other in reversed(range(axes)):
-                if other != axis:
-                    line = line.select(1 + other, self.radius)
+            for other_axis in reversed(range(axes)):
+                if other_axis != axis:
+                    line = line.select(1 + other_axis, self.radius)
             line = line[:, self.radius - 2 : self.radius + 3].double()
             offset = _top(line[:, 1:4])
             # at the border the parabola runs through the next two pixels

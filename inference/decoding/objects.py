@@ -38,10 +38,10 @@ class ObjectDecoder(Decoder):
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """What a pixel says by itself: class, depth and how certain it is to be no background, as one number."""
         classes = logits.shape[dim] - 1
-        of_classes = logits.narrow(dim, 0, classes)
-        most_likely_class = most_likely(of_classes, dim).int()
+        class_logits = logits.narrow(dim, 0, classes)
+        most_likely_class = most_likely(class_logits, dim).int()
         depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().int()
-        certainty = ((1 - of_classes.softmax(dim).select(dim, 0)) * LEVELS).round().int()
+        certainty = ((1 - class_logits.softmax(dim).select(dim, 0)) * LEVELS).round().int()
         answers = most_likely_class | (depth << DEPTH_SHIFT) | (certainty << CERTAINTY_SHIFT)
         return answers.masked_fill(most_likely_class == 0, 0)
 
@@ -54,8 +54,8 @@ class ObjectDecoder(Decoder):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         """Those of the classes, and then the depth."""
         classes = logits.shape[dim] - 1
-        of_classes = logits.narrow(dim, 0, classes).softmax(dim)
-        return torch.cat([of_classes, logits.narrow(dim, classes, 1).sigmoid()], dim)
+        class_logits = logits.narrow(dim, 0, classes).softmax(dim)
+        return torch.cat([class_logits, logits.narrow(dim, classes, 1).sigmoid()], dim)
 
     def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
         """That of the classes."""
@@ -64,9 +64,9 @@ class ObjectDecoder(Decoder):
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1
         limits = torch.finfo(probabilities.dtype)
-        of_classes = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
+        class_probabilities = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
         depth = probabilities.narrow(dim, classes, 1).logit(eps=limits.eps)
-        return torch.cat([of_classes, depth], dim)
+        return torch.cat([class_probabilities, depth], dim)
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)

@@ -81,9 +81,9 @@ class ImageWriter:
         missing: ReadMissing | None,
     ) -> Iterator["OutputFiles"]:
         """The files of an image, which come into being together, the first one last."""
-        shown = None
+        read_rows = None
         if image and OVERLAY in self.extensions:
-            shown = _bright_rows(image, job.name)
+            read_rows = _bright_rows(image, job.name)
         with ExitStack() as stack:
             decoder = new_decoder(self.task, job.output.parent)
             mask = stack.enter_context(self.output_format.open_mask(job, size, decoder))
@@ -92,7 +92,7 @@ class ImageWriter:
                 if extension not in (*self.output_format.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             overlay = None
-            if shown:
+            if read_rows:
                 overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
             probabilities: NpyWriter | GeoTiffWriter | None = None
             if PROBABILITIES in files and isinstance(job, RasterJob):
@@ -119,7 +119,7 @@ class ImageWriter:
                 probabilities,
                 uncertainty,
                 polygons,
-                shown,
+                read_rows,
                 sink,
                 missing,
             )

@@ -53,10 +53,10 @@ class AreaCounter:
     def _add_class(self, index: int, predicted: np.ndarray, true: np.ndarray) -> None:
         streams = self._streams.setdefault(index, (ComponentStream(), ComponentStream()))
         true_areas, predicted_areas = streams
-        both = HIT * (predicted & true).astype(np.uint8)
-        for area in true_areas.add(true * np.uint8(AREA) + both):
+        hits = HIT * (predicted & true).astype(np.uint8)
+        for area in true_areas.add(true * np.uint8(AREA) + hits):
             self._count_true(index, area)
-        for area in predicted_areas.add(predicted * np.uint8(AREA) + both):
+        for area in predicted_areas.add(predicted * np.uint8(AREA) + hits):
             self._count_predicted(index, area)
 
     def finish(self) -> None:

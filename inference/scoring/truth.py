@@ -149,8 +149,8 @@ class TruthScorer:
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
         self.scores.add(preds, target, 0)
         if certainty is not None:
-            of_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
-            self.scores.add_reliability(self.task.count_certainty(of_target, preds, target))
+            certainty_at_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
+            self.scores.add_reliability(self.task.count_certainty(certainty_at_target, preds, target))
         if self._areas is not None:
             self._areas.add(pred, truth.main)
         if self._mask_rows is not None:

@@ -165,8 +165,8 @@ def surface_scores(
             predicted = np.pad(pred[box] == index, 1)
             ways = _surface_distances(true, predicted, spacing)
             hd95[index] = max(np.percentile(way, PERCENTILE) for way in ways)
-            both = np.concatenate(ways)
-            dice[index] = [(both <= mm).mean() for mm in TOLERANCES]
+            distances = np.concatenate(ways)
+            dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
     return SurfaceScores(hd95, dice, missed)
 
 

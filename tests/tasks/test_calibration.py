@@ -68,7 +68,7 @@ def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
     assert whole[:, 0].sum() == (target.mask != 255).sum() and whole.dtype == torch.int64
     parts = [TASK.reliability(logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
     assert torch.equal(sum(parts), whole)
-    monkeypatch.setattr("tasks.calibration.COUNTED", 77)
+    monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
     assert torch.equal(TASK.reliability(logits, target), whole)
     bins = torch.arange(999) % (BINS + 1)
     values = torch.arange(999) * STEPS

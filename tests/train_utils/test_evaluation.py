@@ -94,8 +94,8 @@ def in_tiles(patch: pytest.MonkeyPatch) -> None:
 def in_strips(patch: pytest.MonkeyPatch) -> None:
     """Have logits taken in strips, though an image is computed whole, and pixels counted few at a time."""
     patch.setattr(inference.tiling.resizing, "WHOLE_LOGITS", 0)
-    patch.setattr(tasks.classes, "COUNTED_BYTES", 20_000)
-    patch.setattr(tasks.confusion, "COUNTED", 1000)
+    patch.setattr(tasks.classes, "BYTES_AT_ONCE", 20_000)
+    patch.setattr(tasks.confusion, "PIXELS_AT_ONCE", 1000)
 
 
 def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_images(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import math
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed_file
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of, share_of
-from inference.inputs import find_jobs, named_job
+from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.disk import check_disk
 from inference.outputs.images import ReadMissing, missing_rows
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
@@ -64,23 +64,18 @@ class Work:
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     config = predictor.config
-    stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
-    jobs = find_jobs(
-        args.input,
-        output,
-        writer.extensions,
-        None if output_format.truths_in_table else args.truth,
-        args.mask_suffix,
-        config.in_channels,
-        stacks,
-        output_format.class_folders,
-        output_format.names[1:] if output_format.has_objects else (),
-        config.preprocess.bands,
-        writes_rasters=writes_rasters,
-    )
+    rules = InputRules(config.in_channels, bands=config.preprocess.bands, keeps_place=writes_rasters)
+    if config.dims == 3:
+        rules = replace(rules, stacks=config.preprocess.spacing)
+    if output_format.has_objects:
+        rules = replace(rules, objects=output_format.names[1:])
+    truth = None
+    if args.truth and not output_format.truths_in_table:
+        truth = TruthFolder(args.truth, args.mask_suffix, output_format.class_folders)
+    jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
     if args.truth and output_format.truths_in_table:
         jobs = with_truths(jobs, args.truth, tuple(output_format.names))
     if args.file is not None:

@@ -21,19 +21,25 @@ class Strip(NamedTuple):
 
     rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
     probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
-    noted: what else was asked for of the rows that were read.
+    extras: what else was asked for of the rows that were read.
     """
 
     rows: np.ndarray | None
     probabilities: np.ndarray | None = None
-    noted: tuple[np.ndarray, ...] = ()
+    extras: tuple[np.ndarray, ...] = ()
 
 
 class Decoder(ABC):
     """Reads the prediction of one image or volume from its logits, which come in strips from top to bottom.
 
-    A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
-    strips in `add`, and return the rest in `finish`.
+    A caller uses it in one of two ways:
+
+    - `add` for each strip, then `finish`: what is settled comes to the CPU while it is written. `read` does both.
+    - `take` for each strip, then `conclude` with all that it gave: the prediction is whole, and stays on the device. So
+      evaluations score it.
+
+    A task whose pixels stand alone says by `decode` how each is read, and needs nothing else. Others override both
+    ways: they keep what they need of the strips, and give the prediction in `finish` and in `conclude` (or `predict`).
 
     Args:
         scratch: the folder of a temporary file, should one be needed; None for that of temporary files.
@@ -127,28 +133,28 @@ class Decoder(ABC):
         """The prediction, with a first axis of 1, from what `take` gave for all strips of an image."""
         return self.predict(torch.cat(list(answers), dim=1))
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Strip:
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
         """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.
 
         Args:
-            noted: further tensors that were computed from the strip, and are wanted on the CPU.
+            extras: further tensors that were computed from the strip, and are wanted on the CPU.
         """
         answers = self.decode(logits).to(getattr(torch, self.dtype))
-        return self.downloaded(logits, answers, probabilities=probabilities, noted=noted)
+        return self.downloaded(logits, answers, probabilities=probabilities, extras=extras)
 
     def downloaded(
-        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, noted: Sequence[Tensor]
+        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, extras: Sequence[Tensor]
     ) -> Strip:
         """A strip on the CPU, with the answers in the place of its rows. The host waits once for all."""
-        tensors = [*noted]
+        tensors = [*extras]
         if answers is not None:
             tensors.append(answers)
         if probabilities:
             tensors.append(self.probabilities(logits))
         arrays = [tensor.numpy() for tensor in download(tensors)]
-        arrays_left = iter(arrays[len(noted) :])
+        arrays_left = iter(arrays[len(extras) :])
         rows = None if answers is None else next(arrays_left)
-        return Strip(rows, next(arrays_left) if probabilities else None, tuple(arrays[: len(noted)]))
+        return Strip(rows, next(arrays_left) if probabilities else None, tuple(arrays[: len(extras)]))
 
     def finish(self) -> Iterator[Strip]:
         """The rest of the prediction, when all strips were read."""

@@ -55,9 +55,9 @@ class LandmarkDecoder(Decoder):
         self._peaks = PeakFinder(self.task)  # for the next image
         return prediction[None]
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Strip:
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
         self._peaks.add(logits)
-        return self.downloaded(logits, None, probabilities=probabilities, noted=noted)
+        return self.downloaded(logits, None, probabilities=probabilities, extras=extras)
 
     def finish(self) -> Iterator[Strip]:
         yield Strip(self._peaks.finish().cpu().numpy())

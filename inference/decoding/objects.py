@@ -71,8 +71,8 @@ class ObjectDecoder(Decoder):
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Strip:
-        strip = self.downloaded(logits, self.decode(logits), probabilities=probabilities, noted=noted)
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
+        strip = self.downloaded(logits, self.decode(logits), probabilities=probabilities, extras=extras)
         assert strip.rows is not None
         self._finder.add(strip.rows)
         return strip._replace(rows=None)

@@ -91,66 +91,64 @@ class ImageWriter:
             for extension in self.extensions:
                 if extension not in (*self.output_format.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
-            overlay = None
+            writers = ImageFiles(mask, files)
             if read_rows:
-                overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
-            probabilities: NpyWriter | GeoTiffWriter | None = None
+                writers.overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
             if PROBABILITIES in files and isinstance(job, RasterJob):
                 writer = GeoTiffWriter(files[PROBABILITIES], size, job.place, self.task.outputs, np.nan)
-                probabilities = stack.enter_context(writer)
+                writers.probabilities = stack.enter_context(writer)
             elif PROBABILITIES in files:
-                probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
-            uncertainty: MaskSink | None = None
+                writers.probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
             if UNCERTAINTY in files and isinstance(job, RasterJob):
-                uncertainty = MaskRaster(stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place)))
+                raster = stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place))
+                writers.uncertainty = MaskRaster(raster)
             elif UNCERTAINTY in files:
-                uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
-            polygons = None
+                writers.uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
             for extension in set(POLYGONS) & set(self.extensions):
                 assert isinstance(job, RasterJob)
                 opened = open_polygons(job, extension, self.output_format, decoder, size[1])
-                polygons = stack.enter_context(opened)
-            yield OutputFiles(
-                self.output_format,
-                decoder,
-                files,
-                mask,
-                overlay,
-                probabilities,
-                uncertainty,
-                polygons,
-                read_rows,
-                sink,
-                missing,
-            )
+                writers.polygons = stack.enter_context(opened)
+            yield OutputFiles(self.output_format, decoder, writers, read_rows, sink, missing)
+
+
+@dataclass
+class ImageFiles:
+    """What an image's files are written by; None for files that are not asked for.
+
+    Args:
+        files: the open files by their extensions, without the mask and polygons.
+    """
+
+    mask: MaskSink
+    files: Mapping[str, BinaryIO]
+    overlay: PngWriter | None = None
+    probabilities: NpyWriter | GeoTiffWriter | None = None
+    uncertainty: MaskSink | None = None
+    polygons: PolygonSink | None = None
 
 
 class OutputFiles:
-    """The open files of one image, written a strip at a time."""
+    """The open files of one image, written a strip at a time.
+
+    Args:
+        read_rows: gives the rows of the image that the overlay shows.
+        sink: takes the rows of the prediction too.
+        missing: says where the image holds no data.
+    """
 
     def __init__(
         self,
         output_format: MaskFormat,
         decoder: Decoder,
-        files: Mapping[str, BinaryIO],
-        mask: MaskSink,
-        overlay: PngWriter | None,
-        probabilities: NpyWriter | GeoTiffWriter | None,
-        uncertainty: MaskSink | None,
-        polygons: PolygonSink | None,
-        shown: ReadRows | None,
+        writers: ImageFiles,
+        read_rows: ReadRows | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
     ) -> None:
         self.output_format = output_format
         self.decoder = decoder
-        self.files = files
-        self.mask = mask
-        self.overlay = overlay
-        self.probabilities = probabilities
-        self.uncertainty = uncertainty
-        self.polygons = polygons
-        self.shown = shown
+        self.writers = writers
+        self.read_rows = read_rows
         self.sink = sink
         self.missing = missing
         self._top = 0
@@ -158,28 +156,28 @@ class OutputFiles:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
-        noted = []
-        if self.uncertainty:
-            noted.append(self.decoder.uncertainty(logits))
+        extras = []
+        if self.writers.uncertainty:
+            extras.append(self.decoder.uncertainty(logits))
         certainty = self.decoder.certainty(logits) if self.sink else None
         if certainty is not None:
-            noted.append(certainty)
-        strip = self.decoder.add(logits, probabilities=self.probabilities is not None, noted=noted)
-        arrays = iter(strip.noted)
-        if self.uncertainty:
-            self.uncertainty.write(next(arrays))
+            extras.append(certainty)
+        strip = self.decoder.add(logits, probabilities=self.writers.probabilities is not None, extras=extras)
+        arrays = iter(strip.extras)
+        if self.writers.uncertainty:
+            self.writers.uncertainty.write(next(arrays))
         self._append(strip, next(arrays, None))
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
         for strip in self.decoder.finish():
             self._append(strip)
-        if self.polygons:
-            self.polygons.finish()
-        self.output_format.write_tables(self.files, self.decoder, None)
+        if self.writers.polygons:
+            self.writers.polygons.finish()
+        self.output_format.write_tables(self.writers.files, self.decoder, None)
 
     def _append(self, strip: Strip, certainty: np.ndarray | None = None) -> None:
-        if self.probabilities and strip.probabilities is not None:
+        if self.writers.probabilities and strip.probabilities is not None:
             self._write_probabilities(strip.probabilities)
         if strip.rows is None:
             return
@@ -187,28 +185,28 @@ class OutputFiles:
         self._top += len(strip.rows)
         missing = self.missing(top, self._top) if self.missing else None
         values = self.output_format.mask_values(strip.rows)
-        if isinstance(self.mask, RasterSink):
-            self.mask.write(values, missing)
+        if isinstance(self.writers.mask, RasterSink):
+            self.writers.mask.write(values, missing)
         else:
-            self.mask.write(values)
-        if self.overlay and self.shown:
+            self.writers.mask.write(values)
+        if self.writers.overlay and self.read_rows:
             output_format = self.output_format.of_prediction(self.decoder)
-            self.overlay.write(output_format.overlay(self.shown(top, self._top), strip.rows))
-        if self.polygons:
-            self.polygons.add(strip.rows, missing)
+            self.writers.overlay.write(output_format.overlay(self.read_rows(top, self._top), strip.rows))
+        if self.writers.polygons:
+            self.writers.polygons.add(strip.rows, missing)
         if self.sink:
             self.sink.add(strip.rows, missing, certainty)
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""
-        assert self.probabilities is not None
+        assert self.writers.probabilities is not None
         top = self._written
         self._written += probabilities.shape[1]
-        if self.missing and isinstance(self.probabilities, GeoTiffWriter):
+        if self.missing and isinstance(self.writers.probabilities, GeoTiffWriter):
             missing = self.missing(top, self._written)
             if missing is not None:
                 probabilities = np.where(missing, np.float32(np.nan), probabilities)
-        self.probabilities.write(probabilities)
+        self.writers.probabilities.write(probabilities)
 
 
 def missing_rows(picture: WindowedImage) -> ReadMissing | None:

@@ -23,7 +23,7 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
 from inference.args import parse_args
-from inference.inputs import find_jobs, named_job
+from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs import disk, new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.disk import check_disk
@@ -329,9 +329,8 @@ def touch(folder: Path, *names: str) -> None:
 
 def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[str, tuple[str, ...]]:
     """The outputs of inputs below `folder`, each with the files that are read for it."""
-    jobs = find_jobs(
-        [str(folder / pattern) for pattern in patterns], folder / "out", [".png"], channels=channels, **options
-    )
+    inputs = [str(folder / pattern) for pattern in patterns]
+    jobs = find_jobs(inputs, folder / "out", [".png"], InputRules(channels), **options)
     relative = {}
     for job in jobs:
         files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
@@ -371,7 +370,7 @@ def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_k
         ("s_0002", 1, (4, 5)),
         ("s_0003", 2, (4, 5)),
     ]
-    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], stacks=(3.0, 1.0, 1.0))
+    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stacks=(3.0, 1.0, 1.0)))
     assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
 
 
@@ -395,7 +394,7 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path):
     (tmp_path / "truth").mkdir()
     touch(tmp_path, "truth/b.png")
     with pytest.raises(DataError, match=r"has no mask for 1 inputs, the first is a; if the masks have a suffix"):
-        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
 
 
 def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
@@ -599,7 +598,7 @@ def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_n
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
-    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
     assert [job.truth for job in jobs] == [(tmp_path / f"truth/s_000{page}_mask.png", 0) for page in (1, 2)]
 
 

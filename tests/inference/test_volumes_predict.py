@@ -22,7 +22,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.visualize import contours
 from data_utils.visualize_volumes import volume_page
 from inference import Predictor
-from inference.inputs import find_jobs
+from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
@@ -332,7 +332,7 @@ def test_finished_volumes_are_skipped(tmp_path):
 def test_files_of_channels_are_one_case_where_the_model_takes_several(tmp_path):
     for case, channel in product("ab", range(2)):
         save(tmp_path / "in" / f"{case}_{channel:04}.nii.gz", voxels(seed=channel))
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], channels=2)
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], InputRules(channels=2))
     assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
     assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
     assert jobs[0].size == (12, 18, 20) and jobs[0].spacing == (1, 1, 1)

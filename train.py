@@ -252,7 +252,9 @@ def rehearse(
         rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
     rehearse_steps(step, rehearsal.timed_again(steps), tuning, guard)
     rehearsal.time_save(network, optimizer)
-    rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
+    if rehearsal.tries_bf16:
+        with torch.autocast("cpu", torch.bfloat16):
+            rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
     return rehearsal.count_steps()
 
 

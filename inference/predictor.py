@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,16 +35,25 @@ WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it 
 TILED_PASSES = 8  # forward passes that images in tiles share, so that few passes are less than full
 
 
-class Prediction(NamedTuple("Prediction", [("mask", np.ndarray), ("probabilities", np.ndarray)])):
-    """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
+class Prediction:
+    """What a model says of an image or volume; also a pair: `mask, probabilities = predictor(image)`.
 
     For volumes, D stands before H. A model of objects gives their numbers, int32; its probabilities end with the depth.
 
-    Attributes:
+    Args:
+        mask: (H, W) uint8 class indices, at the input's own size.
+        probabilities: (num_classes, H, W) float32, at the input's own size.
         objects: a `DetectedObject` for each object, of a model of objects.
     """
 
+    mask: np.ndarray
+    probabilities: np.ndarray
     objects: Sequence[Any] = ()
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        yield self.mask
+        yield self.probabilities
 
 
 class Landmark(NamedTuple):
@@ -101,8 +111,8 @@ class Predictor:
                 raise ModelError(
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
-        task, *others = [task_of_model(network.config) for network in networks]
-        self.task = task.of_ensemble(others)
+        tasks = [task_of_model(network.config) for network in networks]
+        self.task = tasks[0].of_ensemble(tasks[1:])
         self._decoder = self.new_decoder()
 
     @classmethod
@@ -133,9 +143,8 @@ class Predictor:
         decoder = self.new_decoder()
         strips, _ = self._predict(image, name, page, decoder, probabilities=True)
         probabilities = [strip.probabilities for strip in strips if strip.probabilities is not None]
-        prediction = Prediction(decoder.mask(_joined_rows(strips)), np.concatenate(probabilities, axis=1))
-        prediction.objects = decoder.objects
-        return prediction
+        mask = decoder.mask(_joined_rows(strips))
+        return Prediction(mask, np.concatenate(probabilities, axis=1), decoder.objects)
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:

@@ -1390,6 +1390,7 @@ MUTANTS = [
     Mutant("train_utils/preflight.py", "", "CPU_SHARE = 0.65", "CPU_SHARE = 0.8", "test_memory.py"),
     Mutant("train_utils/monitoring/throughput.py", "", "WARMUP_STEPS = 3", "WARMUP_STEPS = 2", "test_throughput.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "", "PLANNED = 0.92", "PLANNED = 0.98", "test_rehearsal.py"),
+    Mutant("train.py", "rehearse", "torch.autocast('cpu', torch.bfloat16)", "nullcontext()", "test_rehearsal.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "inspect_files",

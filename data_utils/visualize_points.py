@@ -44,16 +44,16 @@ def render_points(
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST, round(max(picture.size) * SHARE))
     colors = point_colors(len(predicted))
-    found = [_spot(place, factor) for place in predicted]
+    found_spots = [_spot(place, factor) for place in predicted]
     true = {}
     if truth is not None and is_true is not None:
         true = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
     for number, spot in true.items():
         if is_found[number]:
-            pen.line([spot, found[number]], fill=LINE, width=max(1, radius // 3))
+            pen.line([spot, found_spots[number]], fill=LINE, width=max(1, radius // 3))
     for number, color in enumerate(colors.tolist()):
         if is_found[number]:
-            _disc(pen, found[number], radius, fill=tuple(color), outline=(0, 0, 0))
+            _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))
         if number in true:
             _disc(pen, true[number], radius + 2, outline=tuple(color), width=2)
     return np.asarray(picture)

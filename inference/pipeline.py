@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,7 +86,10 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
-    for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
+    output_folders: set[Path] = set()
+    for job in jobs:
+        output_folders.update(job.file(extension).parent for extension in writer.extensions)
+    for folder in output_folders:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
@@ -143,7 +148,7 @@ class PredictionPipeline:
     ) -> Iterator[tuple[Job, Score | Exception | None]]:
         """The same as `run` for inputs that the processes of a group predict together; the leader has the results."""
         self.predictor.shared_rows = shared_rows
-        jobs = [job for batch in batches for job in batch]
+        jobs = list(chain.from_iterable(batches))
         if shared_rows.mesh.is_first:
             numbers = {job: number for number, job in enumerate(jobs)}
             compute = partial(self._lead, shared_rows, numbers)

@@ -162,7 +162,8 @@ def largest_evaluation(config: UNetConfig, inputs: np.ndarray, targets: np.ndarr
     pairs, counts = np.unique(np.hstack([inputs, targets]), axis=0, return_counts=True)
     sizes = []
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        input_size, target_size = tuple(pair[: config.dims]), tuple(pair[config.dims :])
+        input_size = tuple(pair[: config.dims])
+        target_size = tuple(pair[config.dims :])
         images = min(count, images_per_batch(pixels, input_size)) if config.dims == 2 else 1
         sizes.append(EvaluationSize(input_size, target_size, images))
     return max(sizes, key=lambda size: size.bytes_for(config))

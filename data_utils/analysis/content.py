@@ -55,7 +55,10 @@ def file_paths(source: ImageSource) -> tuple[str, ...]:
 
 
 def _file_sizes(*sources: ImageSource) -> list[int | None]:
-    return [_file_size(path) for source in sources for path in file_paths(source)]
+    sizes = []
+    for source in sources:
+        sizes += map(_file_size, file_paths(source))
+    return sizes
 
 
 def _file_size(path: str) -> int | None:

@@ -70,13 +70,13 @@ def _few_images(splits: Splits) -> Iterator[str]:
 def _unlabeled_255(pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
     """255, which often marks unlabeled pixels, as a class beside small numbers, or ignored in many pixels."""
     share = pixels.get(IGNORE_INDEX, 0) / max(1, sum(pixels.values()))
-    others = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
+    other_values = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
     if class_map.ignore_value == IGNORE_INDEX and share > MUCH_IGNORED:
         yield (
             f"255 counts nowhere, as unlabeled, and {share:.0%} of all mask pixels hold it; if it is a class, name all"
             " classes with --classes"
         )
-    elif IGNORE_INDEX in class_map.values and len(others) > 1 and max(others) < SMALL_NUMBER:
+    elif IGNORE_INDEX in class_map.values and len(other_values) > 1 and max(other_values) < SMALL_NUMBER:
         yield (
             f"255 became a class, with {share:.0%} of all mask pixels; if it means unlabeled, give --ignore-index 255"
         )

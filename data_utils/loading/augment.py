@@ -111,15 +111,14 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
     inverse = torch.linalg.inv(matrix).transpose(1, 2)
     moved = source @ inverse
     if any(drawn.elastic is not None for drawn in draws):
-        still = np.zeros(ELASTIC)
-        elastic = [still if drawn.elastic is None else drawn.elastic for drawn in draws]
+        elastic = []
+        for drawn in draws:
+            elastic.append(np.zeros(ELASTIC) if drawn.elastic is None else drawn.elastic)
         displacements = torch.tensor(np.stack(elastic)).to(points)
         for _ in range(INVERSIONS):
             # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
-            places = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
-            displacement = F.grid_sample(
-                displacements, places, mode="bicubic", padding_mode="border", align_corners=True
-            )
+            grid = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
+            displacement = F.grid_sample(displacements, grid, mode="bicubic", padding_mode="border", align_corners=True)
             moved = (source - displacement[..., 0].transpose(1, 2)) @ inverse
     is_moved = torch.tensor([drawn.moves for drawn in draws]).to(points.device, non_blocking=True)
     moved = (moved + (extent - 1) / 2).flip(-1)

@@ -80,7 +80,7 @@ class SegmentationDataset(Dataset):
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
         preprocess = self.preprocess
-        how = (
+        preprocessing = (
             preprocess.image_size,
             preprocess.scale,
             preprocess.detect_unit_range,
@@ -93,7 +93,7 @@ class SegmentationDataset(Dataset):
         resampled = (preprocess.spacing, preprocess.clip, preprocess.standardize, spacing_bytes)
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
-        key = content and digest(*kind, how, resampled, content, *self.reader.key, self.split.bad)
+        key = content and digest(*kind, preprocessing, resampled, content, *self.reader.key, self.split.bad)
         self.samples.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
 
     def _decode_good(self, index: int) -> Sample:

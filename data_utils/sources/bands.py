@@ -53,11 +53,12 @@ class SceneRecords(ListRecords):
 
     def __init__(self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...]) -> None:
         records: list[Record] = []
+        self.paths: list[str] = []
         for name, paths, mask in scenes:
             records.append({"image": BandSource(paths, bands), "target": mask, "name": name})
+            self.paths += [*paths, mask]
         super().__init__(records)
         self.bands = bands
-        self.paths = [path for _, paths, mask in scenes for path in (*paths, mask)]
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

@@ -174,11 +174,11 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
             depth = depths[nearest].min()
             if depth > -NEAR:
                 pairs["overlap" if depth > NEAR else "touch"].append(f"{name} and {other_names[nearest]}")
-    for verb, of_verb in pairs.items():
-        if of_verb:
-            examples = ", ".join(first_few(of_verb, NAMED))
+    for verb, pair_texts in pairs.items():
+        if pair_texts:
+            examples = ", ".join(first_few(pair_texts, NAMED))
             lines.append(
-                f"{len(of_verb)} of {len(val)} validation images {verb} training images in the world: {examples}"
+                f"{len(pair_texts)} of {len(val)} validation images {verb} training images in the world: {examples}"
             )
     return lines
 
@@ -200,7 +200,7 @@ def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, 
         corners = np.stack(origin.to_pixels(*place.to_world(columns, rows)))
         boxes.setdefault(crs, []).append(np.concatenate([corners.min(axis=1), corners.max(axis=1)]))
         names.setdefault(crs, []).append(records.name(i))
-    return {crs: Footprints(np.array(of_crs), names[crs]) for crs, of_crs in boxes.items()}
+    return {crs: Footprints(np.array(crs_boxes), names[crs]) for crs, crs_boxes in boxes.items()}
 
 
 def _grid_and_box(source: ImageSource) -> tuple[Place, Box] | None:

@@ -194,7 +194,7 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
     except DataError:
         raise
     except failures as error:
-        what = "" if path.exists() else " is no folder here, and as a Hub id it"
+        hint = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = one_line(error.__cause__ or error)
-        raise DataError(f"--dataset {dataset}{what} cannot be loaded ({reason})") from error
+        raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}

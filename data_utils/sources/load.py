@@ -47,8 +47,10 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     if config.bands and not train.bands:
-        train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
-    train, val = with_places(train), with_places(val)
+        train = BandRecords(train, config.bands)
+        val = BandRecords(val, config.bands)
+    train = with_places(train)
+    val = with_places(val)
     if config.val_blocks is not None:
         train, val = hold_out_blocks(train, config)
     for records in (train, val):

@@ -195,10 +195,10 @@ class PointWindows:
 
 def point_records(splits: Sequence[Records]) -> list[PointRecords]:
     """The records of points that the splits are made of, each once."""
-    found: dict[int, PointRecords] = {}
+    point_records: dict[int, PointRecords] = {}
     for records in splits:
         while isinstance(records, Subset):
             records = records.records
         if isinstance(records, PointRecords):
-            found[id(records)] = records
-    return list(found.values())
+            point_records[id(records)] = records
+    return list(point_records.values())

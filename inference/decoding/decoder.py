@@ -111,7 +111,9 @@ class Decoder(ABC):
         # logits of an ONNX file are on the CPU, whatever computes the others
         devices = [view.device for view in logits if not view.is_cpu]
         device = devices[0] if devices else logits[0].device
-        views = [view if view.device == device else upload(view, device) for view in logits]
+        views = []
+        for view in logits:
+            views.append(view if view.device == device else upload(view, device))
         return self.joined(views, dim)
 
     def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:

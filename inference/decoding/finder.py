@@ -108,7 +108,8 @@ class ObjectFinder:
         size = (self._canvas.rows, *self._canvas.sides)
         indices = []
         for index, (_, detected) in enumerate(self._found):
-            start, end = detected.box[: len(size)], detected.box[len(size) :]
+            start = detected.box[: len(size)]
+            end = detected.box[len(size) :]
             if min(start) > 0 and all(stop < side for stop, side in zip(end, size, strict=True)):
                 indices.append(index)
         return indices

@@ -67,7 +67,8 @@ class PolygonMask(RenderedMask):
             raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
         shapes, boxes = shapes_in(self.file, self.column, crs.epsg if crs else None)
         value_of = dict(self.values)
-        x, y = boxes[:, [0, 2, 0, 2]], boxes[:, [1, 1, 3, 3]]
+        x = boxes[:, [0, 2, 0, 2]]
+        y = boxes[:, [1, 1, 3, 3]]
         with np.errstate(invalid="ignore"):  # infinite boxes are those of shapes that are not here
             corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
         low = corners.min(axis=1)
@@ -95,10 +96,12 @@ class PolygonRecords(PairedRecords):
 
     def __init__(self, images: Path, folder: Path, pairs: Sequence[tuple[str, str]], column: str | None) -> None:
         files = sorted({str(folder / file) for _, file in pairs if file})
-        names = sorted({shape.label for file in files for shape in read_shapes(file, column).shapes}, key=natural)
+        names: set[str] = set()
+        for file in files:
+            names.update(shape.label for shape in read_shapes(file, column).shapes)
         if not names:
             raise DataError(f"{folder}: its files of polygons hold no polygon")
-        classes, values = number_classes(names, str(folder))
+        classes, values = number_classes(sorted(names, key=natural), str(folder))
         super().__init__(images, folder, pairs, classes)
         self.column = column
         self.values = dict(zip(names, values, strict=True))

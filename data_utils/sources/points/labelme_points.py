@@ -29,7 +29,9 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     contents_of = {split: labelme.look_at(files) for split, (_, files) in splits.items()}
-    all_contents = [contents for of_split in contents_of.values() for contents in of_split.values() if contents]
+    all_contents = []
+    for split_contents in contents_of.values():
+        all_contents += filter(None, split_contents.values())
     if not any(contents.points for contents in all_contents):
         return {}
     if any(contents.areas for contents in all_contents) and not explicit:
@@ -73,10 +75,10 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
         where = f"{file}: shape {index}"
         if not isinstance(shape, dict) or shape.get("shape_type") != "point":
             continue
-        places = shape.get("points")
-        place = places[0] if isinstance(places, list) and len(places) == 1 else None
+        corners = shape.get("points")
+        place = corners[0] if isinstance(corners, list) and len(corners) == 1 else None
         if not isinstance(place, list) or len(place) != 2:
-            raise DataError(f"{where}: a point has {str(places)[:60]}, expected [[x, y]]")
+            raise DataError(f"{where}: a point has {str(corners)[:60]}, expected [[x, y]]")
         position = [number(side, where) for side in place]
         note = read_note(str(shape.get("description") or ""), where)
         builder.add(str(file), image, str(shape.get("label")), PRESENT, position, note)

@@ -168,10 +168,10 @@ class TableBuilder:
         positions = np.zeros((len(images), len(self.names), self.axes))
         states = np.full((len(images), len(self.names)), UNKNOWN, np.int64)
         for (image, name), (state, position) in self.points.items():
-            row, column = images[image], self.names[name]
-            states[row, column] = state
+            point = (images[image], self.names[name])
+            states[point] = state
             if position:
-                positions[row, column] = position
+                positions[point] = position
         files = tuple(self.images.values())
         table = PointTable(self.layout, tuple(self.names), tuple(images), positions, states, files, space)
         if self.sizes:

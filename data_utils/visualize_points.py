@@ -9,7 +9,7 @@ from data_utils.image_io.resize import resize_image
 from data_utils.visualize import palette, to_rgb, value_limits
 
 SMALLEST = 3  # pixels of the radius of a point
-SHARE = 1 / 150  # of the longer side of the picture
+SHARE = 1 / 150  # a share of the longer side of the picture
 LINE = (255, 255, 255)
 PLANE_SIDE = 360  # pixels of a volume's longest side on its picture
 LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it

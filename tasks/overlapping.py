@@ -17,7 +17,7 @@ from unet.config import UNetConfig
 
 MOST_CLASSES = 31  # bits of an int32 but its sign
 ALL_CLASSES = 2**MOST_CLASSES - 1
-PIXELS_AT_ONCE = 2**22  # that are counted for a score: the bits of each take some bytes meanwhile
+PIXELS_AT_ONCE = 2**22  # the bits of each pixel take some bytes while they are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +209,7 @@ class Overlapping(PixelsAndRegions):
         spatial = tuple(range(2, logits.ndim))
         pixels = logits.new_zeros(())
         if self.pixel_term != "dice":
-            entropy = (1 - truth) * logits - log_probs  # of the sigmoid against 0 or 1
+            entropy = (1 - truth) * logits - log_probs  # cross-entropy of the sigmoid against 0 or 1
             if self.pixel_term == "focal":
                 entropy = entropy * (1 - (-entropy).exp()) ** FOCAL_GAMMA
             by_class = (entropy * known).sum(dim=(0, *spatial))
@@ -220,7 +220,7 @@ class Overlapping(PixelsAndRegions):
         return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
 
     def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
-        """That of each pixel and class, which is sure of its answer or of the opposite."""
+        """The counts of each pixel and class, which is sure of its answer or of the opposite."""
         return self.count_certainty(logits.float().sigmoid(), logits, targets)
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target

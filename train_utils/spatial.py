@@ -29,7 +29,7 @@ from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 FIRST = 2  # the first spatial axis of (B, C, *spatial)
 FLAG = "--processes-per-volume"
-FEWEST_STRIDES = 2  # of the lowest level in each slab: its neighbors have a border slice, and norms two values
+FEWEST_STRIDES = 2  # so long is a slab at the lowest level: neighbors have a border slice, and norms two values
 
 
 class Slabs:

@@ -15,7 +15,7 @@ from runtime.cache import digest
 from runtime.errors import DataError
 
 SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
-WHOLE_BYTES = 64 * 2**20  # of a larger file so many bytes are read, in blocks from its start to its end
+WHOLE_BYTES = 64 * 2**20  # larger files are read up to so many bytes, in blocks from their start to their end
 BLOCK_BYTES = 2**20
 
 

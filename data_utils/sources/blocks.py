@@ -22,7 +22,7 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from runtime.parallel import map_indices
 
-BLOCKS = 40  # that all scenes make together, if they are large enough
+BLOCKS = 40  # all scenes make so many together, if they are large enough
 SMALLEST = 64  # pixels of a side of a block
 LARGEST = 4096
 NAMED = 3  # images in a line

@@ -36,7 +36,7 @@ class ClassVolumeRecords(VolumeRecords):
     def __init__(
         self, records: Sequence[VolumeRecords], names: Sequence[str], config: DataConfig, unpaired: Sequence[str]
     ) -> None:
-        self.labels: dict[str, list[str]] = {}  # of each case, "" where a class has none
+        self.labels: dict[str, list[str]] = {}  # the labels of each case, "" where a class has none
         images: dict[str, tuple[str, ...]] = {}
         for index, class_records in enumerate(records):
             for case in class_records.cases:

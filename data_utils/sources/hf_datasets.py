@@ -91,7 +91,7 @@ class HFRecords(Records):
         if split not in tables or len(tables[split]) != self.length:
             raise self._differs()
         table = tables[split]
-        # that of files holds the times of their last changes, which copies may not have
+        # the digest of files holds the times of their last changes, which copies may not have
         if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
             raise self._differs()
         self.rows = self._pictures_of(table)

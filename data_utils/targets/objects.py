@@ -31,7 +31,7 @@ SAMPLED = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
 SMALL = 1  # percent of the objects that are smaller than those which say how small a prediction may be
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
-SMALLEST_SHARE = 0.5  # of the size of such an object: predictions below are left out
+SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
 NAMED = 3  # images in a line
 

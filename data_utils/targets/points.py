@@ -27,7 +27,7 @@ from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
 from tasks.target import Target
 from unet.config import MaskValue
 
-SIGMA_SHARE = 1 / 160  # of the longer side of the network's input
+SIGMA_SHARE = 1 / 160  # a share of the longer side of the network's input
 SIGMAS = (1.0, 3.0)  # the least and the most, in pixels: a narrower Gaussian falls between pixels
 
 

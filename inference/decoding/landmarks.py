@@ -38,7 +38,7 @@ class LandmarkDecoder(Decoder):
         raise NotImplementedError("a landmark is read from its whole map, by `PeakFinder`")
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
-        return (logits - self.task.nowhere).sigmoid()  # that the point is at a pixel, and not nowhere
+        return (logits - self.task.nowhere).sigmoid()  # the point is at a pixel, and not nowhere
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere

@@ -58,7 +58,7 @@ class ObjectDecoder(Decoder):
         return torch.cat([class_logits, logits.narrow(dim, classes, 1).sigmoid()], dim)
 
     def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """That of the classes."""
+        """The entropy of the classes."""
         return class_entropy(logits.narrow(dim, 0, logits.shape[dim] - 1), dim)
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:

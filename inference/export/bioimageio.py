@@ -245,7 +245,7 @@ def answer_names(config: UNetConfig) -> list[str]:
     names = list(new_format(config).names)
     if isinstance(task_of_model(config), Objects):
         names.append("depth")
-    channel_names = names[-config.num_classes :]  # that of pixels without any class has no channel
+    channel_names = names[-config.num_classes :]  # a name for pixels without any class has no channel
     return [re.sub(r"\W", "_", name) for name in channel_names]
 
 

@@ -251,7 +251,7 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
             listed[name].update(number_of.values())
             for entry in file.objects.get(image["id"], []):
                 category = entry["category_id"]
-                # as text, an id that the file does not list stays none
+                # an id that the file does not list becomes text, which no category has
                 known = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **known})
     used = set()

@@ -19,7 +19,7 @@ from data_utils.sources.records import Records
 from data_utils.sources.walk import walk
 from runtime.errors import DataError
 
-FOLDERS = ("points", "landmarks", "markups", "fiducials")  # of files of points, one for each volume
+FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
 MORE_IMAGE_FOLDERS = ("imagestr", "data", "jpegimages")
 ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
 MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES

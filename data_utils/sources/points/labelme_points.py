@@ -19,7 +19,7 @@ from runtime.errors import DataError
 from tasks.points import PRESENT
 
 ABSENT = "absent_shapes"
-VERSION = "5.5.0"  # of labelme, which its files name
+VERSION = "5.5.0"  # the version of labelme that its files name
 
 
 def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:

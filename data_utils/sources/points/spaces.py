@@ -14,7 +14,7 @@ from runtime.errors import DataError
 
 PIXELS = "pixels"
 UPWARD = "pixels from the bottom"  # the center of the lowest row is 0, and y runs up
-SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # of (x, y, z), to RAS
+SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # factors on (x, y, z) that lead to RAS
 
 
 def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarray:

@@ -55,7 +55,7 @@ def file_paths(source: ImageSource) -> tuple[str, ...]:
 
 
 def _file_sizes(*sources: ImageSource) -> list[int | None]:
-    sizes = []
+    sizes: list[int | None] = []
     for source in sources:
         sizes += map(_file_size, file_paths(source))
     return sizes

@@ -31,7 +31,7 @@ def augment(
     images: Tensor,
     targets: AnyTarget,
     draws: Sequence[Draw],
-    numbers: Tensor,
+    packed_draws: Tensor,
     fill: Tensor,
     std: Tensor,
     recolor: Recolor = recolored,
@@ -44,14 +44,15 @@ def augment(
         images: (B, C, H, W) or (B, C, D, H, W), raw pixel values of any range and type.
         targets: (B, H, W) or (B, D, H, W).
         draws: one for each sample, for images of this size.
-        numbers: `pack_draws` of them.
+        packed_draws: `pack_draws` of them.
         fill, std: (C,) mean and standard deviation of the training images.
         recolor: `recolored`, compiled or not.
 
     Returns:
         Float32 images (float64 stays), and targets in the types that losses take.
     """
-    assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
+    lengths = (len(draws), len(packed_draws), len(images), targets.shape[0])
+    assert len(set(lengths)) == 1, lengths
     images = images.to(torch.promote_types(images.dtype, torch.float32))
     if all(drawn.is_identity for drawn in draws):
         return images, targets.for_loss()
@@ -60,8 +61,8 @@ def augment(
     per_pixel = (1,) * len(size)
     fill = fill.to(images.dtype).view(-1, *per_pixel)
     std = std.to(images.dtype).view(-1, *per_pixel)
-    numbers = numbers.to(images.dtype).view(*numbers.shape, *per_pixel)
-    matrix, elastic, gain, shift = numbers.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
+    columns = packed_draws.to(images.dtype).view(*packed_draws.shape, *per_pixel)
+    matrix, elastic, gain, shift = columns.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
 
     is_warped = any(drawn.elastic is not None for drawn in draws)
     grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if is_warped else None, size)

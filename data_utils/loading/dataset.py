@@ -172,8 +172,8 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, slots: [Slot, ...],
-    problems: what is wrong with the samples left out.
+    images (B, C, *size), targets (B, *size), draws: [Draw, ...], packed_draws: `pack_draws` of them,
+    slots: [Slot, ...], problems: what is wrong with the samples left out.
     """
     images, targets, draws, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)
@@ -181,7 +181,7 @@ def collate_training(samples: list[tuple]) -> dict[str, Any]:
         "images": torch.stack(images),
         "targets": stacked_targets,
         "draws": list(draws),
-        "numbers": pack_draws(draws, len(images[0])),
+        "packed_draws": pack_draws(draws, len(images[0])),
         "slots": list(slots),
         "problems": [problem for problem in problems if problem is not None],
     }

@@ -254,7 +254,7 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
                 # an id that the file does not list becomes text, which no category has
                 known = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **known})
-    used = set()
+    used: set[Any] = set()
     for entries in objects.values():
         used.update(entry["category_id"] for entry in entries)
     paths = tuple(file.path for file in files)

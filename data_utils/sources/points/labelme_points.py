@@ -29,7 +29,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     contents_of = {split: labelme.look_at(files) for split, (_, files) in splits.items()}
-    all_contents = []
+    all_contents: list[labelme.Contents] = []
     for split_contents in contents_of.values():
         all_contents += filter(None, split_contents.values())
     if not any(contents.points for contents in all_contents):

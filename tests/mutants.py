@@ -1499,7 +1499,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/label_warnings.py",
         "label_warnings",
-        "class_map is not None and not ignored",
+        "class_map is not None and not ignores_values",
         "class_map is not None",
         "test_dataset_info.py",
     ),
@@ -1597,8 +1597,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/label_warnings.py",
         "label_warnings",
-        "class_map is not None and not ignored",
-        "class_map is not None and not ignored and not named",
+        "class_map is not None and not ignores_values",
+        "class_map is not None and not ignores_values and not has_names",
         "test_annotations_folders.py",
     ),
     Mutant(

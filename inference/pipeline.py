@@ -33,7 +33,7 @@ from inference.scoring import new_image_scorer, new_volume_scorer
 from inference.scoring.points import PointScore, with_truths
 from inference.scoring.truth import ImageScore, ScoreError
 from inference.scoring.volume import VolumeScore
-from inference.tiling import Tiling, band_length
+from inference.tiling import Tiling, strip_length
 from inference.tiling.sharing import SharedRows
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
@@ -257,7 +257,7 @@ class ImageSteps:
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
-        rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
+        rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         shown = None
         if inputs.pixels is not None:
             shown = WindowedArray(inputs.pixels)
@@ -318,7 +318,7 @@ class VolumeSteps:
 
 def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
     """The strips of a job with a progress bar, where there are several."""
-    count = math.ceil(size[0] / band_length(predictor.config.num_classes, size))
+    count = math.ceil(size[0] / strip_length(predictor.config.num_classes, size))
     if count <= 1:
         return strips
     return track(strips, count, job.image.name, unit="band")

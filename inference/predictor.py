@@ -296,7 +296,7 @@ class Predictor:
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
-        For volumes they are slices (num_classes, n, H, W), with n from `band_length`. Memory: width x tile height x
+        For volumes they are slices (num_classes, n, H, W), with n from `strip_length`. Memory: width x tile height x
         classes, however high the image is; height x width x tile depth x classes, however deep the volume is.
         """
         size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)

@@ -955,15 +955,15 @@ MUTANTS = [
     Mutant(
         "inference/decoding/views.py",
         "averaged_views",
-        "network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes)",
-        "network(batch.rot90(turn, (2, 3)).flip(axes))",
+        "network(view).flip(axes)",
+        "network(view)",
         "test_predict.py test_tiling.py",
     ),
     Mutant(
         "inference/tiling/cuts.py",
         "Cuts.first_sums",
-        "sums[:, :self.rest.shape[1]] = self.rest",
-        "sums[:, :self.rest.shape[1]] = 0",
+        "sums[:, :self.shared_sums.shape[1]] = self.shared_sums",
+        "sums[:, :self.shared_sums.shape[1]] = 0",
         "test_volumes_predict.py",
     ),
     Mutant("inference/tiling/receptive_field.py", "_reach_along", "2 * (kernel // 2)", "2", "test_volumes_predict.py"),
@@ -3131,7 +3131,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/decoding/finder.py",
-        "ObjectFinder._note",
+        "ObjectFinder._add_object",
         "size < self.task.smallest",
         "size <= self.task.smallest",
         "test_object_decoding.py",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
 from inference.decoding import new_decoder
-from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
+from inference.tiling.planning import STRIP_MEMORY, computed_bytes, plan
 from inference.tiling.resizing import in_strips, strips_at_sizes
 from runtime.console import say
 from runtime.device import upload
@@ -146,7 +146,7 @@ class EvaluationSize(NamedTuple):
         activations = self.images * computed_bytes(config, self.input)
         logits = 4 * config.num_classes * math.prod(self.target)
         if in_strips(config, self.input, self.target):
-            return activations + 2 * min(logits, BAND_MEMORY)  # two rows of tiles
+            return activations + 2 * min(logits, STRIP_MEMORY)  # two rows of tiles
         return activations + LOGITS_COPIES * logits
 
 

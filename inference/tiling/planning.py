@@ -13,7 +13,7 @@ TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
 DECENT = 10  # a tile's side, in reaches: a fifth of it is overlap
 DECENT_OF_OBJECTS = 7  # finding objects takes memory besides
-BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
+STRIP_MEMORY = 2**28  # bytes of logits of a row of tiles
 INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, of more channels than pictures have
 PICTURE_CHANNELS = 4
 
@@ -75,12 +75,12 @@ def plan(
     return _plan_image(config, tuple(size), tile_size, overlap, DECENT_OF_OBJECTS if adds_reach else DECENT)
 
 
-def _with_reach(config: UNetConfig, kept: int) -> int:
-    """The side of an exact tile from which `kept` pixels are taken; `kept` itself where no tile is exact."""
+def _with_reach(config: UNetConfig, side: int) -> int:
+    """The side of an exact tile from which `side` pixels are taken; `side` itself where no tile is exact."""
     reaches = reach(config)
     if reaches is None:
-        return kept
-    return up(kept, max(config.divisors)) + 2 * max(reaches)
+        return side
+    return up(side, max(config.divisors)) + 2 * max(reaches)
 
 
 def _plan_image(
@@ -103,7 +103,7 @@ def _plan_image(
         if height * width * pixel_bytes <= whole_memory:
             return None
         pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
-        tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
+        tallest = max(smallest, STRIP_MEMORY // (4 * config.num_classes * width))
         if config.in_channels > PICTURE_CHANNELS:
             tallest = min(tallest, max(smallest, INPUT_MEMORY // (4 * config.in_channels * width)))
         tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
@@ -43,6 +43,7 @@ def find_jobs(
     objects: Sequence[str] = (),
     bands: Sequence[str] = (),
     *,
+    reads_places: bool = True,
     writes_rasters: bool = False,
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
@@ -51,8 +52,9 @@ def find_jobs(
     their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. The true masks
     of classes that may overlap lie in the `class_folders` of `truth`. For a model of objects, of the classes `objects`,
     they may be annotations; where each image has a folder for it and its masks, the images are inputs. Of TIFFs only
-    the `bands` are read, where some are named; they may be files, in a folder for each image. With `writes_rasters` the
-    outputs of TIFFs with a place have it too. DataError for inputs that are not there, have no true mask, or would
+    the `bands` are read, where some are named; they may be files, in a folder for each image. Without `reads_places`
+    TIFFs are pictures, wherever they lie, and so are their true masks. With `writes_rasters` the outputs of TIFFs with
+    a place have it too. DataError for inputs that are not there, have no true mask, or would
     write one file twice, or over an input or the legend.
     """
     files: list[tuple[Path, Path]] = []
@@ -62,7 +64,10 @@ def find_jobs(
     inputs = _inputs(list(dict.fromkeys(files)), channels, bands)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
         pages_of_inputs = list(
-            pool.map(lambda paths: _pages(paths, stacks, bands, rasters=writes_rasters), inputs.values())
+            pool.map(
+                lambda paths: _pages(paths, stacks, bands, pictures=not reads_places, rasters=writes_rasters),
+                inputs.values(),
+            )
         )
     stems = [stem for _, stem in inputs]
     stems_of_pages = [_page_stems(stem, len(pages)) for stem, pages in zip(stems, pages_of_inputs, strict=True)]
@@ -77,7 +82,8 @@ def find_jobs(
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
             true_mask = None
             if truths:
-                true_mask = _placed(truths.find(stem, page_stem, number, len(pages)), page)
+                true_mask = truths.find(stem, page_stem, number, len(pages))
+                true_mask = _placed(true_mask, page) if reads_places else _as_picture(true_mask, page)
             jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
     if truths and truths.missing:
         raise DataError(
@@ -98,6 +104,14 @@ def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
     height, width = job.size
     placed = on_grid(str(path), Grid(job.place, (height, width)), str(path))
     return placed if isinstance(placed, PlacedMask) else mask
+
+
+def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
+    """A true mask of an image, which is a picture where it is a TIFF."""
+    if not isinstance(job, ImageJob) or not isinstance(mask, tuple) or isinstance(mask, VolumeFile):
+        return mask
+    path, page = mask
+    return PictureFile(str(path), page) if is_tiff(path) else mask
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
@@ -181,7 +195,9 @@ def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Pa
     return scenes
 
 
-def _pages(files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], *, rasters: bool) -> Sequence[Job]:
+def _pages(
+    files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], *, pictures: bool, rasters: bool
+) -> Sequence[Job]:
     """A job for each page of an input's file; outputs and truth come later."""
     first = files[0]
     volume = _volume_file(files, stacks)
@@ -200,13 +216,17 @@ def _pages(files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], 
         pages = []
     jobs: list[Job] = []
     for page, size in pages:
-        page_source = source and source._replace(page=page)
-        job = ImageJob(image=first, size=size, output=first, page=page, bands=page_source)
+        stored: BandSource | PictureFile | None = None
+        if source is not None:
+            stored = source._replace(page=page)
+        elif pictures and is_tiff(first):
+            stored = PictureFile(str(first), page)
+        job = ImageJob(image=first, size=size, output=first, page=page, stored=stored)
         grid = grid_of(str(first), page) if rasters else None
         if grid is not None and grid.size == size:
             job = RasterJob(**vars(job), place=grid.place)
         jobs.append(job)
-    return jobs or [ImageJob(image=first, size=None, output=first, bands=source)]
+    return jobs or [ImageJob(image=first, size=None, output=first, stored=source)]
 
 
 def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:

@@ -79,6 +79,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         encoder.class_folders,
         encoder.names[1:] if encoder.has_objects else (),
         config.preprocess.bands,
+        reads_places=config.preprocess.place or bool(config.preprocess.bands),
         writes_rasters=writes_rasters,
     )
     if args.truth and encoder.truths_in_table:
@@ -94,10 +95,11 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()
-    sizes = Counter((job.size, job.spacing) for job in todo if job.size)
-    for (size, spacing), count in sizes.items():
+    sizes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in todo if job.size)
+    for (size, spacing, is_raster), count in sizes.items():
+        low_rows = is_raster and predictor.in_windows(size)
         # networks of an ensemble that cut alike count once
-        for tiling in dict.fromkeys(predictor.tilings(size, spacing)):
+        for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
             if tiling is not None:
                 tilings[tiling] += count
     for tiling, count in tilings.items():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.regions import Regions
+from data_utils.image_io.regions import RasterRegions, Regions
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
@@ -101,6 +101,9 @@ class Predictor:
                 raise ModelError(
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
+            bands = [config.preprocess.bands for config in (self.config, network.config)]
+            if bands[0] != bands[1]:  # large images are read once for all
+                raise ModelError(f"an ensemble needs models of the same bands: {bands[0]}, {bands[1]}")
         task, *others = [task_of_model(network.config) for network in networks]
         self.task = task.of_ensemble(others)
         self._decoder = self.new_decoder()
@@ -184,10 +187,13 @@ class Predictor:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(network.config, size, spacing) for network in self.networks]
 
-    def tilings(self, size: Size, spacing: Spacing = None) -> list[Tiling | None]:
+    def tilings(self, size: Size, spacing: Spacing = None, *, low_rows: bool = False) -> list[Tiling | None]:
         """How each network cuts an image or volume of `size`; SettingsError where an overlap leaves nothing of a tile.
 
         A network of images cuts each slice of a volume.
+
+        Args:
+            low_rows: as in `inference.tiling.plan`; for rasters that are read in windows.
         """
         tilings: list[Tiling | None] = []
         for network, input_shape in zip(self.networks, self.input_sizes(size, spacing), strict=True):
@@ -200,6 +206,7 @@ class Predictor:
                     self.tile_size,
                     self.overlap,
                     adds_reach=self.task.needs_exact_tiles,
+                    low_rows=low_rows,
                 )
             if tiling is not None and self.tta:
                 # a tile is turned about its own pooling grid, which is not that of the turned image
@@ -291,7 +298,7 @@ class Predictor:
         classes, however high the image is; height x width x tile depth x classes, however deep the volume is.
         """
         size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
-        tilings = self.tilings(size, spacing)
+        tilings = self.tilings(size, spacing, low_rows=isinstance(image, RasterRegions))
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
             bands = self._network_bands(network, network_input, tiling)

@@ -17,6 +17,7 @@ from data_utils.image_io.formats import (
     BandSource,
     DrawnMask,
     ImageSource,
+    PictureFile,
     WindowSource,
     check_decoding,
     check_regular,
@@ -157,23 +158,32 @@ class PillowRegions(Regions):
 
 
 @contextmanager
-def open_regions(path: Path | BandSource, page: int = 0) -> Iterator[Regions]:
+def open_regions(source: Path | BandSource | PictureFile, page: int = 0) -> Iterator[Regions]:
     """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
     Raises ImageError for what cannot be read.
     """
-    name = path.paths[0] if isinstance(path, BandSource) else str(path)
     with ExitStack() as stack:
-        with readable(name):
-            regions = _regions(path, page, stack)
+        with readable(str(_file_of(source))):
+            regions = _regions(source, page, stack)
         yield regions
 
 
-def _regions(path: Path | BandSource, page: int, stack: ExitStack) -> Regions:
-    raster = open_raster(path, stack, page)
-    if raster is not None:
-        return RasterRegions(raster)
-    assert isinstance(path, Path)
+def _file_of(source: Path | BandSource | PictureFile) -> Path:
+    """The file of an image, or the first one of its bands."""
+    if isinstance(source, Path):
+        return source
+    return Path(source.paths[0] if isinstance(source, BandSource) else source.path)
+
+
+def _regions(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> Regions:
+    path = _file_of(source)
+    if isinstance(source, PictureFile):
+        page = page if source.page is None else source.page
+    else:
+        raster = open_raster(source, stack, page)
+        if raster is not None:
+            return RasterRegions(raster)
     check_regular(path)
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -199,7 +209,7 @@ def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
         return source.open()
     if isinstance(source, DrawnMask):
         return nullcontext(ArrayRegions(source.draw()))
-    if isinstance(source, BandSource):
+    if isinstance(source, BandSource | PictureFile):
         return open_regions(source)
     if isinstance(source, dict):
         return open_regions(Path(source["path"]), source.get("page", 0))
@@ -212,8 +222,8 @@ def large_regions(source: ImageSource) -> Iterator[Regions | None]:
     path: object = source
     if isinstance(source, dict) and source.get("bytes") is None:
         path = source.get("path")
-    if isinstance(source, BandSource):
-        path = source.paths[0]
+    if isinstance(source, BandSource | PictureFile):
+        path = str(_file_of(source))
     with ExitStack() as stack:
         regions = None
         if isinstance(source, WindowSource):

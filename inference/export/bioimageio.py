@@ -27,7 +27,7 @@ from inference.export.graph import ProbabilityNetwork, prepares_images
 from inference.export.onnx import OPSET, traced_images, write_graph
 from inference.export.proof import expected_logits, images_of
 from inference.export.target import Options, Target, import_package
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from tasks import task_of_model
@@ -240,11 +240,11 @@ def prepared_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
 
 def answer_names(config: UNetConfig) -> list[str]:
     """A name for each channel of the answer, of letters and digits alone."""
-    names = list(new_encoder(config).names)
+    names = list(new_format(config).names)
     if isinstance(task_of_model(config), Objects):
         names.append("depth")
-    of_channels = names[-config.num_classes :]  # that of pixels without any class has no channel
-    return [re.sub(r"\W", "_", name) for name in of_channels]
+    channel_names = names[-config.num_classes :]  # that of pixels without any class has no channel
+    return [re.sub(r"\W", "_", name) for name in channel_names]
 
 
 def numbered(word: str, count: int) -> list[str]:
@@ -284,8 +284,8 @@ def card_of(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
     if card is None or not card.is_file():
         return "U-Net", f"A U-Net that gives {answer_text(config)}."
     text = ModelCard.load(card).text.strip()
-    first, _, rest = text.partition("\n")
-    return first.removeprefix("# "), rest.strip()
+    first, _, body = text.partition("\n")
+    return first.removeprefix("# "), body.strip()
 
 
 def cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image:

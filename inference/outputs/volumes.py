@@ -13,8 +13,8 @@ from data_utils.image_io.volumes import read_volume, read_volume_header, write_v
 from data_utils.visualize_volumes import volume_page
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, VolumeJob
+from inference.outputs.prediction_format import MaskFormat
 from runtime.device import download
 from runtime.files import replaced_file
 from tasks.task import Task
@@ -24,17 +24,17 @@ from tasks.task import Task
 class VolumeWriter:
     """Writes what is asked for of each volume."""
 
-    encoder: MaskEncoder
+    output_format: MaskFormat
     task: Task
     extensions: tuple[str, ...]
 
-    def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
+    def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
         """Write logits (outputs, n, H, W) as they come, and return the prediction (D, H, W).
 
         The mask is kept in memory, and so is the uncertainty where it is asked for; probabilities go to a temporary
         file, from which they are compressed.
         """
-        self.encoder.check_volume(job.name)
+        self.output_format.check_volume(job.name)
         job.output.parent.mkdir(parents=True, exist_ok=True)
         decoder = new_decoder(self.task, job.output.parent)
         mask = np.empty(size, decoder.dtype)
@@ -44,7 +44,7 @@ class VolumeWriter:
         with ExitStack() as stack:
             files = {}
             for extension in self.extensions:
-                if extension not in self.encoder.mask_extensions:
+                if extension not in self.output_format.mask_extensions:
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             probabilities: np.ndarray | None = None
             if PROBABILITIES in files:
@@ -52,34 +52,34 @@ class VolumeWriter:
                 probabilities = np.memmap(scratch, np.float32, "w+", shape=(self.task.outputs, *size))
             uncertainty = np.empty(size, np.uint8) if UNCERTAINTY in files else None
             if uncertainty is not None:
-                bands = _noted(bands, decoder, uncertainty)
-            for band in decoder.read(bands, probabilities=probabilities is not None):
-                if band.rows is not None:
+                strips = _noted(strips, decoder, uncertainty)
+            for strip in decoder.read(strips, probabilities=probabilities is not None):
+                if strip.rows is not None:
                     start = mask_stop
-                    mask_stop += len(band.rows)
-                    mask[start:mask_stop] = band.rows
-                if probabilities is not None and band.probabilities is not None:
+                    mask_stop += len(strip.rows)
+                    mask[start:mask_stop] = strip.rows
+                if probabilities is not None and strip.probabilities is not None:
                     start = probabilities_stop
-                    probabilities_stop += band.probabilities.shape[1]
-                    probabilities[:, start:probabilities_stop] = band.probabilities
+                    probabilities_stop += strip.probabilities.shape[1]
+                    probabilities[:, start:probabilities_stop] = strip.probabilities
             if probabilities is not None:
                 write_volume(files[PROBABILITIES], probabilities, job.volume)
             if uncertainty is not None:
                 write_volume(files[UNCERTAINTY], uncertainty, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
-                shades = self.encoder.of_prediction(decoder).shades(mask)
-                page = volume_page(voxels, shades, self.encoder.colors, header.spacing)
+                shades = self.output_format.of_prediction(decoder).shades(mask)
+                page = volume_page(voxels, shades, self.output_format.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
-            self.encoder.write_tables(files, decoder, read_volume_header(job.volume, job.name))
-        self.encoder.write_volume(job, mask)  # last: a mask stands for all that is written beside it
+            self.output_format.write_tables(files, decoder, read_volume_header(job.volume, job.name))
+        self.output_format.write_volume(job, mask)  # last: a mask stands for all that is written beside it
         return mask
 
 
-def _noted(bands: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
-    """The bands of logits as they come, whose uncertainty is noted in an array (D, H, W)."""
+def _noted(strips: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
+    """The strips of logits as they come, whose uncertainty is noted in an array (D, H, W)."""
     start = 0
-    for logits in bands:
+    for logits in strips:
         stop = start + logits.shape[1]
         uncertainty[start:stop] = download([decoder.uncertainty(logits)])[0].numpy()
         start = stop

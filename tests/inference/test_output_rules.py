@@ -19,13 +19,13 @@ from PIL import Image
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
 from inference.args import parse_args
-from inference.inputs import find_jobs, named_job
-from inference.outputs import disk, new_encoder
-from inference.outputs.classes import ClassEncoder
+from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
+from inference.outputs import disk, new_format
+from inference.outputs.classes import ClassFormat
 from inference.outputs.disk import check_disk
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, VolumeJob
@@ -69,15 +69,15 @@ def matrix_of(pred: np.ndarray, truth: np.ndarray, classes: int = 3) -> list[lis
     return matrix.tolist()
 
 
-@pytest.mark.parametrize(("size", "band"), [((7, 5), 2), ((7, 5), 7), ((14, 10), 3), ((3, 2), 1), ((21, 5), 4)])
-def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_the_bands(size, band):
+@pytest.mark.parametrize(("size", "strip"), [((7, 5), 2), ((7, 5), 7), ((14, 10), 3), ((3, 2), 1), ((21, 5), 4)])
+def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_the_strips(size, strip):
     rng = np.random.default_rng(0)
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
     read_rows: list[tuple[int, int]] = []
     scorer = TruthScorer(TASK, pred.shape, rows_of(truth, read_rows), boundary=True)
-    for top in range(0, 7, band):
-        scorer.add(pred[top : top + band])
+    for top in range(0, 7, strip):
+        scorer.add(pred[top : top + strip])
     rows = [int((row + 0.5) * 7 / size[0]) for row in range(size[0])]
     columns = [int((column + 0.5) * 5 / size[1]) for column in range(size[1])]
     under_centers = pred[np.ix_(rows, columns)]
@@ -229,16 +229,16 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
     nifti = write_volume(tmp_path / "truth.nii", 7 * truth)
     np.save(tmp_path / "truth.npy", 7 * truth)  # it holds no spacing: that of the volume counts
     for file in (nifti, tmp_path / "truth.npy"):
-        scorer = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")), surfaces=True)
+        scorer = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")), surfaces=True)
         score = scorer.score_mask(volume_job(tmp_path, file), pred)
         assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
-        plain = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")))
+        plain = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")))
         assert plain.score_mask(volume_job(tmp_path, file), pred).surfaces is None
 
 
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
-    scorer = VolumeScorer(ClassEncoder(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
+    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
     pred = np.zeros((3, 4, 5), np.uint8)
     shorter = write_volume(tmp_path / "shorter.nii", np.zeros((2, 4, 5), np.uint8))
     with pytest.raises(DataError, match=r"shorter\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"):
@@ -261,15 +261,15 @@ def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch
     Image.fromarray(table[pred]).save(tmp_path / "a.png")
     Image.fromarray(table[truth]).save(tmp_path / "truth.png")
     job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
-    score = ImageScorer(ClassEncoder(CLASSES), TASK, boundary=True).score(job)
+    score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(job)
     assert score.scores.sums.tolist() == matrix_of(pred, truth)
     assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
     Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
-        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
-        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
 
 
 def stems(*names: str) -> list[Path]:
@@ -329,9 +329,8 @@ def touch(folder: Path, *names: str) -> None:
 
 def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[str, tuple[str, ...]]:
     """The outputs of inputs below `folder`, each with the files that are read for it."""
-    jobs = find_jobs(
-        [str(folder / pattern) for pattern in patterns], folder / "out", [".png"], channels=channels, **options
-    )
+    inputs = [str(folder / pattern) for pattern in patterns]
+    jobs = find_jobs(inputs, folder / "out", [".png"], InputRules(channels), **options)
     relative = {}
     for job in jobs:
         files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
@@ -371,7 +370,7 @@ def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_k
         ("s_0002", 1, (4, 5)),
         ("s_0003", 2, (4, 5)),
     ]
-    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], stacks=(3.0, 1.0, 1.0))
+    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stacks=(3.0, 1.0, 1.0)))
     assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
 
 
@@ -395,7 +394,7 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path):
     (tmp_path / "truth").mkdir()
     touch(tmp_path, "truth/b.png")
     with pytest.raises(DataError, match=r"has no mask for 1 inputs, the first is a; if the masks have a suffix"):
-        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
 
 
 def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
@@ -427,18 +426,23 @@ def test_a_disk_must_have_room_for_all_that_will_be_written(tmp_path, monkeypatc
 
 
 def test_classes_are_written_as_the_values_that_they_had():
-    encoder = ClassEncoder(CLASSES)
+    output_format = ClassFormat(CLASSES)
     rows = np.array([[0, 1], [2, 0]], np.uint8)
-    assert encoder.encode(rows).tolist() == [[10, 200], [255, 10]] and encoder.encode(rows).dtype == np.uint8
-    assert encoder.shades(rows) is rows and encoder.names == CLASSES.names and len(encoder.colors) == 3
+    assert (
+        output_format.mask_values(rows).tolist() == [[10, 200], [255, 10]]
+        and output_format.mask_values(rows).dtype == np.uint8
+    )
+    assert (
+        output_format.shades(rows) is rows and output_format.names == CLASSES.names and len(output_format.colors) == 3
+    )
     image = np.full((2, 2, 3), 90, np.uint8)
-    assert np.array_equal(encoder.overlay(image, rows), outlined_overlay(image, rows, encoder.colors))
-    assert np.asarray(encoder.legend()).shape[0] == 60
-    encoder.check_volume("v")
-    wide = ClassEncoder(ClassMap(("a", "b"), (0, 300), None)).encode(rows % 2)
+    assert np.array_equal(output_format.overlay(image, rows), outlined_overlay(image, rows, output_format.colors))
+    assert np.asarray(output_format.legend()).shape[0] == 60
+    output_format.check_volume("v")
+    wide = ClassFormat(ClassMap(("a", "b"), (0, 300), None)).mask_values(rows % 2)
     assert wide.dtype == np.uint16 and wide.max() == 300
-    colors = ClassEncoder(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
-    assert colors.encode(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
+    colors = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
+    assert colors.mask_values(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
     assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
     with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
         colors.check_volume("v")
@@ -446,37 +450,39 @@ def test_classes_are_written_as_the_values_that_they_had():
 
 def test_a_model_says_how_its_predictions_are_written():
     preprocess = Preprocess(class_names=("a", "b"), class_values=(3, 9))
-    assert new_encoder(UNetConfig(num_classes=2, preprocess=preprocess)).encode(np.array([[0, 1]])).tolist() == [[3, 9]]
+    assert new_format(UNetConfig(num_classes=2, preprocess=preprocess)).mask_values(np.array([[0, 1]])).tolist() == [
+        [3, 9]
+    ]
 
 
-def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp_path):
-    encoder = ClassEncoder(CLASSES)
+def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(tmp_path):
+    output_format = ClassFormat(CLASSES)
     logits = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(0))
     pixels = np.random.default_rng(0).integers(0, 60_000, (9, 6, 1)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
     rows = logits.argmax(0).numpy().astype(np.uint8)
     taken = []
-    sink = SimpleNamespace(add=lambda band, missing, certainty: taken.append(band))
-    writer = ImageWriter(encoder, TASK, (".png", ".overlay.png", ".npy"))
+    sink = SimpleNamespace(add=lambda strip, missing, certainty: taken.append(strip))
+    writer = ImageWriter(output_format, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
-    writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)
+    writer.write(job, (9, 6), logits.split(4, dim=1), WindowedArray(pixels), sink)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
-    assert np.array_equal(np.concatenate(taken), rows) and [len(band) for band in taken] == [4, 4, 1]
+    assert np.array_equal(np.concatenate(taken), rows) and [len(strip) for strip in taken] == [4, 4, 1]
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0).numpy(), rtol=1e-6)
     shown = np.asarray(Image.open(job.file(".overlay.png")))
-    bands = [slice(0, 4), slice(4, 8), slice(8, 9)]
-    low, high = np.percentile(pixels, (1, 99))  # one brightness for all bands
-    expected = [encoder.overlay(to_rgb(pixels[band], (low, high)), rows[band]) for band in bands]
+    strips = [slice(0, 4), slice(4, 8), slice(8, 9)]
+    low, high = np.percentile(pixels, (1, 99))  # one brightness for all strips
+    expected = [output_format.overlay(to_rgb(pixels[strip], (low, high)), rows[strip]) for strip in strips]
     assert np.array_equal(shown, np.concatenate(expected))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
 
 
-def test_mask_and_probabilities_of_a_volume_are_written_band_by_band(tmp_path):
-    encoder = ClassEncoder(ClassMap(("a", "b"), (0, 7), None))
+def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path):
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
     task = Classes(("a", "b"))
     logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     job = volume_job(tmp_path, None)
-    writer = VolumeWriter(encoder, task, (".png", ".overlay.png", ".npy"))
+    writer = VolumeWriter(output_format, task, (".png", ".overlay.png", ".npy"))
     mask = writer.write(job, (3, 4, 5), logits.split(2, dim=1))
     assert np.array_equal(mask, logits.argmax(0).numpy()) and mask.dtype == np.uint8
     written = nibabel.load(job.file(".png"))
@@ -486,33 +492,33 @@ def test_mask_and_probabilities_of_a_volume_are_written_band_by_band(tmp_path):
     np.testing.assert_allclose(probabilities.T, logits.softmax(0).numpy(), rtol=1e-5)
     names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
     assert sorted(path.name for path in job.output.parent.iterdir()) == names
-    colored = VolumeWriter(ClassEncoder(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
+    colored = VolumeWriter(ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
     with pytest.raises(ImageError, match="which the mask of a volume cannot hold"):
         colored.write(job, (3, 4, 5), [logits])
 
 
 @pytest.mark.parametrize(("extensions", "has_legend"), [((".png", ".overlay.png"), True), ((".png", ".npy"), False)])
 def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
-    writer = PredictionWriter(ClassEncoder(CLASSES), TASK, extensions)
+    writer = PredictionWriter(ClassFormat(CLASSES), TASK, extensions)
     writer.write_legend(tmp_path)
     assert writer.shows_image is has_legend and (tmp_path / "legend.overlay.png").exists() is has_legend
     if has_legend:
         legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
-        assert np.array_equal(legend, np.asarray(writer.encoder.legend()))
+        assert np.array_equal(legend, np.asarray(writer.output_format.legend()))
     assert (writer.images.extensions, writer.volumes.extensions) == (extensions, extensions)
 
 
-def test_bands_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
+def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
     assert band_length(3, (10_000, 10)) == 64
     assert band_length(4, (99, 256, 256)) == 16 and band_length(4, (99, 4096, 4096)) == 1
 
 
 @pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])
-def test_a_bar_is_shown_where_there_are_several_bands(capsys, rows, is_tracked):
+def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked):
     predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
     job = ImageJob(image=Path("in/tall.tif"), size=(rows, 9), output=Path("out"))
-    bands = iter(range((rows + 63) // 64))
-    assert list(tracked(bands, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
+    strips = iter(range((rows + 63) // 64))
+    assert list(tracked(strips, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
     printed = capsys.readouterr().err
     assert (f"tall.tif: 100% {(rows + 63) // 64}/{(rows + 63) // 64}" in printed) is is_tracked
 
@@ -592,7 +598,7 @@ def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_n
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
-    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
     assert [job.truth for job in jobs] == [(tmp_path / f"truth/s_000{page}_mask.png", 0) for page in (1, 2)]
 
 
@@ -600,7 +606,7 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     predictor = Predictor(network_of())
     touch(tmp_path, "a.png")
     (tmp_path / "truth.png").write_bytes(b"no picture")
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, (".png",))
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
     job = ImageJob(
         image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a", truth=(tmp_path / "truth.png", 0)
     )

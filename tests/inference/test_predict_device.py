@@ -1,4 +1,4 @@
-"""Prediction on a device: work is queued without waiting, and results are fetched once for an image or a written band.
+"""Prediction on a device: work is queued without waiting, and results are fetched once for an image or a written strip.
 
 Proved on torch's meta device, whose tensors have shapes but no values: reading one raises, and so does mixing devices.
 
@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 import inference.decoding.decoder
 import inference.predictor
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.outputs.images import OutputFiles
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.writer import PredictionWriter
@@ -87,10 +87,10 @@ def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
 
     passes.clear()
     with Uploads() as uploads:
-        bands = list(predictor.bands(ArrayRegions(IMAGES[0])))
+        strips = list(predictor.strips(WindowedArray(IMAGES[0])))
     assert uploads.waits == []
     tiled, resized = predictor.tilings(SHAPES[0])[0] is not None, scale != 1
-    assert len(uploads.all) == len(passes) // views + tiled + resized * len(bands)
+    assert len(uploads.all) == len(passes) // views + tiled + resized * len(strips)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])  # an ONNX file computes on the CPU
@@ -99,9 +99,9 @@ def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
         predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
         with Uploads() as uploads:
             (logits,) = predictor.in_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
-            bands = list(predictor.bands(ArrayRegions(IMAGES[0])))
+            strips = list(predictor.strips(WindowedArray(IMAGES[0])))
         assert uploads.waits == []
-        assert logits.is_meta and all(band.is_meta for band in bands)
+        assert logits.is_meta and all(strip.is_meta for strip in strips)
 
 
 def test_mask_and_probabilities_take_one_wait(downloads):
@@ -133,25 +133,25 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
 @pytest.mark.parametrize(("extensions", "tensors"), [((MASK,), 1), ((MASK, OVERLAY, PROBABILITIES), 2)])
 @pytest.mark.parametrize("in_windows", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_host_waits_once_for_each_image_or_written_band(
+def test_the_host_waits_once_for_each_image_or_written_strip(
     downloads, monkeypatch, tmp_path, extensions, tensors, in_windows, count
 ):
     if in_windows:
         monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
     pipeline = PredictionPipeline(predictor, writer, set())
     todo = jobs(tmp_path, count)
     results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
-    bands = 2 if in_windows else 1  # of 64 rows
-    assert downloads == [tensors + 1] * bands * count  # and how sure the prediction is, which is scored too
+    strips = 2 if in_windows else 1  # of 64 rows
+    assert downloads == [tensors + 1] * strips * count  # and how sure the prediction is, which is scored too
     assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
     assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)
 
 
 def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_last(monkeypatch, tmp_path):
     predictor, extensions = Predictor(network(device="cpu")), (MASK, OVERLAY, PROBABILITIES)
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
     (job,) = jobs(tmp_path, 1)
     replace, renamed, sizes = Path.replace, [], []
 
@@ -169,7 +169,7 @@ def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_
 @pytest.mark.parametrize("extensions", [(MASK,), (MASK, OVERLAY, PROBABILITIES)])
 def test_an_image_that_cannot_be_written_leaves_all_its_older_files(monkeypatch, tmp_path, extensions):
     predictor = Predictor(network(device="cpu"))
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
     (job,) = jobs(tmp_path, 1)
     job.output.parent.mkdir()
     for extension in extensions:

@@ -69,7 +69,13 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     output = args.output if args.file is None else args.file.with_suffix("")
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
-    rules = InputRules(config.in_channels, bands=config.preprocess.bands, keeps_place=writes_rasters)
+    preprocess = config.preprocess
+    rules = InputRules(
+        config.in_channels,
+        bands=preprocess.bands,
+        reads_places=preprocess.place or bool(preprocess.bands),
+        keeps_place=writes_rasters,
+    )
     if config.dims == 3:
         rules = replace(rules, stacks=config.preprocess.spacing)
     if output_format.has_objects:
@@ -94,10 +100,11 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()
-    sizes = Counter((job.size, job.spacing) for job in todo if job.size)
-    for (size, spacing), count in sizes.items():
+    sizes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in todo if job.size)
+    for (size, spacing, is_raster), count in sizes.items():
+        low_rows = is_raster and predictor.in_windows(size)
         # networks of an ensemble that cut alike count once
-        for tiling in dict.fromkeys(predictor.tilings(size, spacing)):
+        for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
             if tiling is not None:
                 tilings[tiling] += count
     for tiling, count in tilings.items():

@@ -14,7 +14,7 @@ from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
 from data_utils.loading.volume_input import SliceInput, VolumeInput
-from data_utils.sources.bands import with_bands
+from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
@@ -67,9 +67,9 @@ def read_inputs(
     for config in configs:
         check_takes_images(config, name)
         preprocess = config.preprocess
-        detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands)
+        detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)
         if detail not in decoded:
-            source = with_bands(image, preprocess.bands)
+            source = as_model_reads(image, preprocess)
             decoded[detail] = WindowedArray(*decode_image(source, name, page, draft_for=preprocess))
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))

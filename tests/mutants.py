@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/outlines.py",
         "_areas",
-        "np.where(corners.falls, -1, 1) * np.arange(count)",
-        "np.arange(count)",
+        "np.where(corners.falls, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)",
+        "np.arange(count, dtype=index_type)",
         "test_polygons.py",
     ),
     Mutant(
@@ -70,10 +70,31 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/polygons.py",
-        "polygons_of",
-        "closed[::-1] if is_outline == is_clockwise else closed",
+        "_rings_in_world",
+        "closed[::-1] if is_first == is_clockwise else closed",
         "closed",
         "test_polygons.py",
+    ),
+    Mutant(
+        "data_utils/sources/bands.py",
+        "as_model_reads",
+        "preprocess.place or preprocess.bands",
+        "True",
+        "test_raster_outputs.py",
+    ),
+    Mutant(
+        "train_utils/run_dir.py",
+        "RunStart.reads_places",
+        "config is None or config.preprocess.place or needs_places",
+        "True",
+        "test_starting_rules.py",
+    ),
+    Mutant(
+        "inference/tiling/planning.py",
+        "_plan_image",
+        "low_rows and config.in_channels > PICTURE_CHANNELS",
+        "config.in_channels > PICTURE_CHANNELS",
+        "test_raster_outputs.py",
     ),
     Mutant(
         "inference/outputs/polygons.py", "PolygonSink.add", "np.where(missing, 0, layer)", "layer", "test_polygons.py"

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
 from data_utils.sources.records import Records
 from runtime.cache import digest
 from runtime.errors import DataError
@@ -47,8 +47,10 @@ def content_key(splits: Iterable[Records]) -> str:
 
 def file_paths(source: ImageSource) -> tuple[str, ...]:
     """The files of a source; none where it is no file of its own."""
-    if isinstance(source, VolumeFile):
+    if isinstance(source, VolumeFile | BandSource):
         return source.paths
+    if isinstance(source, PictureFile):
+        source = source.path
     if isinstance(source, dict) and source.get("bytes") is None:
         source = source.get("path") or b""
     return (str(source),) if isinstance(source, str | Path) else ()

@@ -110,6 +110,7 @@ class DatasetInfo:
             draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
             bands=self.train.records.bands or self.config.bands or (),
+            place=self.config.place,
         )
         # the source's classes go, whether or not these data have classes
         values = replace(values, **NO_CLASSES)

@@ -90,6 +90,17 @@ class BandSource(NamedTuple):
     page: int = 0
 
 
+class PictureFile(NamedTuple):
+    """A TIFF that is read as the picture that Pillow makes of it, wherever it lies in the world.
+
+    Args:
+        page: of the file; None for the one that is asked for.
+    """
+
+    path: str
+    page: int | None = None
+
+
 class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
@@ -119,6 +130,7 @@ ImageSource = (
     | VolumeFile
     | PointSource
     | BandSource
+    | PictureFile
 )
 
 TIFF_SUFFIXES = (".tif", ".tiff")

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource
+from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
 from data_utils.image_io.rasters import indices_of_band
+from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
 from runtime.errors import DataError
+from unet.config import Preprocess
 
 SHOWN = 8  # names of bands in a message
 SEPARATORS = re.compile("[_. -]")  # between the words of a name
@@ -30,6 +32,34 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
     if isinstance(source, str | Path):
         return BandSource((str(source),), tuple(bands))
     raise DataError("--bands chooses bands of TIFF files, and these images are none; leave it out")
+
+
+def as_picture(source: ImageSource) -> ImageSource:
+    """The source of an image or a mask which is a picture, wherever it lies in the world."""
+    if isinstance(source, dict) and source.get("bytes") is None and is_tiff(source["path"]):
+        return PictureFile(source["path"], source.get("page"))
+    if isinstance(source, str | Path) and is_tiff(source):
+        return PictureFile(str(source))
+    return source
+
+
+def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
+    """The source of an image as a model reads it: its bands, or as a picture where the model knows no places."""
+    if preprocess.place or preprocess.bands:
+        return with_bands(source, preprocess.bands)
+    return as_picture(source)
+
+
+class PictureRecords(DerivedRecords):
+    """The records of another sequence, read as the pictures that they are, wherever they lie in the world."""
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        return self.digest_with("pictures")
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.records[i]
+        return {**record, "image": as_picture(record["image"]), "target": as_picture(record["target"])}
 
 
 class BandRecords(DerivedRecords):

@@ -56,6 +56,7 @@ def plan(
     overlap: int | None = None,
     *,
     adds_reach: bool = False,
+    low_rows: bool = False,
 ) -> Tiling | None:
     """How to cut a network input of `size`, (H, W) or (D, H, W); None to compute it whole.
 
@@ -65,6 +66,7 @@ def plan(
         overlap: pixels that neighbors share; None takes what exact tiles need, or half a tile where none are exact.
         adds_reach: whether `tile_size` is the side that is taken from a tile, so that it is exact wherever it can be,
             as objects need it.
+        low_rows: whether rows of tiles of many channels may be lower, so that their pixels take less memory.
 
     Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
@@ -72,7 +74,8 @@ def plan(
         tile_size = _with_reach(config, tile_size)
     if config.dims == 3:
         return _plan_volume(config, tuple(size), tile_size, overlap)
-    return _plan_image(config, tuple(size), tile_size, overlap, DECENT_OF_OBJECTS if adds_reach else DECENT)
+    decent_reaches = DECENT_OF_OBJECTS if adds_reach else DECENT
+    return _plan_image(config, tuple(size), tile_size, overlap, decent_reaches, low_rows=low_rows)
 
 
 def _with_reach(config: UNetConfig, side: int) -> int:
@@ -84,7 +87,13 @@ def _with_reach(config: UNetConfig, side: int) -> int:
 
 
 def _plan_image(
-    config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None, decent_reaches: int
+    config: UNetConfig,
+    size: tuple[int, ...],
+    tile_size: int | None,
+    overlap: int | None,
+    decent_reaches: int,
+    *,
+    low_rows: bool,
 ) -> Tiling | None:
     grid = config.divisors[0]
     pixel_bytes = _pixel_bytes(config)
@@ -104,7 +113,7 @@ def _plan_image(
             return None
         pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
         tallest = max(smallest, STRIP_MEMORY // (4 * config.num_classes * width))
-        if config.in_channels > PICTURE_CHANNELS:
+        if low_rows and config.in_channels > PICTURE_CHANNELS:
             tallest = min(tallest, max(smallest, INPUT_MEMORY // (4 * config.in_channels * width)))
         tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))
         tile_width = max(smallest, pixels // tile_height)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
-from tasks.confusion import mean_of_present, ratios, text_table
+from tasks.confusion import mean_of_present, ratios, score_text, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
 from unet.config import UNetConfig
@@ -161,11 +161,7 @@ class OverlapScores(ClassMeans):
 
 def text_of_means(values: dict[str, Any]) -> str:
     """The means of some classes in a line."""
-    texts = []
-    for key, title in (("mean_iou", "mean IoU"), ("mean_dice", "mean Dice")):
-        number = values[key]
-        texts.append(f"{title} n/a" if number is None else f"{title} {number:.4f}")
-    return ", ".join(texts)
+    return f"mean IoU {score_text(values['mean_iou'])}, mean Dice {score_text(values['mean_dice'])}"
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

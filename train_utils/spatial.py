@@ -334,7 +334,9 @@ class _Borders(torch.autograd.Function):
         before = grad.narrow(FIRST, 0, 1)
         behind = grad.narrow(FIRST, rows + 1, 1)
         mesh = ctx.mesh
-        from_previous, from_next = mesh.exchange(None if mesh.is_first else before, None if mesh.is_last else behind)
+        to_previous = None if mesh.is_first else before
+        to_next = None if mesh.is_last else behind
+        from_previous, from_next = mesh.exchange(to_previous, to_next)
         grad_x = grad.narrow(FIRST, 1, rows).clone()
         grad_x.narrow(FIRST, 0, 1).add_(before if from_previous is None else from_previous)
         grad_x.narrow(FIRST, rows - 1, 1).add_(behind if from_next is None else from_next)

@@ -102,7 +102,9 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         raster = open_raster(content, stack, page)
         if raster is not None:
             return raster
-    picture = stack.enter_context(open_picture(BytesIO(content) if isinstance(content, bytes) else content))
+    if isinstance(content, bytes):
+        content = BytesIO(content)
+    picture = stack.enter_context(open_picture(content))
     if page:
         picture.seek(page)
     return picture

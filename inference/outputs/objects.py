@@ -156,7 +156,8 @@ class ObjectFormat(MaskFormat):
 def _append_table(joined: csv.DictWriter, job: Job) -> int:
     """Append the objects of a job, and return how many they are."""
     count = 0
-    for row in table_rows(job.file(TABLE), VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS):
+    columns = VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS
+    for row in table_rows(job.file(TABLE), columns):
         joined.writerow({"image": job.relative_name, **row})
         count += 1
     return count

@@ -99,8 +99,8 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
         if math.prod(length / side for length in grid.size) > MOST:
             height, width = grid.size
             raise DataError(
-                f"--val-blocks: {records.name(index)} says that it has {height} x {width} pixels, which are too many blocks"
-                f" of {side}; give a larger number, or leave the image out if it is damaged"
+                f"--val-blocks: {records.name(index)} says that it has {height} x {width} pixels, which are too many"
+                f" blocks of {side}; give a larger number, or leave the image out if it is damaged"
             )
         for box in _boxes(grid.size, side):
             center = grid.place.to_world((box.left + box.right) / 2, (box.top + box.bottom) / 2)

@@ -25,6 +25,7 @@ from runtime.parallel import map_indices
 BLOCKS = 40  # all scenes make so many together, if they are large enough
 SMALLEST = 64  # pixels of a side of a block
 LARGEST = 4096
+MOST = 2**20  # blocks of an image; a damaged header may claim any size
 NAMED = 3  # images in a line
 NEAR = 0.5  # pixels between two images that touch
 
@@ -95,6 +96,12 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     for index, grid in enumerate(grids):
         crs = _key(grid.place)
         origin = origins.setdefault(crs, grid.place)
+        if math.prod(length / side for length in grid.size) > MOST:
+            height, width = grid.size
+            raise DataError(
+                f"--val-blocks: {records.name(index)} says that it has {height} x {width} pixels, which are too many"
+                f" blocks of {side}; give a larger number, or leave the image out if it is damaged"
+            )
         for box in _boxes(grid.size, side):
             center = grid.place.to_world((box.left + box.right) / 2, (box.top + box.bottom) / 2)
             column, row = origin.to_pixels(*center)

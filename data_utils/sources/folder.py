@@ -27,7 +27,9 @@ NAMED = 5  # how many files a message names
 def natural(name: str) -> tuple:
     """Sort key that puts 2.png before 10.png."""
     parts: list[Any] = re.split(r"([0-9]+)", name)
-    parts[1::2] = map(int, parts[1::2])  # every second part is a number
+    # every second part is a number; Python refuses to make one of thousands of digits
+    digits = [part.lstrip("0") for part in parts[1::2]]
+    parts[1::2] = [(len(part), part) for part in digits]
     return parts, name
 
 

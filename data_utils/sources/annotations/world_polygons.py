@@ -96,12 +96,13 @@ class PolygonRecords(PairedRecords):
 
     def __init__(self, images: Path, folder: Path, pairs: Sequence[tuple[str, str]], column: str | None) -> None:
         files = sorted({str(folder / file) for _, file in pairs if file})
-        names: set[str] = set()
+        labels: set[str] = set()
         for file in files:
-            names.update(shape.label for shape in read_shapes(file, column).shapes)
-        if not names:
+            labels.update(shape.label for shape in read_shapes(file, column).shapes)
+        if not labels:
             raise DataError(f"{folder}: its files of polygons hold no polygon")
-        classes, values = number_classes(sorted(names, key=natural), str(folder))
+        names = sorted(labels, key=natural)
+        classes, values = number_classes(names, str(folder))
         super().__init__(images, folder, pairs, classes)
         self.column = column
         self.values = dict(zip(names, values, strict=True))

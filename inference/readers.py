@@ -75,7 +75,8 @@ def read_inputs(
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
     missing = missing_pixels(first.array)
-    return NetworkInputs(tensors, first.size, first.array if keep_pixels else None, missing)
+    pixels = first.array if keep_pixels else None
+    return NetworkInputs(tensors, first.size, pixels, missing)
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
@@ -109,7 +110,10 @@ def open_input(
                 " give a model that was trained on volumes"
             )
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
-        inputs.append(SliceInput(volume) if config.dims == 2 else volume)
+        if config.dims == 2:
+            inputs.append(SliceInput(volume))
+        else:
+            inputs.append(volume)
     return header.size, header.spacing, inputs
 
 

@@ -29,7 +29,9 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
         split_names = [shown_name(records, index) for index in range(len(records))]
         present |= names & set(split_names)
         kept_indices = np.array([index for index, name in enumerate(split_names) if name not in names], dtype=np.int64)
-        kept_splits.append(records if len(kept_indices) == len(split_names) else Subset(records, kept_indices))
+        if len(kept_indices) < len(split_names):
+            records = Subset(records, kept_indices)
+        kept_splits.append(records)
     unknown = sorted(names - present)
     if unknown:
         listed = ", ".join(first_few(unknown, LISTED))

@@ -156,7 +156,8 @@ class Decoder(ABC):
         arrays = [tensor.numpy() for tensor in download(tensors)]
         arrays_left = iter(arrays[len(extras) :])
         rows = None if answers is None else next(arrays_left)
-        return Strip(rows, next(arrays_left) if probabilities else None, tuple(arrays[: len(extras)]))
+        strip_probabilities = next(arrays_left) if probabilities else None
+        return Strip(rows, strip_probabilities, tuple(arrays[: len(extras)]))
 
     def finish(self) -> Iterator[Strip]:
         """The rest of the prediction, when all strips were read."""

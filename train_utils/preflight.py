@@ -100,12 +100,12 @@ def preflight(
     choices = [True] if network.activation_checkpointing else [False, True]
     for recompute in choices:
         network.activation_checkpointing = recompute
-        mine = 0  # the largest micro-batch that this process has room for
+        own_micro_batch = 0  # the largest micro-batch that this process has room for
         for micro_batch, candidate in candidates.items():
             if fits(accelerator, network, criterion, shape, candidate, copies):
-                mine = micro_batch
+                own_micro_batch = micro_batch
                 break
-        agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
+        agreed = int(accelerator.gather(upload(torch.tensor([own_micro_batch]), accelerator.device)).min())
         if agreed:
             break
     if agreed == 0:

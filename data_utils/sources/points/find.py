@@ -101,11 +101,11 @@ def _table_in(folder: Path) -> PointTable | None:
 def _tables_of_volumes(folder: Path) -> list[PointTable]:
     """The points in files of one volume each: beside the volumes, or in a folder of their own."""
     below = children(folder)
-    places = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
-    for place in places:
-        files_of_kind = {kind: sorted(place.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
+    folders = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
+    for folder_of_volumes in folders:
+        files_of_kind = {kind: sorted(folder_of_volumes.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
         if all(files_of_kind.values()):
-            raise DataError(f"{place}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+            raise DataError(f"{folder_of_volumes}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
         tables = _read_all([*files_of_kind[MARKUPS], *files_of_kind[FCSV]])
         if tables:
             return tables

@@ -162,7 +162,7 @@ def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
         read_normalization(str(tmp_path), "resnet")
 
 
-def test_the_licence_of_an_encoder_is_that_of_its_card(tmp_path):
+def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path):
     assert read_license(str(tmp_path)) is None
     for front, expected in (("license: mit", "mit"), ("license: [a, b]", None), ("tags: x", None), ("{", None)):
         (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")

@@ -93,9 +93,9 @@ def render_volume_points(
     return np.hstack([np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures])
 
 
-def _on_plane(places: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
+def _on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
     """Places (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
-    spots = (places + 0.5) * factors - 0.5
+    spots = (points + 0.5) * factors - 0.5
     spots[:, 0] = height - 1 - spots[:, 0]
     return spots
 

@@ -345,10 +345,10 @@ def size_labels() -> list[str]:
     return [*labels, f"{SIZES[-1]:,} and more"]
 
 
-def found_by_size(found: Sequence[int], objects: Sequence[int]) -> str:
+def found_by_size(found_counts: Sequence[int], objects: Sequence[int]) -> str:
     """How many of the objects of each range of sizes were found, in words."""
     texts = []
-    for label, found_ones, all_ones in zip(size_labels(), found, objects, strict=True):
+    for label, found_ones, all_ones in zip(size_labels(), found_counts, objects, strict=True):
         if all_ones:
             texts.append(f"{label}: {found_ones:,} of {all_ones:,}")
     return "; ".join(texts) or "no objects"

@@ -45,8 +45,8 @@ class LandmarkScores(Scores):
         """Count (1, K, n + 2): places as shares of the image's sides, presence, confidence."""
         unit = target.unit[0]
         size = target.size[0].to(unit.device)
-        places = prediction[0, :, :-2] * size - 0.5
-        errors = ((places - target.points[0]) * unit).square().sum(dim=1).sqrt()
+        points = prediction[0, :, :-2] * size - 0.5
+        errors = ((points - target.points[0]) * unit).square().sum(dim=1).sqrt()
         lengths = size * unit
         states = target.states[0]
         is_known = (states == ABSENT) | (states == PRESENT)

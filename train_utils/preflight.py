@@ -43,17 +43,17 @@ class Copies(NamedTuple):
 
     Args:
         trained: copies of those that are not frozen: gradients, optimizer state.
-        every: copies of all of them, frozen ones too: their average.
+        all_weights: copies of all of them, frozen ones too: their average.
     """
 
     trained: int
-    every: int = 0
+    all_weights: int = 0
 
     def bytes_for(self, network: nn.Module) -> int:
         """Bytes of all copies of the network's weights."""
         total = 0
         for parameter in network.parameters():
-            total += self.every * parameter.nbytes
+            total += self.all_weights * parameter.nbytes
             if parameter.requires_grad:
                 total += self.trained * parameter.nbytes
         return total
@@ -86,7 +86,7 @@ def preflight(
     size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
-    copies = Copies(COPIES[optimizer], every=int(averages))
+    copies = Copies(COPIES[optimizer], all_weights=int(averages))
     fits = _estimate_fits
     most = size
     if accelerator.device.type != "cpu":
@@ -182,7 +182,7 @@ def check_evaluation(
 
     As in `preflight`, an accelerator evaluates some for a moment, and a CPU has an estimate.
     """
-    copies = Copies(COPIES[optimizer] - 1, every=int(averages))  # there is no gradient
+    copies = Copies(COPIES[optimizer] - 1, all_weights=int(averages))  # there is no gradient
     if accelerator.device.type == "cpu":
         needed = size.bytes_for(network.config) + weight_bytes(network) + copies.bytes_for(network)
         fits = needed < available_bytes()

@@ -94,9 +94,9 @@ def _extreme(channels: np.ndarray, reach: int, extreme: np.ufunc) -> np.ndarray:
     return channels
 
 
-def _count_where(mask: np.ndarray, chosen: np.ndarray) -> dict[MaskValue, int]:
+def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int]:
     """Pixels of each value among the chosen ones of a mask."""
-    values = mask[chosen]
+    values = mask[is_chosen]
     if not len(values):
         return {}
     return count_values(values[:, None])

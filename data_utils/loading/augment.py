@@ -130,8 +130,8 @@ def _nearest_pixels(grid: Tensor) -> Tensor:
     """(B, *size) int64, the number of the pixel of an image that lies nearest to each place of the grid."""
     numbers = torch.zeros(grid.shape[:-1], dtype=torch.int64, device=grid.device)
     for axis, side in enumerate(grid.shape[1:-1]):
-        places = grid[..., -1 - axis]  # the last axis of an image comes first in a grid
-        pixels = ((places + 1) * (side / 2) - 0.5).round().clamp(0, side - 1)
+        coordinates = grid[..., -1 - axis]  # the last axis of an image comes first in a grid
+        pixels = ((coordinates + 1) * (side / 2) - 0.5).round().clamp(0, side - 1)
         numbers = numbers * side + pixels.long()
     return numbers
 

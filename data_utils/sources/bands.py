@@ -109,12 +109,12 @@ def find_scenes(images: Path, masks: Path, suffix: str | None, bands: tuple[str,
     names = [name for name in folders if name in mask_of]
     if not names:
         return None
-    wanted = bands or band_names(folders[names[0]])
+    wanted_bands = bands or band_names(folders[names[0]])
     scenes = []
     for name in names:
-        paths = tuple(str(images / file) for file in bands_in(folders[name], wanted, str(images / name)))
+        paths = tuple(str(images / file) for file in bands_in(folders[name], wanted_bands, str(images / name)))
         scenes.append((name, paths, str(masks / mask_of[name])))
-    return SceneRecords(scenes, wanted)
+    return SceneRecords(scenes, wanted_bands)
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:
@@ -156,15 +156,15 @@ def band_names(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(stems)
 
 
-def bands_in(files: Sequence[str], wanted: Sequence[str], scene: str) -> list[str]:
+def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> list[str]:
     """The file of each band that is wanted. DataError, with the `scene`, where there is none, or several."""
-    chosen = []
+    band_files = []
     stems = [Path(file).stem for file in files]
-    for band in wanted:
+    for band in wanted_bands:
         matches = indices_of_band(stems, band)
         if len(matches) != 1:
             names = ", ".join(first_few([Path(file).name for file in files], SHOWN))
-            seen = "no file is" if not matches else f"{len(matches)} files are"
-            raise DataError(f"{scene}: {seen} band {band}; its files are {names}; give --bands")
-        chosen.append(files[matches[0]])
-    return chosen
+            finding = "no file is" if not matches else f"{len(matches)} files are"
+            raise DataError(f"{scene}: {finding} band {band}; its files are {names}; give --bands")
+        band_files.append(files[matches[0]])
+    return band_files

@@ -242,7 +242,7 @@ def test_frozen_weights_have_neither_gradients_nor_moments_but_an_average(folder
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     without = step_bytes(model, shape, Copies(0))
     assert step_bytes(model, shape, Copies(3)) - without == 3 * trained
-    assert step_bytes(model, shape, Copies(3, every=1)) - without == 3 * trained + sum(
+    assert step_bytes(model, shape, Copies(3, all_weights=1)) - without == 3 * trained + sum(
         p.nbytes for p in model.parameters()
     )
 

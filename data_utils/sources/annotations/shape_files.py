@@ -122,8 +122,8 @@ def _label(properties: Any, column: str | None, where: str) -> str:
         raise DataError(f"{where} has no value in the column {column}, its columns are {names}; give --label-column")
     value = properties[column]
     if not isinstance(value, str | int | float):
-        seen = json.dumps(value, default=str)[:40]
-        raise DataError(f"{where} has {seen} in the column {column}, expected a name or a number")
+        value_text = json.dumps(value, default=str)[:40]
+        raise DataError(f"{where} has {value_text} in the column {column}, expected a name or a number")
     return str(value)
 
 

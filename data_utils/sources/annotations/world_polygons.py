@@ -125,8 +125,8 @@ class PolygonRecords(PairedRecords):
 
 def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
     """Split -> what opens its images with polygons; nothing where there are none."""
-    wanted = wanted_splits(named_splits)
-    splits = {name: folder for name, folder in children(root).items() if name in wanted} or {"train": root}
+    split_names = wanted_splits(named_splits)
+    splits = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
     openers: dict[str, Callable[[], Records]] = {}
     for name, folder in splits.items():
         images = folder_in(folder, IMAGE_FOLDERS)

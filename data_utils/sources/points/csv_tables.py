@@ -150,20 +150,22 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
         title = "confidence" if axis == "likelihood" else axis
         if title in (*AXES, *PREDICTED):
             points.setdefault(name.strip(), {})[title] = column
-    lacking = [name for name, places in points.items() if not {"x", "y"} <= places.keys()]
+    lacking = [name for name, axis_columns in points.items() if not {"x", "y"} <= axis_columns.keys()]
     if lacking:
         raise DataError(f"{file}: {lacking[0]!r} has no columns x and y")
-    axes = 3 if points and all("z" in places for places in points.values()) else 2
-    first = min((places["x"] for places in points.values()), default=1)  # newer versions split the path into columns
+    axes = 3 if points and all("z" in axis_columns for axis_columns in points.values()) else 2
+    first = min(
+        (axis_columns["x"] for axis_columns in points.values()), default=1
+    )  # newer versions split the path into columns
     builder = TableBuilder("deeplabcut", axes)
     for line, row in enumerate(rows[3:], 4):
         where = f"{file}, row {line}"
         _check_length(row, len(bodyparts), where)
         image = "/".join(cell.strip() for cell in row[:first] if cell.strip())
-        for name, places in points.items():
-            cells = [row[places[axis]] for axis in AXES[:axes]]
+        for name, axis_columns in points.items():
+            cells = [row[axis_columns[axis]] for axis in AXES[:axes]]
             state, position = _point(cells, f"{where}, {name}")
-            builder.add(file, image, name, state, position, _prediction(row, places, where))
+            builder.add(file, image, name, state, position, _prediction(row, axis_columns, where))
     return builder.table()
 
 

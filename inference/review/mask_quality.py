@@ -21,6 +21,7 @@ UNSEEN = 0.1  # an area of which a smaller share is in the other picture is not 
 MOST_OF = 0.5  # an area of a class is another class where the model sees that one in so much of it
 SMALLEST_AREA = 16  # pixels; smaller ones are no objects
 SMALLEST_SHARE = 2e-4  # nor are those of a smaller share of the image
+BORDER = 3  # pixels: a narrower strip where mask and prediction disagree is no area
 FARTHEST = 16  # pixels that a mask is moved by, at the size at which it is looked at
 LONGEST_SIDE = 384  # of that size
 SMALLEST_SHIFT = 2  # pixels at that size
@@ -39,6 +40,10 @@ class Finding(NamedTuple):
     kind: str
     text: str
     confidence: float
+
+    def in_slice(self, number: int) -> "Finding":
+        """The same of a slice of a volume."""
+        return self._replace(text=f"slice {number}: {self.text}")
 
 
 def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
@@ -134,6 +139,17 @@ def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], s
         place = f"of {len(rows):,} pixels at row {int(inside[0].mean())}, column {int(inside[1].mean())}"
         components.append((inside, place))
     return components
+
+
+def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(H, W): where a prediction and a mask (H, W) disagree over an area, and not just along a border."""
+    from scipy.ndimage import binary_opening
+
+    disagrees = (prediction != mask) & (mask != IGNORE_INDEX)
+    areas = np.zeros(mask.shape, bool)
+    for inside, _ in _components(binary_opening(disagrees, np.ones((BORDER, BORDER), bool))):
+        areas[inside] = True
+    return areas
 
 
 def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] | None:

@@ -167,7 +167,7 @@ def main() -> None:
         if encoder.kind != "mask":
             raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
         extensions.append(UNCERTAINTY)
-    if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
+    if args.rank and predictor.task.name != Classes.name:
         raise SettingsError(
             "--rank: orders images by the classes of their masks, which this model has not; leave it out"
         )

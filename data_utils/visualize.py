@@ -124,7 +124,7 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
 
 
 def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
-    """A picture (H, W, 3) with a line around areas, booleans (h, w) of the same place at any size; none is too small."""
+    """A picture (H, W, 3) with a line around areas, booleans (h, w) of any size; none is too small."""
     from scipy.ndimage import binary_dilation
 
     height, width = picture.shape[:2]

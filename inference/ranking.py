@@ -11,12 +11,16 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_label_volume, read_volume
 from inference.outputs.encoder import Encoder, MaskEncoder
-from inference.outputs.jobs import UNCERTAINTY, Job
+from inference.outputs.jobs import UNCERTAINTY, Job, VolumeJob
+from inference.review.worst_slices import WORST_SLICES
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
 from runtime.files import replaced_file
@@ -31,7 +35,7 @@ class Candidate:
     """An image that may be annotated next.
 
     Args:
-        entropy: the mean over its pixels, in 0..1.
+        entropy: the mean over its pixels, in 0..1; of a volume, over those of its least sure slices.
         stratum: the class that most of its foreground is predicted as, that of the background where there is none.
     """
 
@@ -76,25 +80,58 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
 
 
 def find_candidates(jobs: Sequence[Job], encoder: Encoder) -> list[Candidate]:
-    """The images whose mask and uncertainty are written, one read at a time."""
+    """The images and volumes whose mask and uncertainty are written, one read at a time."""
     assert isinstance(encoder, MaskEncoder)  # the model is one of classes
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
-        unsure = job.file(UNCERTAINTY)
-        if not (unsure.is_file() and encoder.mask_file(job).is_file()):
+        if not (job.file(UNCERTAINTY).is_file() and encoder.mask_file(job).is_file()):
             continue  # its prediction has failed, which is said elsewhere
-        entropy = float(read_image(unsure, str(unsure)).mean()) / 255
-        written = encoder.written_mask(job)
-        pixels = np.zeros(len(encoder.names), np.int64)
-        with open_mask_rows(written, encoder.reader_of(written)) as mask:
-            height = mask.size[0]
-            for top in range(0, height, SCORED_ROWS):
-                rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
-                pixels += np.bincount(rows[rows < len(pixels)].ravel(), minlength=len(pixels))
+        if isinstance(job, VolumeJob):
+            entropy = _entropy_of_volume(job)
+            pixels = _pixels_of_volume(job, encoder)
+        else:
+            unsure = job.file(UNCERTAINTY)
+            entropy = float(read_image(unsure, str(unsure)).mean()) / 255
+            pixels = _pixels_of_image(job, encoder)
         foreground = pixels[1:]
         index = 1 + int(foreground.argmax()) if foreground.any() else 0
         candidates.append(Candidate(job.relative_name, entropy, encoder.names[index]))
     return candidates
+
+
+def _pixels_of_image(job: Job, encoder: MaskEncoder) -> np.ndarray:
+    """(classes,): how many pixels of each class are predicted."""
+    written = encoder.written_mask(job)
+    pixels = np.zeros(len(encoder.names), np.int64)
+    with open_mask_rows(written, encoder.reader_of(written)) as mask:
+        height = mask.size[0]
+        for top in range(0, height, SCORED_ROWS):
+            rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
+            pixels += _count(rows, len(pixels))
+    return pixels
+
+
+def _pixels_of_volume(job: VolumeJob, encoder: MaskEncoder) -> np.ndarray:
+    """(classes,): how many voxels of each class are predicted."""
+    written = encoder.written_volume(job)
+    name = written.paths[0]
+    values, _ = read_label_volume(written, name)
+    pixels = np.zeros(len(encoder.names), np.int64)
+    for plane in encoder.reader.of_label_volume(values, name).prediction:
+        pixels += _count(plane, len(pixels))
+    return pixels
+
+
+def _count(rows: np.ndarray, classes: int) -> np.ndarray:
+    return np.bincount(rows[rows < classes].ravel(), minlength=classes)
+
+
+def _entropy_of_volume(job: VolumeJob) -> float:
+    """The mean entropy of the slices that are least sure, in 0..1: most slices show little."""
+    name = str(job.file(UNCERTAINTY))
+    levels, _ = read_volume(VolumeFile((name,)), name)
+    of_slices = sorted(float(plane.mean()) for plane in levels)
+    return mean(of_slices[-WORST_SLICES:]) / 255
 
 
 def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:

@@ -107,6 +107,12 @@ def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_t
     (missing,) = find_problems(probabilities_of(truth), mask, NAMES)
     assert missing.kind == "missing" and missing.confidence == pytest.approx(0.94)
     assert missing.text == "cell of 192 pixels at row 13, column 17 is missing in the mask"
+    within = truth.copy()
+    within[28:54, 5:30] = 2  # most of it is dirt to the model too
+    truth_within = within.copy()
+    truth_within[35:50, 12:22] = 1
+    (missing,) = find_problems(probabilities_of(truth_within), within, NAMES)
+    assert missing.text == "cell of 150 pixels at row 42, column 16 is missing in the mask, which has dirt there"
     mask = truth.copy()
     mask[5:15, 40:60] = 1
     (unseen,) = find_problems(probabilities_of(truth), mask, NAMES)

@@ -56,13 +56,13 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
     before = no_counts()
     for probabilities, truth in _predictions(run, f"calibrating {folder}"):
         fit.add(probabilities, truth)
-        before = before + _counts(probabilities, truth)
+        before = before + confidence_counts(probabilities, truth)
     if not fit.pixels:
         raise DataError("no validation image has labeled pixels")
     temperature = fit.temperature()
     after = no_counts()
     for probabilities, truth in _predictions(run, f"measuring {folder}"):
-        after = after + _counts(at_temperature(probabilities, temperature), truth)
+        after = after + confidence_counts(at_temperature(probabilities, temperature), truth)
     apply_temperature(folder / "model", temperature)
     return Calibration(run.name, temperature, before, after)
 
@@ -99,7 +99,8 @@ def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, 
             yield from predicted_slices(run, index)
 
 
-def _counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
+def confidence_counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
+    """What `count_confidences` counts of probabilities (classes, H, W) and their mask (H, W)."""
     confidence = torch.from_numpy(probabilities.max(axis=0))
     is_right = torch.from_numpy(probabilities.argmax(axis=0) == truth)
     return count_confidences(confidence, is_right, torch.from_numpy(truth != IGNORE_INDEX))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from inference.review.equal_images import equal_images
-from inference.review.mask_quality import Finding, find_problems
+from inference.review.mask_quality import Finding, area_share, find_problems
 from inference.review.worst_slices import worst_slices
 from runtime.console import track
 from runtime.errors import DataError, UserError
@@ -33,6 +33,7 @@ class Opinion(NamedTuple):
     place: Place
     name: str
     score: float
+    area_share: float
     findings: Sequence[Finding]
 
 
@@ -43,6 +44,7 @@ class MaskReview:
     Attributes:
         score: the mean over the models of `mask_score`, in 0..1, low where the mask looks wrong; for volumes the mean
             of that of their worst slices.
+        area_share: the same of `area_share`, in 0..1, high where whole areas look wrong.
         findings: what looks wrong to the first model, the surest first.
         equal_to: an image with the same content that the model has trained on, if there is one.
         places: the image in each run that has not trained on it.
@@ -50,6 +52,7 @@ class MaskReview:
 
     name: str
     score: float
+    area_share: float
     findings: Sequence[Finding]
     equal_to: str | None
     places: Sequence[Place]
@@ -85,10 +88,26 @@ def review_runs(
     reviews = []
     for name, of_image in opinions.items():
         score = mean(opinion.score for opinion in of_image)
+        share = mean(opinion.area_share for opinion in of_image)
         places = [opinion.place for opinion in of_image]
-        reviews.append(MaskReview(name, score, of_image[0].findings, equal.get(name), places))
-    reviews.sort(key=_score)
-    return reviews, lines
+        reviews.append(MaskReview(name, score, share, of_image[0].findings, equal.get(name), places))
+    return worst_first(reviews), lines
+
+
+def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
+    """Reviews in the order in which to look at them: by the score, or by the areas where these come earlier.
+
+    The score is that of all pixels, and many unsure borders lower it as a forgotten object does. Areas are whole
+    objects, and count for more in an image of few.
+    """
+    places: dict[str, list[int]] = {}
+    for place, review in enumerate(sorted(reviews, key=_score)):
+        places[review.name] = [place]
+    for place, review in enumerate(sorted(reviews, key=_area_share, reverse=True)):
+        places[review.name].append(place if review.area_share else len(reviews))
+    order = sorted((min(of_review), sum(of_review), name) for name, of_review in places.items())
+    by_name = {review.name: review for review in reviews}
+    return [by_name[name] for _, _, name in order]
 
 
 def _opinions(run: ReviewedRun, lines: list[str]) -> Iterator[Opinion]:
@@ -110,9 +129,14 @@ def _opinions(run: ReviewedRun, lines: list[str]) -> Iterator[Opinion]:
                 problems = [problem.in_slice(scored.number) for problem in problems]
             findings += problems
         score = mean(scored.score for scored in worst)
+        share = mean(area_share(scored.probabilities, scored.mask) for scored in worst)
         slices = [scored.number for scored in worst]
-        yield Opinion(Place(run, index, slices), run.shown_name(index), score, findings)
+        yield Opinion(Place(run, index, slices), run.shown_name(index), score, share, findings)
 
 
 def _score(review: MaskReview) -> float:
     return review.score
+
+
+def _area_share(review: MaskReview) -> float:
+    return review.area_share

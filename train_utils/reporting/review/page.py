@@ -25,7 +25,7 @@ SHOWN = 40  # images on the page
 DISAGREEING = "where they disagree"
 LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
 OUTLINE = (255, 221, 0)  # yellow: errors are red
-TITLES = ("image", "score", "problems", "runs")
+TITLES = ("image", "score", "areas", "problems", "runs")
 
 
 class Views(NamedTuple):
@@ -58,7 +58,8 @@ def _table(reviews: Sequence[MaskReview]) -> str:
     table.writerow(TITLES)
     for review in reviews:
         runs = " ".join(place.run.name for place in review.places)
-        table.writerow((review.name, f"{review.score:.6f}", "; ".join(review.problems), runs))
+        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}")
+        table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
     return text.getvalue()
 
 
@@ -92,7 +93,7 @@ def _views(review: MaskReview) -> list[Views]:
     section = new_section(place.run.info)
     views = []
     for example in predicted_examples(place.run, place.number, place.slices):
-        pictures = {}
+        pictures: dict[str, np.ndarray] = {}
         for label, picture in section.views(example.image, example.truth, example.pred).items():
             pictures[LABELS.get(label, label)] = reduced(picture)
         areas = disagreeing_areas(example.pred, example.truth)

@@ -18,15 +18,15 @@ import numpy as np
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_label_volume, read_volume
-from inference.outputs.encoder import Encoder, MaskEncoder
 from inference.outputs.jobs import UNCERTAINTY, Job, VolumeJob
-from inference.review.worst_slices import WORST_SLICES
+from inference.outputs.prediction_format import MaskFormat, PredictionFormat
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
 from runtime.files import replaced_file
 
 TABLE = "rank.csv"
 RANDOM_SHARE = 4  # one image in so many is drawn at random
+LEAST_SURE = 3  # slices of a volume whose entropy counts
 RIVAL = "a random order is the rival of this one: annotate some images of each, and compare the models"
 
 
@@ -79,31 +79,31 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
     return order
 
 
-def find_candidates(jobs: Sequence[Job], encoder: Encoder) -> list[Candidate]:
+def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> list[Candidate]:
     """The images and volumes whose mask and uncertainty are written, one read at a time."""
-    assert isinstance(encoder, MaskEncoder)  # the model is one of classes
+    assert isinstance(output_format, MaskFormat)  # the model is one of classes
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
-        if not (job.file(UNCERTAINTY).is_file() and encoder.mask_file(job).is_file()):
+        if not (job.file(UNCERTAINTY).is_file() and output_format.mask_file(job).is_file()):
             continue  # its prediction has failed, which is said elsewhere
         if isinstance(job, VolumeJob):
             entropy = _entropy_of_volume(job)
-            pixels = _pixels_of_volume(job, encoder)
+            pixels = _pixels_of_volume(job, output_format)
         else:
             unsure = job.file(UNCERTAINTY)
             entropy = float(read_image(unsure, str(unsure)).mean()) / 255
-            pixels = _pixels_of_image(job, encoder)
+            pixels = _pixels_of_image(job, output_format)
         foreground = pixels[1:]
         index = 1 + int(foreground.argmax()) if foreground.any() else 0
-        candidates.append(Candidate(job.relative_name, entropy, encoder.names[index]))
+        candidates.append(Candidate(job.relative_name, entropy, output_format.names[index]))
     return candidates
 
 
-def _pixels_of_image(job: Job, encoder: MaskEncoder) -> np.ndarray:
+def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
     """(classes,): how many pixels of each class are predicted."""
-    written = encoder.written_mask(job)
-    pixels = np.zeros(len(encoder.names), np.int64)
-    with open_mask_rows(written, encoder.reader_of(written)) as mask:
+    written = output_format.written_mask(job)
+    pixels = np.zeros(len(output_format.names), np.int64)
+    with open_mask_rows(written, output_format.reader_of(written)) as mask:
         height = mask.size[0]
         for top in range(0, height, SCORED_ROWS):
             rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
@@ -111,13 +111,13 @@ def _pixels_of_image(job: Job, encoder: MaskEncoder) -> np.ndarray:
     return pixels
 
 
-def _pixels_of_volume(job: VolumeJob, encoder: MaskEncoder) -> np.ndarray:
+def _pixels_of_volume(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
     """(classes,): how many voxels of each class are predicted."""
-    written = encoder.written_volume(job)
+    written = output_format.written_volume(job)
     name = written.paths[0]
     values, _ = read_label_volume(written, name)
-    pixels = np.zeros(len(encoder.names), np.int64)
-    for plane in encoder.reader.of_label_volume(values, name).prediction:
+    pixels = np.zeros(len(output_format.names), np.int64)
+    for plane in output_format.reader.of_label_volume(values, name).prediction:
         pixels += _count(plane, len(pixels))
     return pixels
 
@@ -131,7 +131,7 @@ def _entropy_of_volume(job: VolumeJob) -> float:
     name = str(job.file(UNCERTAINTY))
     levels, _ = read_volume(VolumeFile((name,)), name)
     of_slices = sorted(float(plane.mean()) for plane in levels)
-    return mean(of_slices[-WORST_SLICES:]) / 255
+    return mean(of_slices[-LEAST_SURE:]) / 255
 
 
 def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:

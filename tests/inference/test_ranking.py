@@ -14,7 +14,7 @@ from volumes import write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
-from inference.outputs.classes import ClassEncoder
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import VolumeJob
 from inference.ranking import RIVAL, Candidate, find_candidates, rank
 
@@ -43,7 +43,7 @@ def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
 
 
 def test_volumes_are_ranked_by_their_least_sure_slices(tmp_path):
-    encoder = ClassEncoder(ClassMap(("background", "front", "back"), (0, 1, 7), None))
+    output_format = ClassFormat(ClassMap(("background", "front", "back"), (0, 1, 7), None))
     jobs = []
     for name, sure_slices in (("a", 5), ("b", 0)):
         mask = np.zeros((4, 6, 8), np.uint8)
@@ -59,7 +59,7 @@ def test_volumes_are_ranked_by_their_least_sure_slices(tmp_path):
         output = tmp_path / "out" / name
         jobs.append(VolumeJob(image=tmp_path / f"{name}.nii.gz", size=(8, 6, 4), output=output, volume=volume))
     missing = replace(jobs[0], output=tmp_path / "out" / "c")
-    candidates = find_candidates([*jobs, missing], encoder)
+    candidates = find_candidates([*jobs, missing], output_format)
     assert [candidate.name for candidate in candidates] == ["a.nii.gz", "b.nii.gz"]
     assert [candidate.stratum for candidate in candidates] == ["back", "back"]
     assert [candidate.entropy for candidate in candidates] == pytest.approx([(0.4 + 0.2 + 0.2) / 3] * 2)

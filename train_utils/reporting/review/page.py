@@ -74,7 +74,7 @@ def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str])
     nothing: list[list[Views]] = [[] for _ in shown]
     rest = len(render("review.html.jinja", **content, views=nothing).encode(errors="backslashreplace"))
     views = [_views(review) for review in shown]
-    pictures = []
+    pictures: list[np.ndarray] = []
     for of_review in views:
         for of_slice in of_review:
             pictures += of_slice.pictures.values()

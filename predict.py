@@ -143,7 +143,7 @@ def output_extensions(args: Namespace, predictor: Predictor, output_format: Pred
         if output_format.kind != "mask":
             raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
         extensions.append(UNCERTAINTY)
-    if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
+    if args.rank and predictor.task.name != Classes.name:
         raise SettingsError(
             "--rank: orders images by the classes of their masks, which this model has not; leave it out"
         )

@@ -12,6 +12,7 @@ from unet.config import MaskValue
 GREY = (128, 128, 128)
 RED = (230, 30, 40)
 OUTLINED = 800  # columns of a picture after which an outline is a pixel thicker
+AREA_MARGIN = 2  # pixels between an area and the line around it
 ALIKE = 200  # colors whose channels differ by less, together, are hard to tell apart
 LINE = 20  # height in pixels of a legend's line
 ROUND = 6  # classes of a palette that share a saturation and a value
@@ -120,6 +121,19 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
     lines[is_alike & ~is_dark] = 0
     picture[edges] = lines
     return picture
+
+
+def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
+    """A picture (H, W, 3) with a line around areas, booleans (h, w) of any size; none is too small."""
+    from scipy.ndimage import binary_dilation
+
+    height, width = picture.shape[:2]
+    # the mean over a pixel of the picture is above 0 where an area reaches into it
+    covered = Image.fromarray(areas.astype(np.float32)).resize((width, height), Image.Resampling.BOX)
+    inside = binary_dilation(np.asarray(covered) > 0, iterations=1 + AREA_MARGIN)
+    outlined = picture.copy()
+    outlined[contours(inside.astype(np.uint8))] = color
+    return outlined
 
 
 def outlined_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> np.ndarray:

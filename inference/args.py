@@ -58,7 +58,7 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--probabilities", action="store_true", help=probabilities)
     unsure = "also write how unsure each pixel is, 0 to 255: <image>.uncertainty.png, .tif or .nii.gz as the masks"
     add("--uncertainty", action="store_true", help=unsure)
-    order = "also write the order in which to annotate the images, rank.csv; for classes in images"
+    order = "also write the order in which to annotate the images, rank.csv; for classes"
     add("--rank", action="store_true", help=order)
     polygons = "also write what is predicted as polygons: <image>.geojson, or .gpkg; needs images with a place"
     add("--polygons", nargs="?", const="geojson", choices=("geojson", "gpkg"), help=polygons)

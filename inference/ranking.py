@@ -11,11 +11,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
-from inference.outputs.jobs import UNCERTAINTY, Job
+from data_utils.image_io.volumes import read_label_volume, read_volume
+from inference.outputs.jobs import UNCERTAINTY, Job, VolumeJob
 from inference.outputs.prediction_format import MaskFormat, PredictionFormat
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
@@ -23,6 +26,7 @@ from runtime.files import replaced_file
 
 TABLE = "rank.csv"
 RANDOM_SHARE = 4  # one image in so many is drawn at random
+LEAST_SURE = 3  # slices of a volume whose entropy counts
 RIVAL = "a random order is the rival of this one: annotate some images of each, and compare the models"
 
 
@@ -31,7 +35,7 @@ class Candidate:
     """An image that may be annotated next.
 
     Args:
-        entropy: the mean over its pixels, in 0..1.
+        entropy: the mean over its pixels, in 0..1; of a volume, over those of its least sure slices.
         stratum: the class that most of its foreground is predicted as, that of the background where there is none.
     """
 
@@ -79,25 +83,58 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
 
 
 def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> list[Candidate]:
-    """The images whose mask and uncertainty are written, one read at a time."""
+    """The images and volumes whose mask and uncertainty are written, one read at a time."""
     assert isinstance(output_format, MaskFormat)  # the model is one of classes
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
-        unsure = job.file(UNCERTAINTY)
-        if not (unsure.is_file() and output_format.mask_file(job).is_file()):
+        if not (job.file(UNCERTAINTY).is_file() and output_format.mask_file(job).is_file()):
             continue  # its prediction has failed, which is said elsewhere
-        entropy = float(read_image(unsure, str(unsure)).mean()) / 255
-        written = output_format.written_mask(job)
-        pixels = np.zeros(len(output_format.names), np.int64)
-        with open_mask_rows(written, output_format.reader_of(written)) as mask:
-            height = mask.size[0]
-            for top in range(0, height, SCORED_ROWS):
-                rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
-                pixels += np.bincount(rows[rows < len(pixels)].ravel(), minlength=len(pixels))
+        if isinstance(job, VolumeJob):
+            entropy = _entropy_of_volume(job)
+            pixels = _pixels_of_volume(job, output_format)
+        else:
+            unsure = job.file(UNCERTAINTY)
+            entropy = float(read_image(unsure, str(unsure)).mean()) / 255
+            pixels = _pixels_of_image(job, output_format)
         foreground = pixels[1:]
         index = 1 + int(foreground.argmax()) if foreground.any() else 0
         candidates.append(Candidate(job.relative_name, entropy, output_format.names[index]))
     return candidates
+
+
+def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
+    """(classes,): how many pixels of each class are predicted."""
+    written = output_format.written_mask(job)
+    pixels = np.zeros(len(output_format.names), np.int64)
+    with open_mask_rows(written, output_format.reader_of(written)) as mask:
+        height = mask.size[0]
+        for top in range(0, height, SCORED_ROWS):
+            rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
+            pixels += _count(rows, len(pixels))
+    return pixels
+
+
+def _pixels_of_volume(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
+    """(classes,): how many voxels of each class are predicted."""
+    written = output_format.written_volume(job)
+    name = written.paths[0]
+    values, _ = read_label_volume(written, name)
+    pixels = np.zeros(len(output_format.names), np.int64)
+    for plane in output_format.reader.of_label_volume(values, name).prediction:
+        pixels += _count(plane, len(pixels))
+    return pixels
+
+
+def _count(rows: np.ndarray, classes: int) -> np.ndarray:
+    return np.bincount(rows[rows < classes].ravel(), minlength=classes)
+
+
+def _entropy_of_volume(job: VolumeJob) -> float:
+    """The mean entropy of the slices that are least sure, in 0..1: most slices show little."""
+    name = str(job.file(UNCERTAINTY))
+    levels, _ = read_volume(VolumeFile((name,)), name)
+    of_slices = sorted(float(plane.mean()) for plane in levels)
+    return mean(of_slices[-LEAST_SURE:]) / 255
 
 
 def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:

@@ -21,6 +21,7 @@ UNSEEN = 0.1  # an area of which a smaller share is in the other picture is not 
 MOST_OF = 0.5  # an area of a class is another class where the model sees that one in so much of it
 SMALLEST_AREA = 16  # pixels; smaller ones are no objects
 SMALLEST_SHARE = 2e-4  # nor are those of a smaller share of the image
+WIDEST_BORDER = 1 / 50  # of the shorter side: a strip that narrow where mask and prediction disagree is no area
 FARTHEST = 16  # pixels that a mask is moved by, at the size at which it is looked at
 LONGEST_SIDE = 384  # of that size
 SMALLEST_SHIFT = 2  # pixels at that size
@@ -39,6 +40,10 @@ class Finding(NamedTuple):
     kind: str
     text: str
     confidence: float
+
+    def in_slice(self, number: int) -> "Finding":
+        """The same of a slice of a volume."""
+        return self._replace(text=f"slice {number}: {self.text}")
 
 
 def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
@@ -66,10 +71,9 @@ def label_probabilities(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarr
 def find_problems(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str]) -> list[Finding]:
     """What looks wrong in a mask (H, W), the surest first. Class 0 is taken for what lies around objects."""
     prediction = probabilities.argmax(axis=0)
-    findings = [
-        *_areas_of_mask(probabilities, prediction, mask, names),
-        *_missing_areas(probabilities, prediction, mask, names),
-    ]
+    reported = np.zeros(mask.shape, bool)
+    findings = _areas_of_mask(probabilities, prediction, mask, names, reported)
+    findings += _missing_areas(probabilities, prediction, mask, names, reported)
     findings.sort(key=_confidence, reverse=True)
     shift = best_shift(probabilities, mask)
     if shift is not None:
@@ -80,9 +84,9 @@ def find_problems(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[s
 
 
 def _areas_of_mask(
-    probabilities: np.ndarray, prediction: np.ndarray, mask: np.ndarray, names: Sequence[str]
+    probabilities: np.ndarray, prediction: np.ndarray, mask: np.ndarray, names: Sequence[str], reported: np.ndarray
 ) -> list[Finding]:
-    """Connected areas of the mask that the model takes for another class, or does not see."""
+    """Connected areas of the mask that the model takes for another class, or does not see; they become `reported`."""
     findings = []
     for index, name in enumerate(names):
         for inside, place in _components(mask == index):
@@ -99,23 +103,27 @@ def _areas_of_mask(
                 continue
             if finding.confidence >= SURE:
                 findings.append(finding)
+                reported[inside] = True
     return findings
 
 
 def _missing_areas(
-    probabilities: np.ndarray, prediction: np.ndarray, mask: np.ndarray, names: Sequence[str]
+    probabilities: np.ndarray, prediction: np.ndarray, mask: np.ndarray, names: Sequence[str], reported: np.ndarray
 ) -> list[Finding]:
-    """Connected areas of the prediction where the mask has nothing of the class and nothing else either."""
+    """Connected areas of the prediction of a class that the mask does not have there, unless they are `reported`."""
     findings = []
     for index, name in enumerate(names):
         if index == 0:
             continue
         for inside, place in _components(prediction == index):
             labels = mask[inside]
-            is_empty = (labels == 0).mean() >= 1 - UNSEEN
+            is_absent = ((labels != index) & (labels != IGNORE_INDEX)).mean() >= 1 - UNSEEN
             confidence = float(probabilities[index][inside].mean())
-            if is_empty and confidence >= SURE:
-                findings.append(Finding("missing", f"{name} {place} is missing in the mask", confidence))
+            if not is_absent or confidence < SURE or reported[inside].mean() >= MOST_OF:
+                continue
+            label = int(np.bincount(labels[labels != IGNORE_INDEX]).argmax())
+            instead = f", which has {names[label]} there" if label else ""
+            findings.append(Finding("missing", f"{name} {place} is missing in the mask{instead}", confidence))
     return findings
 
 
@@ -134,6 +142,32 @@ def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], s
         place = f"of {len(rows):,} pixels at row {int(inside[0].mean())}, column {int(inside[1].mean())}"
         components.append((inside, place))
     return components
+
+
+def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(H, W): where a prediction and a mask (H, W) disagree over an area, and not just along a border."""
+    from scipy.ndimage import binary_opening
+
+    disagrees = (prediction != mask) & (mask != IGNORE_INDEX)
+    width = max(3, round(WIDEST_BORDER * min(mask.shape)))
+    areas = np.zeros(mask.shape, bool)
+    for inside, _ in _components(binary_opening(disagrees, np.ones((width, width), bool))):
+        areas[inside] = True
+    return areas
+
+
+def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
+    """How large the areas are where a model and a mask (H, W) disagree, of all that either takes for an object.
+
+    In 0..1. A pixel of an area counts as much as the model is surer of its own answer than of the label.
+    """
+    prediction = probabilities.argmax(axis=0)
+    areas = disagreeing_areas(prediction, mask)
+    if not areas.any():
+        return 0.0
+    surplus = probabilities.max(axis=0) - label_probabilities(probabilities, mask)
+    objects = ((prediction != 0) | (mask != 0)) & (mask != IGNORE_INDEX)
+    return float(surplus[areas].sum() / objects.sum())
 
 
 def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] | None:

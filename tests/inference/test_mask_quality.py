@@ -1,6 +1,6 @@
 """What a model says of a mask: a score against cleanlab's formula, and masks that were spoiled in known ways.
 
-Modules: inference/review/mask_quality.py, inference/review/equal_images.py.
+Modules: inference/review/mask_quality.py, inference/review/worst_slices.py, inference/review/equal_images.py.
 """
 
 import numpy as np
@@ -9,7 +9,8 @@ from PIL import Image
 
 from data_utils.sources.records import ListRecords
 from inference.review.equal_images import equal_images
-from inference.review.mask_quality import best_shift, find_problems, mask_score
+from inference.review.mask_quality import best_shift, disagreeing_areas, find_problems, mask_score
+from inference.review.worst_slices import worst_slices
 
 NAMES = ("background", "cell", "dirt")
 
@@ -50,6 +51,43 @@ def test_the_score_is_the_softmin_of_the_probabilities_of_the_labels():
     assert mask_score(probabilities, np.full_like(mask, 255)) is None
 
 
+def test_the_score_is_the_one_that_cleanlab_prints():
+    """The numbers are those of `get_label_quality_scores` of cleanlab 2.9.0 for the same arrays."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet((1, 1, 1), (20, 30)).transpose(2, 0, 1).astype(np.float32)
+    mask = rng.integers(0, 3, (20, 30))
+    assert mask_score(probabilities, mask) == pytest.approx(0.09026003366894586, abs=1e-12)
+    for expected in (0.027253356588975892, 0.026389897797995533, 0.03358480877057148):
+        probabilities = rng.dirichlet((0.3,) * 4, (8, 9)).transpose(2, 0, 1).astype(np.float32)
+        mask = rng.integers(0, 4, (8, 9))
+        assert mask_score(probabilities, mask) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_slices_with_the_lowest_scores_are_the_worst_and_those_without_labels_do_not_count():
+    mask = blobs()
+    slices = []
+    for sure in (0.9, 0.5, 0.95, 0.6, 0.7):
+        slices.append((probabilities_of(mask, sure), mask))
+    slices.insert(1, (probabilities_of(mask, 0.1), np.full_like(mask, 255)))
+    worst = worst_slices(iter(slices))
+    assert [scored.number for scored in worst] == [2, 4, 5]
+    assert [scored.score for scored in worst] == pytest.approx([0.5, 0.6, 0.7], abs=1e-6)
+    assert [scored.number for scored in worst_slices(slices[:1])] == [0]
+    assert worst_slices(slices[1:2]) == []
+
+
+def test_areas_that_disagree_are_those_that_are_no_border_and_not_unlabeled():
+    mask = blobs()
+    prediction = mask.copy()
+    prediction[8:20, 26] = 1  # a border that is a pixel farther
+    prediction[35:50, 12:22] = 0
+    areas = disagreeing_areas(prediction, mask)
+    assert np.array_equal(areas, (mask == 1) & (prediction == 0))
+    unlabeled = mask.copy()
+    unlabeled[35:50, 12:22] = 255
+    assert not disagreeing_areas(prediction, unlabeled).any()
+
+
 def test_a_right_mask_has_no_problem_whatever_is_unlabeled():
     mask = blobs()
     assert find_problems(probabilities_of(mask), mask, NAMES) == []
@@ -69,6 +107,12 @@ def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_t
     (missing,) = find_problems(probabilities_of(truth), mask, NAMES)
     assert missing.kind == "missing" and missing.confidence == pytest.approx(0.94)
     assert missing.text == "cell of 192 pixels at row 13, column 17 is missing in the mask"
+    within = truth.copy()
+    within[28:54, 5:30] = 2  # most of it is dirt to the model too
+    truth_within = within.copy()
+    truth_within[35:50, 12:22] = 1
+    (missing,) = find_problems(probabilities_of(truth_within), within, NAMES)
+    assert missing.text == "cell of 150 pixels at row 42, column 16 is missing in the mask, which has dirt there"
     mask = truth.copy()
     mask[5:15, 40:60] = 1
     (unseen,) = find_problems(probabilities_of(truth), mask, NAMES)

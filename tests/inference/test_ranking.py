@@ -4,12 +4,19 @@ Modules: inference/ranking.py.
 """
 
 import csv
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from conftest import predict
 from PIL import Image
+from volumes import write_nifti
 
-from inference.ranking import RIVAL, Candidate, rank
+from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import VolumeFile
+from inference.outputs.classes import ClassFormat
+from inference.outputs.jobs import VolumeJob
+from inference.ranking import RIVAL, Candidate, find_candidates, rank
 
 
 def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
@@ -33,6 +40,29 @@ def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
         ranked.candidate.name for ranked in order
     ]
     assert rank([]) == []
+
+
+def test_volumes_are_ranked_by_their_least_sure_slices(tmp_path):
+    output_format = ClassFormat(ClassMap(("background", "front", "back"), (0, 1, 7), None))
+    jobs = []
+    for name, sure_slices in (("a", 5), ("b", 0)):
+        mask = np.zeros((4, 6, 8), np.uint8)
+        mask[1:3, :, 2:6] = 7
+        mask[0, 0, 0] = 1
+        levels = np.full(mask.shape, 51, np.uint8)
+        levels[:, :, :sure_slices] = 0
+        levels[:, :, 7] = 102
+        (tmp_path / "out").mkdir(exist_ok=True)
+        write_nifti(tmp_path / "out" / f"{name}.nii.gz", mask)
+        write_nifti(tmp_path / "out" / f"{name}.uncertainty.nii.gz", levels)
+        volume = VolumeFile((str(tmp_path / f"{name}.nii.gz"),))
+        output = tmp_path / "out" / name
+        jobs.append(VolumeJob(image=tmp_path / f"{name}.nii.gz", size=(8, 6, 4), output=output, volume=volume))
+    missing = replace(jobs[0], output=tmp_path / "out" / "c")
+    candidates = find_candidates([*jobs, missing], output_format)
+    assert [candidate.name for candidate in candidates] == ["a.nii.gz", "b.nii.gz"]
+    assert [candidate.stratum for candidate in candidates] == ["back", "back"]
+    assert [candidate.entropy for candidate in candidates] == pytest.approx([(0.4 + 0.2 + 0.2) / 3] * 2)
 
 
 def test_images_are_ranked_by_what_is_written_of_them(model, photos, tmp_path, fails_with):

@@ -1,7 +1,7 @@
 """review.py: masks that were spoiled are found by a run that has not trained on them, and a list leaves them out.
 
 Modules: train_utils/reporting/review/masks.py, train_utils/reporting/review/page.py,
-train_utils/reporting/review/calibration.py.
+train_utils/reporting/review/reviewed_run.py, train_utils/reporting/review/calibration.py.
 """
 
 import contextlib
@@ -14,9 +14,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import nibabel
 import numpy as np
 import pytest
+from in_process import run_train
 from PIL import Image
+from volumes import write_msd, write_nifti
 
 import review
 from data_utils.config import DataConfig
@@ -51,8 +54,7 @@ def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(tra
     result = reviewed("--runs", trained, tmp_path / "nothing", "--dataset", data, "--output", tmp_path / "out")
     assert result.code == 0, result.errors
     assert f"{tmp_path / 'nothing'}: it is no folder of a run; it is left out" in result.text
-    with open(tmp_path / "out" / "review.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(tmp_path / "out")
     assert len(rows) == 5 and rows[0]["image"].endswith("cell_02.png") and rows[0]["runs"] == str(trained)
     scores = [float(row["score"]) for row in rows]
     assert scores == sorted(scores) and scores[0] < 0.5 * scores[1]
@@ -67,6 +69,41 @@ def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(tra
     page = (tmp_path / "out" / "review.html").read_text()
     assert page.count("<img") == 4 * 5 and page.index(rows[0]["image"]) < page.index(rows[1]["image"])
     assert re.findall(r'(?:src|href)="(?!data:image/|#)', page) == []
+
+
+def rows_of(output: Path) -> list[dict]:
+    """The rows of a review's table."""
+    with open(output / "review.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
+    data = write_msd(tmp_path / "data", cases=8, shape=(16, 20, 12))
+    flags = ["--max-steps", "60", "--base-channels", "4", "--learning-rate", "0.01", "--plan", "none"]
+    flags += ["--val-fraction", "0.4", "--num-workers", "0", "--tracker", "none"]
+    run = run_train(tmp_path / "run", "--dataset", data, *flags)
+    assert run.exit_code == 0, run.output
+    assert reviewed("--runs", run.folder, "--output", tmp_path / "before").code == 0
+    before = rows_of(tmp_path / "before")
+    assert len(before) == 3
+    best = before[-1]["image"]
+    label = data / "labelsTr" / f"{best}.nii.gz"
+    values = np.asarray(nibabel.load(label).dataobj).copy()
+    sizes = (values > 0).sum(axis=(0, 1))
+    number = int(sizes.argmax())
+    values[:, :, np.argsort(-sizes)[:3]] = 0
+    write_nifti(label, values)
+    result = reviewed("--runs", run.folder, "--output", tmp_path / "after")
+    assert result.code == 0, result.errors
+    first, *others = rows_of(tmp_path / "after")
+    assert first["image"] == best and f"slice {number}: " in first["problems"]
+    assert "is missing in the mask" in first["problems"]
+    assert {(row["image"], row["score"]) for row in others} == {(row["image"], row["score"]) for row in before[:-1]}
+    page = (tmp_path / "after" / "review.html").read_text()
+    assert page.count("<img") == 3 * 3 * 4 and page.index(f"<p>slice {number}</p>") < page.index(others[0]["image"])
+    calibrated = reviewed("--runs", run.folder, "--calibrate", "--output", tmp_path / "calibrated")
+    assert calibrated.code == 0, calibrated.errors
+    assert json.loads((run.folder / "model" / "config.json").read_text())["temperature"] != 1
 
 
 def test_runs_that_cannot_say_anything_are_a_line_each(trained, tiny_folder, tmp_path):

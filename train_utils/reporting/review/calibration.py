@@ -16,7 +16,7 @@ from tasks.calibration import calibration_error, count_confidences, no_counts, r
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
 from train_utils.reporting.rendering import render
-from train_utils.reporting.review.masks import ReviewedRun, open_run, read_example
+from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
 
@@ -54,15 +54,15 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
     run = open_run(folder, dataset, device)
     fit = TemperatureFit()
     before = no_counts()
-    for probabilities, truth in track(_predictions(run), len(run.info.val), f"calibrating {folder}"):
+    for probabilities, truth in _predictions(run, f"calibrating {folder}"):
         fit.add(probabilities, truth)
-        before = before + _counts(probabilities, truth)
+        before = before + confidence_counts(probabilities, truth)
     if not fit.pixels:
         raise DataError("no validation image has labeled pixels")
     temperature = fit.temperature()
     after = no_counts()
-    for probabilities, truth in _predictions(run):
-        after = after + _counts(at_temperature(probabilities, temperature), truth)
+    for probabilities, truth in _predictions(run, f"measuring {folder}"):
+        after = after + confidence_counts(at_temperature(probabilities, temperature), truth)
     apply_temperature(folder / "model", temperature)
     return Calibration(run.name, temperature, before, after)
 
@@ -92,17 +92,15 @@ def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None
         file.write(page.encode(errors="backslashreplace"))  # half a character in a name
 
 
-def _predictions(run: ReviewedRun) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Probabilities (classes, H, W) and mask (H, W) of each validation image that can be read."""
-    for index in range(len(run.info.val)):
-        if index in run.info.val.bad:
-            continue
-        record = run.info.val.records[index]
-        truth = read_example(run, index).truth
-        yield run.predictor(record["image"], record["name"]).probabilities, truth
+def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Probabilities (classes, H, W) and mask (H, W) of each slice of the validation images that can be read."""
+    for index in track(range(len(run.info.val)), len(run.info.val), activity):
+        if index not in run.info.val.bad:
+            yield from predicted_slices(run, index)
 
 
-def _counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
+def confidence_counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
+    """What `count_confidences` counts of probabilities (classes, H, W) and their mask (H, W)."""
     confidence = torch.from_numpy(probabilities.max(axis=0))
     is_right = torch.from_numpy(probabilities.argmax(axis=0) == truth)
     return count_confidences(confidence, is_right, torch.from_numpy(truth != IGNORE_INDEX))

@@ -4,22 +4,40 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.visualize import outlined_areas
+from inference.review.mask_quality import disagreeing_areas
 from runtime.files import replaced_file
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
 from train_utils.reporting.rendering import render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
-from train_utils.reporting.review.masks import MaskReview, read_example
+from train_utils.reporting.review.masks import MaskReview
+from train_utils.reporting.review.reviewed_run import predicted_examples
 from train_utils.reporting.sections import new_section
 
 PAGE = "review.html"
 TABLE = "review.csv"
 LIST = "suspicious.txt"
 SHOWN = 40  # images on the page
-TITLES = ("image", "score", "problems", "runs")
+DISAGREEING = "where they disagree"
+LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
+OUTLINE = (255, 221, 0)  # yellow: errors are red
+TITLES = ("image", "score", "areas", "problems", "runs")
+
+
+class Views(NamedTuple):
+    """Pictures of an image or of a slice by label, uint8 (H, W, 3).
+
+    title: which slice; empty for an image.
+    embedded: the same as the page holds them.
+    """
+
+    title: str
+    pictures: dict[str, np.ndarray]
+    embedded: dict[str, Embedded]
 
 
 def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
@@ -40,7 +58,8 @@ def _table(reviews: Sequence[MaskReview]) -> str:
     table.writerow(TITLES)
     for review in reviews:
         runs = " ".join(place.run.name for place in review.places)
-        table.writerow((review.name, f"{review.score:.6f}", "; ".join(review.problems), runs))
+        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}")
+        table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
     return text.getvalue()
 
 
@@ -52,21 +71,33 @@ def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str])
         "lines": lines,
         "reviews": shown,
     }
-    nothing: list[dict[str, Embedded]] = [{} for _ in shown]
+    nothing: list[list[Views]] = [[] for _ in shown]
     rest = len(render("review.html.jinja", **content, views=nothing).encode(errors="backslashreplace"))
     views = [_views(review) for review in shown]
-    pictures = [picture for labeled in views for picture in labeled.values()]
+    pictures: list[np.ndarray] = []
+    for of_review in views:
+        for of_slice in of_review:
+            pictures += of_slice.pictures.values()
     remaining = iter(embed_all(pictures, MAX_PAGE - rest - FIGURE_BYTES * len(pictures)))
-    embedded = [{label: next(remaining) for label in labeled} for labeled in views]
-    page = render("review.html.jinja", **content, views=embedded)
+    for of_review in views:
+        for of_slice in of_review:
+            of_slice.embedded.update({label: next(remaining) for label in of_slice.pictures})
+    page = render("review.html.jinja", **content, views=views)
     with replaced_file(file) as output:
         output.write(page.encode(errors="backslashreplace"))  # half a character in a name
 
 
-def _views(review: MaskReview) -> dict[str, np.ndarray]:
-    """Image, mask, prediction and where they disagree, by label, as small as the page shows them."""
+def _views(review: MaskReview) -> list[Views]:
+    """The pictures of an image, or of the worst slices of a volume, as small as the page shows them."""
     place = review.places[0]
-    example = read_example(place.run, place.number)
-    prediction = place.run.predictor.prediction(place.run.info.val.records[place.number]["image"], review.name)
-    pictures = new_section(place.run.info).views(example.image, example.truth, prediction)
-    return {label: reduced(picture) for label, picture in pictures.items()}
+    section = new_section(place.run.info)
+    views = []
+    for example in predicted_examples(place.run, place.number, place.slices):
+        pictures: dict[str, np.ndarray] = {}
+        for label, picture in section.views(example.image, example.truth, example.pred).items():
+            pictures[LABELS.get(label, label)] = reduced(picture)
+        areas = disagreeing_areas(example.pred, example.truth)
+        pictures[DISAGREEING] = outlined_areas(pictures[DISAGREEING], areas, OUTLINE)
+        title = example.name if place.run.has_volumes else ""
+        views.append(Views(title, pictures, {}))
+    return views

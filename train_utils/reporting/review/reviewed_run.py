@@ -1,0 +1,115 @@
+"""A finished run whose model looks at the images that it has not trained on."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.resize import resize_mask
+from data_utils.image_io.volumes import read_volume, read_volume_header
+from data_utils.sources.excluded import shown_name
+from inference.predictor import Predictor
+from runtime.errors import DataError
+from tasks.classes import Classes
+from train_utils.reporting.comparison.recorded_runs import read_settings
+from train_utils.reporting.section import Example
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewedRun:
+    """A run with the images or volumes that it has not trained on, `info.val`, and the predictor of its best model."""
+
+    name: str
+    info: DatasetInfo
+    predictor: Predictor
+
+    @property
+    def has_volumes(self) -> bool:
+        """Whether it was made with volumes."""
+        return self.info.val.records.dims == 3
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes."""
+        class_map = self.info.reader.class_map
+        assert class_map is not None  # the task is that of classes
+        return class_map.names
+
+    def shown_name(self, index: int) -> str:
+        """The name of a validation record."""
+        return shown_name(self.info.val.records, index)
+
+
+def open_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
+    """A run whose masks can be reviewed. DataError, without the name of the folder, where they cannot.
+
+    Args:
+        dataset: where the data set is now; None for where the run has found it.
+    """
+    settings = read_settings(folder)
+    if settings.identity["task"] != Classes.name:
+        raise DataError(f"its task is {settings.identity['task']}, and only masks of classes are reviewed")
+    flags = SimpleNamespace(**{field.name: settings.flags.get(field.name) for field in fields(DataConfig)})
+    config = DataConfig.from_args(flags)
+    info = load_dataset_info(config if dataset is None else replace(config, dataset=dataset))
+    if info.fingerprint() != settings.identity.get("data set"):
+        raise DataError(
+            f"the data set has changed since the run: it is {info.fingerprint()}, and was"
+            f" {settings.identity.get('data set')}; which images the model has not trained on is not known any more"
+        )
+    if json.loads(json.dumps(info.reader.identity)) != settings.identity.get("classes"):
+        raise DataError("the masks have other classes now than in the run")
+    return ReviewedRun(str(folder), info, Predictor.from_pretrained(folder / "model", device))
+
+
+def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Probabilities (classes, H, W) and mask (H, W), class indices, of each slice of a validation record.
+
+    An image is one slice. Those of a volume come from below, and few of their probabilities are in memory at a time.
+    """
+    record = run.info.val.records[index]
+    name = record["name"]
+    if not run.has_volumes:
+        truth = read_example(run, index).truth
+        yield run.predictor(record["image"], name).probabilities, truth
+        return
+    reader = run.info.reader
+    labels = reader.shown_truth(reader.read_volume(record, read_volume_header(record["image"], name)))
+    yield from zip(run.predictor.slices(record["image"], name), labels, strict=True)
+
+
+def read_example(run: ReviewedRun, index: int) -> Example:
+    """An image and its mask, (H, W) class indices; its prediction is left out."""
+    record = run.info.val.records[index]
+    image = read_image(record["image"], record["name"])
+    size = image.shape[:2]
+    truth = run.info.reader.shown_truth(run.info.reader.read(record, size, size))
+    return Example(run.shown_name(index), image, truth, None)
+
+
+def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> list[Example]:
+    """A validation image with its mask and prediction, or these slices of a volume, as radiologists see them."""
+    record = run.info.val.records[index]
+    name = record["name"]
+    prediction = run.predictor.prediction(record["image"], name)
+    if not run.has_volumes:
+        return [read_example(run, index)._replace(pred=prediction)]
+    voxels, header = read_volume(record["image"], name)
+    reader = run.info.reader
+    labels = reader.shown_truth(reader.read_volume(record, header))
+    _, row, column = header.spacing
+    finest = min(row, column)
+    size = (round(header.size[1] * row / finest), round(header.size[2] * column / finest))
+    examples = []
+    for number in slices:
+        # anterior is up, and the patient's right is on the left
+        planes = [resize_mask(volume[number], size)[::-1, ::-1] for volume in (voxels, labels, prediction)]
+        examples.append(Example(f"slice {number}", *planes))
+    return examples

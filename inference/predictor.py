@@ -152,9 +152,9 @@ class Predictor:
     @torch.inference_mode()
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
-        for band in self.new_decoder().read(self.strips(volume, name), probabilities=True):
-            assert band.probabilities is not None  # asked for
-            yield from band.probabilities.swapaxes(0, 1)
+        for strip in self.new_decoder().read(self.strips(volume, name), probabilities=True):
+            assert strip.probabilities is not None  # asked for
+            yield from strip.probabilities.swapaxes(0, 1)
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from inference.args import parse_args
 from inference.decoding.objects import choose_objects
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
 from inference.outputs.polygons import check_polygons
 from inference.outputs.writer import PredictionWriter
@@ -153,18 +153,18 @@ def main() -> None:
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     compile_networks(accelerator, predictor.networks)
-    encoder = new_encoder(predictor.config)
+    output_format = new_format(predictor.config)
     if args.file is not None:
-        encoder = encoder.for_file(args.file)
-    if args.coco and not (encoder.has_objects and predictor.config.dims == 2):
+        output_format = output_format.for_file(args.file)
+    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
-    extensions = [*encoder.mask_extensions, *encoder.extensions]
+    extensions = [*output_format.mask_extensions, *output_format.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
     if args.uncertainty:
-        if encoder.kind != "mask":
+        if output_format.kind != "mask":
             raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
         extensions.append(UNCERTAINTY)
     if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
@@ -173,8 +173,8 @@ def main() -> None:
         )
     if args.polygons:
         extensions.append(f".{args.polygons}")
-        check_polygons(extensions[-1], encoder)
-    writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
+        check_polygons(extensions[-1], output_format)
+    writer = PredictionWriter(output_format, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
     work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
@@ -193,7 +193,7 @@ def main() -> None:
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError)
-                failures.append(Failure(line, is_written, has_mask=encoder.mask_file(job).exists()))
+                failures.append(Failure(line, is_written, has_mask=output_format.mask_file(job).exists()))
             elif result is not None:
                 scores.merge(result.scores)
                 scored.append(ScoredImage(result.to_json(job.name), result.boundary, result.areas))
@@ -216,16 +216,16 @@ def main() -> None:
             close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
             if is_folder:
-                encoder.write_joined(args.output, work.jobs)
+                output_format.write_joined(args.output, work.jobs)
             if args.coco:
                 writer.write_coco(args.output, work.jobs)
             if args.rank:
-                print_ranking(args.output, rank(find_candidates(work.jobs, encoder)))
+                print_ranking(args.output, rank(find_candidates(work.jobs, output_format)))
         except (OSError, DataError) as error:
             line = f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
         written = len(work.jobs) - sum(not failure.is_written for failure in failures)
-        say(f"{written} of {len(work.jobs)} {encoder.outputs} in {args.file or args.output}")
+        say(f"{written} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
         for failure in failures:
             say_error(f"predict.py: failed: {failure.line}")
     accelerator.end_training()

@@ -23,8 +23,8 @@ from inference import Predictor
 from inference.export.target import Options, export_proved
 from inference.export.targets import TARGETS
 from inference.models import load_model
-from inference.outputs import new_encoder
-from inference.outputs.encoder import MaskEncoder
+from inference.outputs import new_format
+from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.truth import open_mask_rows
 from runtime.errors import ModelError
 from tasks.confusion import confusion_matrix, scores
@@ -93,9 +93,9 @@ def exported(model: Path, folder: Path) -> Iterator[tuple[str, Segment]]:
         yield name, opened(file)
 
 
-def true_mask(file: Path, encoder: MaskEncoder) -> torch.Tensor:
+def true_mask(file: Path, output_format: MaskFormat) -> torch.Tensor:
     """(H, W) class indices of a mask file."""
-    with open_mask_rows((file, 0), encoder.reader) as rows:
+    with open_mask_rows((file, 0), output_format.reader) as rows:
         return torch.from_numpy(rows.read(0, rows.size[0]).mask).long()
 
 
@@ -121,19 +121,19 @@ def main() -> None:
     parser.add_argument("masks", type=Path)
     parser.add_argument("--count", type=int, default=20, help="how many of the images, spread over the folder")
     args = parser.parse_args()
-    encoder = new_encoder(load_model(args.model).config)
-    assert isinstance(encoder, MaskEncoder)
+    output_format = new_format(load_model(args.model).config)
+    assert isinstance(output_format, MaskFormat)
     files = sorted(args.images.iterdir())
     files = [files[index] for index in np.linspace(0, len(files) - 1, min(args.count, len(files))).astype(int)]
     images = [np.array(Image.open(file).convert("RGB")) for file in files]
-    truths = [true_mask(args.masks / f"{file.stem}.png", encoder) for file in files]
+    truths = [true_mask(args.masks / f"{file.stem}.png", output_format) for file in files]
     with TemporaryDirectory() as folder:
         ways = {OURS: by_predictor(args.model), **dict(exported(args.model, Path(folder)))}
         masks = {name: [segment(image) for image in images] for name, segment in ways.items()}  # it also warms up
         seconds = seconds_in_turn(ways, images)
     for name in ways:
         matrix = sum(
-            confusion_matrix(torch.from_numpy(mask).long(), truth, len(encoder.names))
+            confusion_matrix(torch.from_numpy(mask).long(), truth, len(output_format.names))
             for mask, truth in zip(masks[name], truths, strict=True)
         )
         equal = np.mean([(mask == ours).mean() for mask, ours in zip(masks[name], masks[OURS], strict=True)])

@@ -32,7 +32,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.regions import open_regions
 from inference.decoding import new_decoder
-from inference.outputs.classes import ClassEncoder
+from inference.outputs.classes import ClassFormat
 from inference.outputs.polygons import GeoJsonFile, PolygonSink
 from tasks.classes import Classes
 from unet import Preprocess, UNet, UNetConfig
@@ -148,11 +148,11 @@ def polygons(side: int, file: Path) -> dict:
     field = gaussian_filter(rng.standard_normal((4 * TILE, 4 * TILE)), 20, mode="wrap")
     rows = np.tile(field > 0, (1, -(-side // field.shape[1])))[:, :side].astype(np.uint8)
     place = Place((10.0, 0.0, 500_000.0, 0.0, -10.0, 5_000_000.0), Crs(32633, ()), ())
-    encoder = ClassEncoder(ClassMap(("background", "field"), (0, 1), None))
+    output_format = ClassFormat(ClassMap(("background", "field"), (0, 1), None))
     count = 0
     start = time.process_time()
     with file.open("wb") as stream, GeoJsonFile(stream, place) as polygon_file:
-        sink = PolygonSink(polygon_file, encoder, new_decoder(Classes(encoder.names)), place, side)
+        sink = PolygonSink(polygon_file, output_format, new_decoder(Classes(output_format.names)), place, side)
         for top in range(0, side, BAND):
             sink.add(rows.take(range(top, min(top + BAND, side)), axis=0, mode="wrap"), None)
         sink.finish()

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from inference import Predictor
 from inference.inputs import find_jobs
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.outputs.jobs import MASK
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
@@ -49,7 +49,7 @@ def predict(path: Path, args: argparse.Namespace) -> str:
     preprocess = Preprocess(standardize=True)
     config = UNetConfig(1, args.classes, args.base_channels, args.levels, args.norm, dims=3, preprocess=preprocess)
     predictor = Predictor(UNet(config).to(memory_format=torch.channels_last_3d))
-    writer = PredictionWriter(new_encoder(config), predictor.task, (MASK,))
+    writer = PredictionWriter(new_format(config), predictor.task, (MASK,))
     (job,) = find_jobs([str(path)], path.parent / "out", [MASK])
     begin = time.perf_counter()
     ((_, error),) = PredictionPipeline(predictor, writer, set()).run([[job]])

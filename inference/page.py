@@ -14,9 +14,9 @@ from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
-from inference.outputs import new_encoder
-from inference.outputs.encoder import Encoder, LegendEntry, MaskEncoder
+from inference.outputs import new_format
 from inference.outputs.jobs import MASK, OVERLAY, Job, VolumeJob
+from inference.outputs.prediction_format import LegendEntry, MaskFormat, PredictionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
@@ -52,7 +52,7 @@ class PagePredictor:
     def __init__(self, model: str | Path) -> None:
         device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
         self.predictor = Predictor.from_pretrained(model, device)
-        self.encoder = new_encoder(self.predictor.config)
+        self.output_format = new_format(self.predictor.config)
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file.
@@ -64,29 +64,29 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            encoder = self.encoder
-            extensions = [*encoder.mask_extensions, *encoder.extensions]
-            if not isinstance(encoder, MaskEncoder):
+            output_format = self.output_format
+            extensions = [*output_format.mask_extensions, *output_format.extensions]
+            if not isinstance(output_format, MaskFormat):
                 extensions.append(OVERLAY)
-            writer = PredictionWriter(encoder, self.predictor.task, tuple(extensions))
+            writer = PredictionWriter(output_format, self.predictor.task, tuple(extensions))
             pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            if not isinstance(encoder, MaskEncoder):
-                return picture_html(read_image(job.file(OVERLAY), file.name), encoder), self._download(job)
-            with open_mask_rows(encoder.written_mask(job), encoder.reader) as rows:
+            if not isinstance(output_format, MaskFormat):
+                return picture_html(read_image(job.file(OVERLAY), file.name), output_format), self._download(job)
+            with open_mask_rows(output_format.written_mask(job), output_format.reader) as rows:
                 mask = rows.read(0, rows.size[0]).prediction
-            return prediction_html(read_image(file, file.name), mask, encoder), self._download(job)
+            return prediction_html(read_image(file, file.name), mask, output_format), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
 
     def _download(self, job: Job) -> str:
         """The path of the mask, or of an archive of the masks of all classes."""
-        if not self.encoder.class_folders:
-            return str(self.encoder.mask_file(job))
-        files = [job.file(extension) for extension in self.encoder.mask_extensions]
+        if not self.output_format.class_folders:
+            return str(self.output_format.mask_file(job))
+        files = [job.file(extension) for extension in self.output_format.mask_extensions]
         archive = job.output.with_name(f"{job.output.name}.zip")
         with ZipFile(archive, "w") as stream:
             for file in files:
@@ -111,21 +111,21 @@ def page_job(file: Path) -> Job:
     return job
 
 
-def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -> str:
+def prediction_html(image: np.ndarray, mask: np.ndarray, output_format: MaskFormat) -> str:
     """Mask, overlay and legend of an image (H, W, C) and its prediction (H, W), to be shown with STYLE.
 
     The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
     """
-    colors = encoder.colors
+    colors = output_format.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
-    indices = Image.fromarray(np.ascontiguousarray(encoder.shades(mask)[::step, ::step]))
+    indices = Image.fromarray(np.ascontiguousarray(output_format.shades(mask)[::step, ::step]))
     indices.putpalette(colors.tobytes())
     layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
     photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
     height, width = mask.shape
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
     paper = f"background: rgb{tuple(colors[0].tolist())}"
-    legend = [_legend_item(entry) for entry in encoder.legend_entries(mask)]
+    legend = [_legend_item(entry) for entry in output_format.legend_entries(mask)]
     return f"""<div class="pictures">
 <figure><figcaption>Mask</figcaption>
 {stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
@@ -134,14 +134,14 @@ def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -
 </div><ul class="classes">{"".join(legend)}</ul>"""
 
 
-def picture_html(overlay: np.ndarray, encoder: Encoder) -> str:
+def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
     """An overlay (H, W, 3) with its legend, to be shown with STYLE."""
     height, width = overlay.shape[:2]
     step = max(1, max(height, width) // SHOWN_SIDE)
     source = _address(Image.fromarray(np.ascontiguousarray(overlay[::step, ::step])))
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
     legend = []
-    for name, color in zip(encoder.names, encoder.colors.tolist(), strict=True):
+    for name, color in zip(output_format.names, output_format.colors.tolist(), strict=True):
         legend.append(f'<li><span style="background: rgb{tuple(color)}"></span>{escape(name)}</li>')
     return f"""<div class="pictures">
 <figure><figcaption>Points</figcaption>

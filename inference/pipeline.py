@@ -19,10 +19,10 @@ from data_utils.visualize import to_rgb
 from inference.batches import batches_of, share_of
 from inference.inputs import find_jobs, named_job
 from inference.outputs.disk import check_disk
-from inference.outputs.encoder import MaskEncoder
 from inference.outputs.images import ReadMissing, missing_rows
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
 from inference.outputs.polygons import check_places
+from inference.outputs.prediction_format import MaskFormat
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
@@ -66,23 +66,23 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     config = predictor.config
     stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
-    encoder = writer.encoder
-    writes_rasters = isinstance(encoder, MaskEncoder) and encoder.writes_rasters
+    output_format = writer.output_format
+    writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
     jobs = find_jobs(
         args.input,
         output,
         writer.extensions,
-        None if encoder.truths_in_table else args.truth,
+        None if output_format.truths_in_table else args.truth,
         args.mask_suffix,
         config.in_channels,
         stacks,
-        encoder.class_folders,
-        encoder.names[1:] if encoder.has_objects else (),
+        output_format.class_folders,
+        output_format.names[1:] if output_format.has_objects else (),
         config.preprocess.bands,
         writes_rasters=writes_rasters,
     )
-    if args.truth and encoder.truths_in_table:
-        jobs = with_truths(jobs, args.truth, tuple(encoder.names))
+    if args.truth and output_format.truths_in_table:
+        jobs = with_truths(jobs, args.truth, tuple(output_format.names))
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
         if writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
@@ -109,7 +109,9 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished:
-        say(f"{len(finished)} of {len(jobs)} {encoder.outputs} are there already; --overwrite predicts them again")
+        say(
+            f"{len(finished)} of {len(jobs)} {output_format.outputs} are there already; --overwrite predicts them again"
+        )
 
     @cache
     def batch_of(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
@@ -206,7 +208,7 @@ class ImageSteps:
         self.predictor = predictor
         self.writer = writer.images
         self.shows_image = writer.shows_image
-        self.scorer = new_image_scorer(writer.encoder, writer.task, writer.boundary)
+        self.scorer = new_image_scorer(writer.output_format, writer.task, writer.boundary)
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
         """The inputs of the networks; None for an image that is read in windows."""
@@ -287,7 +289,7 @@ class VolumeSteps:
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
         self.predictor = predictor
         self.writer = writer.volumes
-        self.scorer = new_volume_scorer(writer.encoder, writer.task, writer.boundary)
+        self.scorer = new_volume_scorer(writer.output_format, writer.task, writer.boundary)
 
     def read(self, job: VolumeJob) -> None:
         """Nothing ahead: a volume may take half the memory."""

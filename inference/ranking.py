@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.reader import read_image
-from inference.outputs.encoder import Encoder, MaskEncoder
 from inference.outputs.jobs import UNCERTAINTY, Job
+from inference.outputs.prediction_format import MaskFormat, PredictionFormat
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
 from runtime.files import replaced_file
@@ -75,25 +75,25 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
     return order
 
 
-def find_candidates(jobs: Sequence[Job], encoder: Encoder) -> list[Candidate]:
+def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> list[Candidate]:
     """The images whose mask and uncertainty are written, one read at a time."""
-    assert isinstance(encoder, MaskEncoder)  # the model is one of classes
+    assert isinstance(output_format, MaskFormat)  # the model is one of classes
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
         unsure = job.file(UNCERTAINTY)
-        if not (unsure.is_file() and encoder.mask_file(job).is_file()):
+        if not (unsure.is_file() and output_format.mask_file(job).is_file()):
             continue  # its prediction has failed, which is said elsewhere
         entropy = float(read_image(unsure, str(unsure)).mean()) / 255
-        written = encoder.written_mask(job)
-        pixels = np.zeros(len(encoder.names), np.int64)
-        with open_mask_rows(written, encoder.reader_of(written)) as mask:
+        written = output_format.written_mask(job)
+        pixels = np.zeros(len(output_format.names), np.int64)
+        with open_mask_rows(written, output_format.reader_of(written)) as mask:
             height = mask.size[0]
             for top in range(0, height, SCORED_ROWS):
                 rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
                 pixels += np.bincount(rows[rows < len(pixels)].ravel(), minlength=len(pixels))
         foreground = pixels[1:]
         index = 1 + int(foreground.argmax()) if foreground.any() else 0
-        candidates.append(Candidate(job.relative_name, entropy, encoder.names[index]))
+        candidates.append(Candidate(job.relative_name, entropy, output_format.names[index]))
     return candidates
 
 

@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         "inference/outputs/polygons.py", "PolygonSink.add", "np.where(missing, 0, layer)", "layer", "test_polygons.py"
     ),
-    Mutant("inference/outputs/classes.py", "ClassEncoder.areas", "numbers[index] = 0", "pass", "test_polygons.py"),
+    Mutant("inference/outputs/classes.py", "ClassFormat.areas", "numbers[index] = 0", "pass", "test_polygons.py"),
     Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
     Mutant("data_utils/image_io/scene_windows.py", "WindowRegions.read", "box.left + left", "left", "test_blocks.py"),
@@ -3275,14 +3275,14 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/points.py",
-        "PointEncoder.write_joined",
+        "PointFormat.write_joined",
         "job.relative_name",
         "job.image.name",
         "test_written_kinds.py",
     ),
     Mutant(
         "inference/outputs/points.py",
-        "PointEncoder.file",
+        "PointFormat.file",
         "extension == PROBABILITIES",
         "False",
         "test_written_kinds.py",
@@ -3652,8 +3652,8 @@ MUTANTS = [
         "test_score_rules.py",
     ),
     Mutant(
-        "inference/outputs/overlapping.py",
-        "OverlapEncoder.shades",
+        "inference/outputs/bits.py",
+        "BitFormat.shades",
         "bit + 1",
         "bit",
         "test_written_kinds.py",
@@ -3667,7 +3667,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/regions.py",
-        "RegionEncoder.encode",
+        "RegionFormat.mask_values",
         "largest < 256",
         "largest < 255",
         "test_written_kinds.py",
@@ -3702,14 +3702,14 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/points.py",
-        "PointEncoder.table",
+        "PointFormat.table",
         "prediction[:, -2] >= FOUND",
         "prediction[:, -1] >= FOUND",
         "test_written_kinds.py",
     ),
     Mutant(
         "inference/outputs/points.py",
-        "PointEncoder.write_joined",
+        "PointFormat.write_joined",
         "len(jobs) < SEVERAL",
         "False",
         "test_written_kinds.py",

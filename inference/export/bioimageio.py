@@ -27,7 +27,7 @@ from inference.export.graph import ProbabilityNetwork, prepares_images
 from inference.export.onnx import OPSET, traced_images, write_graph
 from inference.export.proof import expected_logits, images_of
 from inference.export.target import Options, Target, import_package
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from tasks import task_of_model
@@ -240,7 +240,7 @@ def prepared_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
 
 def answer_names(config: UNetConfig) -> list[str]:
     """A name for each channel of the answer, of letters and digits alone."""
-    names = list(new_encoder(config).names)
+    names = list(new_format(config).names)
     if isinstance(task_of_model(config), Objects):
         names.append("depth")
     of_channels = names[-config.num_classes :]  # that of pixels without any class has no channel

@@ -1,11 +1,11 @@
 """The files that prediction writes: masks or points, overlays, probabilities."""
 
-from inference.outputs.classes import ClassEncoder
-from inference.outputs.encoder import Encoder
-from inference.outputs.objects import ObjectEncoder
-from inference.outputs.overlapping import OverlapEncoder
-from inference.outputs.points import PointEncoder
-from inference.outputs.regions import RegionEncoder
+from inference.outputs.classes import ClassFormat
+from inference.outputs.objects import ObjectFormat
+from inference.outputs.overlapping import OverlapFormat
+from inference.outputs.points import PointFormat
+from inference.outputs.prediction_format import PredictionFormat
+from inference.outputs.regions import RegionFormat
 from tasks import task_of_model
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -14,15 +14,15 @@ from tasks.overlapping import Overlapping
 from tasks.regions import Regions
 from unet.config import UNetConfig
 
-WRITERS: dict[str, type[Encoder]] = {
-    Classes.name: ClassEncoder,
-    Landmarks.name: PointEncoder,
-    Objects.name: ObjectEncoder,
-    Overlapping.name: OverlapEncoder,
-    Regions.name: RegionEncoder,
+FORMATS: dict[str, type[PredictionFormat]] = {
+    Classes.name: ClassFormat,
+    Landmarks.name: PointFormat,
+    Objects.name: ObjectFormat,
+    Overlapping.name: OverlapFormat,
+    Regions.name: RegionFormat,
 }
 
 
-def new_encoder(config: UNetConfig) -> Encoder:
+def new_format(config: UNetConfig) -> PredictionFormat:
     """How the predictions of a model are written."""
-    return WRITERS[task_of_model(config).name].of_model(config)
+    return FORMATS[task_of_model(config).name].of_model(config)

@@ -8,12 +8,12 @@ from data_utils.class_map import BACKGROUND_NAMES, ClassMap, value_text
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, outlined_overlay
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import MaskEncoder, Properties
+from inference.outputs.prediction_format import MaskFormat, Properties
 from runtime.errors import ImageError
 from unet.config import MaskValue, UNetConfig
 
 
-class ClassEncoder(MaskEncoder):
+class ClassFormat(MaskFormat):
     """The mask value of each class."""
 
     def __init__(self, class_map: ClassMap) -> None:
@@ -23,10 +23,10 @@ class ClassEncoder(MaskEncoder):
         self.colors = class_colors(class_map.values)
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "ClassEncoder":
+    def of_model(cls, config: UNetConfig) -> "ClassFormat":
         return cls(ClassMap.of_model(config.preprocess, config.num_classes))
 
-    def encode(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return self.class_map.decode(rows)
 
     @property

@@ -16,9 +16,9 @@ from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
-from inference.outputs.encoder import MaskEncoder, MaskSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
+from inference.outputs.prediction_format import MaskFormat, MaskSink
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
@@ -44,7 +44,7 @@ class RowSink(Protocol):
 class ImageWriter:
     """Writes what is asked for of each image."""
 
-    encoder: MaskEncoder
+    output_format: MaskFormat
     task: Task
     extensions: tuple[str, ...]
 
@@ -86,10 +86,10 @@ class ImageWriter:
             shown = _bright_rows(image, job.name)
         with ExitStack() as stack:
             decoder = new_decoder(self.task, job.output.parent)
-            mask = stack.enter_context(self.encoder.open_mask(job, size, decoder))
+            mask = stack.enter_context(self.output_format.open_mask(job, size, decoder))
             files = {}
             for extension in self.extensions:
-                if extension not in (*self.encoder.mask_extensions, *POLYGONS):
+                if extension not in (*self.output_format.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             overlay = None
             if shown:
@@ -108,10 +108,20 @@ class ImageWriter:
             polygons = None
             for extension in set(POLYGONS) & set(self.extensions):
                 assert isinstance(job, RasterJob)
-                opened = open_polygons(job, extension, self.encoder, decoder, size[1])
+                opened = open_polygons(job, extension, self.output_format, decoder, size[1])
                 polygons = stack.enter_context(opened)
             yield OutputFiles(
-                self.encoder, decoder, files, mask, overlay, probabilities, uncertainty, polygons, shown, sink, missing
+                self.output_format,
+                decoder,
+                files,
+                mask,
+                overlay,
+                probabilities,
+                uncertainty,
+                polygons,
+                shown,
+                sink,
+                missing,
             )
 
 
@@ -120,7 +130,7 @@ class OutputFiles:
 
     def __init__(
         self,
-        encoder: MaskEncoder,
+        output_format: MaskFormat,
         decoder: Decoder,
         files: Mapping[str, BinaryIO],
         mask: MaskSink,
@@ -132,7 +142,7 @@ class OutputFiles:
         sink: RowSink | None,
         missing: ReadMissing | None,
     ) -> None:
-        self.encoder = encoder
+        self.output_format = output_format
         self.decoder = decoder
         self.files = files
         self.mask = mask
@@ -166,7 +176,7 @@ class OutputFiles:
             self._append(band)
         if self.polygons:
             self.polygons.finish()
-        self.encoder.write_tables(self.files, self.decoder, None)
+        self.output_format.write_tables(self.files, self.decoder, None)
 
     def _append(self, band: Band, certainty: np.ndarray | None = None) -> None:
         if self.probabilities and band.probabilities is not None:
@@ -176,14 +186,14 @@ class OutputFiles:
         top = self._top
         self._top += len(band.rows)
         missing = self.missing(top, self._top) if self.missing else None
-        values = self.encoder.encode(band.rows)
+        values = self.output_format.mask_values(band.rows)
         if isinstance(self.mask, RasterSink):
             self.mask.write(values, missing)
         else:
             self.mask.write(values)
         if self.overlay and self.shown:
-            encoder = self.encoder.of_prediction(self.decoder)
-            self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
+            output_format = self.output_format.of_prediction(self.decoder)
+            self.overlay.write(output_format.overlay(self.shown(top, self._top), band.rows))
         if self.polygons:
             self.polygons.add(band.rows, missing)
         if self.sink:

@@ -20,10 +20,10 @@ from data_utils.targets.objects import ObjectReader
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import COLORS, outlined, shaded
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink, Properties
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import say
 from runtime.files import replaced_file, replaced_path
@@ -39,7 +39,7 @@ ONE_CLASS = 2  # names, with the background
 STRIP = 64  # rows of a TIFF that are compressed together
 
 
-class ObjectEncoder(MaskEncoder):
+class ObjectFormat(MaskFormat):
     """The number of each pixel's object.
 
     Args:
@@ -56,15 +56,15 @@ class ObjectEncoder(MaskEncoder):
         self._shades = shades
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "ObjectEncoder":
+    def of_model(cls, config: UNetConfig) -> "ObjectFormat":
         return cls(Objects.from_config(config).classes.names)
 
-    def of_prediction(self, decoder: Decoder) -> "ObjectEncoder":
+    def of_prediction(self, decoder: Decoder) -> "ObjectFormat":
         shades = np.zeros(len(decoder.objects) + 1, np.uint8)
         shades[1:] = [detected.shade for detected in decoder.objects]
-        return ObjectEncoder(self.names, shades)
+        return ObjectFormat(self.names, shades)
 
-    def encode(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
     def check_volume(self, name: str) -> None:

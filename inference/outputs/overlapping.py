@@ -13,10 +13,10 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
 from data_utils.targets.overlapping import OverlapReader
-from data_utils.visualize import outlined_classes, palette
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink, Properties
+from inference.outputs.bits import BitFormat
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
+from inference.outputs.prediction_format import MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink, open_mask_raster
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -25,7 +25,6 @@ from unet.config import UNetConfig
 
 INSIDE = 255
 UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
-NOTHING = "nothing"  # what the first color of pictures stands for
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
@@ -42,31 +41,29 @@ def folder_names(names: Sequence[str]) -> list[str]:
     return folders
 
 
-class OverlapEncoder(MaskEncoder):
+class OverlapFormat(BitFormat):
     """A mask for each class, in the folder of its name."""
 
     def __init__(self, classes: Sequence[str]) -> None:
-        self.classes = tuple(classes)
+        super().__init__(classes)
         self.reader = OverlapReader(self.classes)
-        self.names = (NOTHING, *self.classes)
-        self.colors = palette(len(self.names))
         self.class_folders = folder_names(self.classes)
         self.mask_extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "OverlapEncoder":
+    def of_model(cls, config: UNetConfig) -> "OverlapFormat":
         return cls(Overlapping.from_config(config).names)
 
-    def encode(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def for_file(self, file: Path) -> MaskEncoder:
+    def for_file(self, file: Path) -> MaskFormat:
         if file.suffix.lower() == MASK:
             raise SettingsError(
                 f"--output {file}: classes that may overlap have a mask each; give a folder, or a file .tif, which gets"
                 " a page for each class"
             )
-        return PageEncoder(self.classes, file.suffix)
+        return PageFormat(self.classes, file.suffix)
 
     def class_masks(self, prediction: np.ndarray) -> list[np.ndarray]:
         """The mask of each class, 0 and 255."""
@@ -103,33 +100,14 @@ class OverlapEncoder(MaskEncoder):
         files = [str(job.file(extension)) for extension in self.mask_extensions]
         return layered_label(files, range(len(files)))
 
-    def check_volume(self, name: str) -> None:
-        """Masks of 0 and 255 are whole numbers."""
-
     def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
         return self.class_masks(rows)
 
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
         return {"class": self.classes[layer]}
 
-    def shades(self, rows: np.ndarray) -> np.ndarray:
-        """The last of a pixel's classes: later ones lie over earlier ones."""
-        shades = np.zeros(rows.shape, np.uint8)
-        for bit in range(len(self.classes)):
-            shades[rows >> bit & 1 == 1] = bit + 1
-        return shades
 
-    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return outlined_classes(image, rows, self.colors[1:])
-
-    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
-        entries = []
-        for bit, (color, name) in enumerate(zip(self.colors[1:].tolist(), self.classes, strict=True)):
-            entries.append(LegendEntry(tuple(color), f"{name} {(rows >> bit & 1).mean():.1%}"))
-        return entries
-
-
-class PageEncoder(OverlapEncoder):
+class PageFormat(OverlapFormat):
     """A TIFF with a page of 0 and 1 for each class; it has no place.
 
     Args:
@@ -157,26 +135,26 @@ class PageEncoder(OverlapEncoder):
 class ClassWriters:
     """The open masks of all classes of an image."""
 
-    def __init__(self, encoder: OverlapEncoder, writers: Sequence[PngWriter]) -> None:
-        self.encoder = encoder
+    def __init__(self, output_format: OverlapFormat, writers: Sequence[PngWriter]) -> None:
+        self.output_format = output_format
         self.writers = writers
 
     def write(self, rows: np.ndarray) -> None:
         """Append the next rows (n, W) of bits."""
-        for writer, mask in zip(self.writers, self.encoder.class_masks(rows), strict=True):
+        for writer, mask in zip(self.writers, self.output_format.class_masks(rows), strict=True):
             writer.write(mask)
 
 
 class ClassRasters(RasterSink):
     """The open masks of all classes of an image with a place."""
 
-    def __init__(self, encoder: OverlapEncoder, rasters: Sequence[MaskRaster]) -> None:
-        self.encoder = encoder
+    def __init__(self, output_format: OverlapFormat, rasters: Sequence[MaskRaster]) -> None:
+        self.output_format = output_format
         self.rasters = rasters
 
     def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
         """Append the next rows (n, W) of bits."""
-        for raster, mask in zip(self.rasters, self.encoder.class_masks(rows), strict=True):
+        for raster, mask in zip(self.rasters, self.output_format.class_masks(rows), strict=True):
             raster.write(mask, missing)
 
 

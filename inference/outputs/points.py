@@ -19,9 +19,9 @@ from data_utils.sources.points.table import PointTable, joined_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
 from inference.decoding import new_decoder
-from inference.outputs.encoder import Encoder
 from inference.outputs.images import ReadMissing, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
+from inference.outputs.prediction_format import PredictionFormat
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from tasks import task_of_model
@@ -35,7 +35,7 @@ JOINED = "points"  # the stem of the table of all images
 SEVERAL = 2  # images, from which on a table of all of them is written
 
 
-class PointEncoder(Encoder):
+class PointFormat(PredictionFormat):
     """A file of points for each image, in the format that the points of training came in."""
 
     kind = "points"
@@ -50,12 +50,12 @@ class PointEncoder(Encoder):
         self.mask_extensions = (self.extension,)
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> PointEncoder:
+    def of_model(cls, config: UNetConfig) -> PointFormat:
         task = task_of_model(config)
         assert isinstance(task, Landmarks)
         return cls(task)
 
-    def for_file(self, file: Path) -> PointEncoder:
+    def for_file(self, file: Path) -> PointFormat:
         raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")
 
     def mask_file(self, job: Job) -> Path:
@@ -120,7 +120,7 @@ class PointEncoder(Encoder):
 class PointImageWriter:
     """Writes what is asked for of each image."""
 
-    encoder: PointEncoder
+    output_format: PointFormat
     task: Task
     extensions: tuple[str, ...]
 
@@ -141,14 +141,14 @@ class PointImageWriter:
             missing: of no meaning here.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, self.encoder.maps_file(job, self.extensions))
+        prediction = read_prediction(self.task, bands, self.output_format.maps_file(job, self.extensions))
         places = prediction[:, :-2] * np.array(size) - 0.5
         picture = None
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
             picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
-        positions = from_pixels(places, self.encoder.task.space, size)
-        self.encoder.write(job, self.encoder.table(job.image.name, prediction, positions, size), picture)
+        positions = from_pixels(places, self.output_format.task.space, size)
+        self.output_format.write(job, self.output_format.table(job.image.name, prediction, positions, size), picture)
         if sink is not None:
             sink.add(prediction)
 
@@ -157,22 +157,24 @@ class PointImageWriter:
 class PointVolumeWriter:
     """Writes what is asked for of each volume."""
 
-    encoder: PointEncoder
+    output_format: PointFormat
     task: Task
     extensions: tuple[str, ...]
 
     def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
         """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, self.encoder.maps_file(job, self.extensions))
+        prediction = read_prediction(self.task, bands, self.output_format.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
         places = prediction[:, :-2] * np.array(size) - 0.5
         is_found = prediction[:, -2] >= FOUND
         picture = None
         if OVERLAY in self.extensions:
             picture = draw_volume_points(voxels, header.spacing, places, is_found)
-        table = self.encoder.table(job.image.name, prediction, from_voxels(places, self.encoder.task.space, header))
-        self.encoder.write(job, table, picture)
+        table = self.output_format.table(
+            job.image.name, prediction, from_voxels(places, self.output_format.task.space, header)
+        )
+        self.output_format.write(job, table, picture)
         return prediction
 
 

@@ -13,8 +13,8 @@ from data_utils.image_io.outlines import Areas, Outliner
 from data_utils.image_io.places import Place
 from data_utils.image_io.well_known_binary import well_known_binary
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import Encoder, MaskEncoder, Properties
 from inference.outputs.jobs import Job, RasterJob
+from inference.outputs.prediction_format import MaskFormat, PredictionFormat, Properties
 from runtime.errors import DataError, SettingsError, one_line
 from runtime.files import replaced_file, replaced_path
 
@@ -37,13 +37,15 @@ class PolygonSink:
     """Takes the rows of a prediction, and writes each area as a polygon once it is complete.
 
     Args:
-        encoder: says which pixels areas are made of, and what is said of each.
+        output_format: says which pixels areas are made of, and what is said of each.
         width: of the image.
     """
 
-    def __init__(self, file: PolygonFile, encoder: MaskEncoder, decoder: Decoder, place: Place, width: int) -> None:
+    def __init__(
+        self, file: PolygonFile, output_format: MaskFormat, decoder: Decoder, place: Place, width: int
+    ) -> None:
         self.file = file
-        self.encoder = encoder
+        self.output_format = output_format
         self.decoder = decoder
         self.place = place
         self.width = width
@@ -51,7 +53,7 @@ class PolygonSink:
 
     def add(self, rows: np.ndarray, missing: np.ndarray | None) -> None:
         """Take the next rows of a prediction, (n, W), and where the image holds no data in them, (n, W) bool."""
-        layers = self.encoder.areas(rows)
+        layers = self.output_format.areas(rows)
         if not self._layers:
             self._layers = [Outliner(self.width) for _ in layers]
         for number, (outliner, layer) in enumerate(zip(self._layers, layers, strict=True)):
@@ -70,7 +72,7 @@ class PolygonSink:
         numbers = areas.numbers.tolist()
         polygons = []
         for number, rings in zip(numbers, polygons_of(areas, self.place), strict=True):
-            polygons.append((rings, self.encoder.area_properties(layer, number, self.decoder)))
+            polygons.append((rings, self.output_format.area_properties(layer, number, self.decoder)))
         self.file.write(polygons)
 
 
@@ -183,16 +185,16 @@ class GeoPackageFile:
 
 @contextmanager
 def open_polygons(
-    job: RasterJob, extension: str, encoder: MaskEncoder, decoder: Decoder, width: int
+    job: RasterJob, extension: str, output_format: MaskFormat, decoder: Decoder, width: int
 ) -> Iterator[PolygonSink]:
     """The file of an image's polygons, which takes its place when the context ends."""
     path = job.file(extension)
     if extension == GEOJSON:
         with replaced_file(path) as file, GeoJsonFile(file, job.place) as polygons:
-            yield PolygonSink(polygons, encoder, decoder, job.place, width)
+            yield PolygonSink(polygons, output_format, decoder, job.place, width)
         return
     with replaced_path(path) as temporary, GeoPackageFile(temporary, job.place, job.name) as package:
-        yield PolygonSink(package, encoder, decoder, job.place, width)
+        yield PolygonSink(package, output_format, decoder, job.place, width)
 
 
 def check_places(jobs: Iterable[Job], extension: str) -> None:
@@ -213,9 +215,9 @@ def epsg_of(place: Place) -> int | None:
     return place.crs.epsg if place.crs else None
 
 
-def check_polygons(extension: str, encoder: Encoder) -> None:
+def check_polygons(extension: str, output_format: PredictionFormat) -> None:
     """SettingsError for a model whose predictions have no areas, and for GeoPackages without pyogrio."""
-    if not (isinstance(encoder, MaskEncoder) and encoder.writes_rasters):
-        raise SettingsError(f"--polygons: {encoder.outputs} of this kind have no place; leave the flag out")
+    if not (isinstance(output_format, MaskFormat) and output_format.writes_rasters):
+        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
     if extension == GEOPACKAGE and find_spec("pyogrio") is None:
         raise SettingsError("--polygons gpkg: GeoPackages need pyogrio: pip install -r requirements-geo.txt")

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_utils.targets.regions import RegionReader
-from data_utils.visualize import palette
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import MaskEncoder, Properties
-from inference.outputs.overlapping import NOTHING, OverlapEncoder
+from inference.outputs.bits import BitFormat
+from inference.outputs.prediction_format import Properties
 from runtime.errors import ImageError
 from tasks.regions import Region, regions_of_model
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -16,21 +15,16 @@ from unet.config import IGNORE_INDEX, UNetConfig
 LARGEST = 65535  # value of a PNG
 
 
-class RegionEncoder(OverlapEncoder):
+class RegionFormat(BitFormat):
     """The first value of the last region of each pixel."""
 
-    mask_extensions = MaskEncoder.mask_extensions
-    class_folders = ()
-
     def __init__(self, regions: tuple[Region, ...], ignored: tuple[int, ...]) -> None:
+        super().__init__([region.name for region in regions])
         self.regions = regions
-        self.classes = tuple(region.name for region in regions)
         self.reader = RegionReader(regions, ignored)
-        self.names = (NOTHING, *self.classes)
-        self.colors = palette(len(self.names))
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "RegionEncoder":
+    def of_model(cls, config: UNetConfig) -> "RegionFormat":
         preprocess = config.preprocess
         ignored = [value for value, index in preprocess.joined_values if index == IGNORE_INDEX]
         if preprocess.ignore_value is not None:
@@ -47,7 +41,7 @@ class RegionEncoder(OverlapEncoder):
     def written_values(self) -> tuple[int, ...]:
         return (0, *(region.values[0] for region in self.regions))
 
-    def encode(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, rows: np.ndarray) -> np.ndarray:
         largest = max(region.values[0] for region in self.regions)
         if not 0 < largest <= LARGEST:
             raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {LARGEST}")
@@ -55,10 +49,3 @@ class RegionEncoder(OverlapEncoder):
         for bit, region in enumerate(self.regions):
             values[rows >> bit & 1 == 1] = region.values[0]
         return values
-
-    for_file = MaskEncoder.for_file
-    mask_file = MaskEncoder.mask_file
-    open_mask = MaskEncoder.open_mask
-    write_volume = MaskEncoder.write_volume
-    written_mask = MaskEncoder.written_mask
-    written_volume = MaskEncoder.written_volume

@@ -13,8 +13,8 @@ from data_utils.image_io.volumes import read_volume, read_volume_header, write_v
 from data_utils.visualize_volumes import volume_page
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, VolumeJob
+from inference.outputs.prediction_format import MaskFormat
 from runtime.device import download
 from runtime.files import replaced_file
 from tasks.task import Task
@@ -24,7 +24,7 @@ from tasks.task import Task
 class VolumeWriter:
     """Writes what is asked for of each volume."""
 
-    encoder: MaskEncoder
+    output_format: MaskFormat
     task: Task
     extensions: tuple[str, ...]
 
@@ -34,7 +34,7 @@ class VolumeWriter:
         The mask is kept in memory, and so is the uncertainty where it is asked for; probabilities go to a temporary
         file, from which they are compressed.
         """
-        self.encoder.check_volume(job.name)
+        self.output_format.check_volume(job.name)
         job.output.parent.mkdir(parents=True, exist_ok=True)
         decoder = new_decoder(self.task, job.output.parent)
         mask = np.empty(size, decoder.dtype)
@@ -44,7 +44,7 @@ class VolumeWriter:
         with ExitStack() as stack:
             files = {}
             for extension in self.extensions:
-                if extension not in self.encoder.mask_extensions:
+                if extension not in self.output_format.mask_extensions:
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             probabilities: np.ndarray | None = None
             if PROBABILITIES in files:
@@ -68,11 +68,11 @@ class VolumeWriter:
                 write_volume(files[UNCERTAINTY], uncertainty, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
-                shades = self.encoder.of_prediction(decoder).shades(mask)
-                page = volume_page(voxels, shades, self.encoder.colors, header.spacing)
+                shades = self.output_format.of_prediction(decoder).shades(mask)
+                page = volume_page(voxels, shades, self.output_format.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
-            self.encoder.write_tables(files, decoder, read_volume_header(job.volume, job.name))
-        self.encoder.write_volume(job, mask)  # last: a mask stands for all that is written beside it
+            self.output_format.write_tables(files, decoder, read_volume_header(job.volume, job.name))
+        self.output_format.write_volume(job, mask)  # last: a mask stands for all that is written beside it
         return mask
 
 

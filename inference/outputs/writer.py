@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from inference.outputs.coco import write_coco
-from inference.outputs.encoder import Encoder
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import LEGEND, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
 from inference.outputs.points import PointImageWriter, PointVolumeWriter
+from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.volumes import VolumeWriter
 from runtime.files import replaced_file
 from tasks.task import Task
@@ -30,7 +30,7 @@ class PredictionWriter:
         boundary: whether boundaries are scored too.
     """
 
-    encoder: Encoder
+    output_format: PredictionFormat
     task: Task
     extensions: tuple[str, ...]
     overwrite: bool = False
@@ -51,7 +51,7 @@ class PredictionWriter:
 
     def file(self, job: Job, extension: str) -> Path:
         """A file that is written for a job, or would be."""
-        return self.encoder.file(job, extension)
+        return self.output_format.file(job, extension)
 
     @property
     def shows_image(self) -> bool:
@@ -61,25 +61,25 @@ class PredictionWriter:
     @property
     def images(self) -> ImageWriter | PointImageWriter:
         """Writes the predictions of images."""
-        return IMAGE_WRITERS[self.encoder.kind](self.encoder, self.task, self.extensions)
+        return IMAGE_WRITERS[self.output_format.kind](self.output_format, self.task, self.extensions)
 
     @property
     def volumes(self) -> VolumeWriter:
         """Writes the predictions of volumes."""
-        return VOLUME_WRITERS[self.encoder.kind](self.encoder, self.task, self.extensions)
+        return VOLUME_WRITERS[self.output_format.kind](self.output_format, self.task, self.extensions)
 
     def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
         """Write the objects of all jobs that have a mask into one COCO file."""
         images = []
         for job in jobs:
-            mask = self.encoder.mask_file(job)
+            mask = self.output_format.mask_file(job)
             if mask.exists():
                 images.append((job.relative_name, mask, job.file(TABLE)))
-        write_coco(folder, images, self.encoder.names[1:])
+        write_coco(folder, images, self.output_format.names[1:])
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""
-        legend = self.encoder.legend() if self.shows_image else None
+        legend = self.output_format.legend() if self.shows_image else None
         if legend is not None:
             with replaced_file(folder / LEGEND) as file:
                 legend.save(file, "png")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from inference.outputs.encoder import Encoder, MaskEncoder
+from inference.outputs.prediction_format import MaskFormat, PredictionFormat
 from inference.scoring.points import PointScorer
 from inference.scoring.truth import ImageScorer
 from inference.scoring.volume import VolumeScorer
@@ -10,17 +10,17 @@ from tasks.landmarks import Landmarks
 from tasks.task import Task
 
 
-def new_image_scorer(encoder: Encoder, task: Task, boundary: bool) -> Any:
+def new_image_scorer(output_format: PredictionFormat, task: Task, boundary: bool) -> Any:
     """What scores the predictions of images, by the kind of their files."""
-    if isinstance(encoder, MaskEncoder):
-        return ImageScorer(encoder, task, boundary)
+    if isinstance(output_format, MaskFormat):
+        return ImageScorer(output_format, task, boundary)
     assert isinstance(task, Landmarks)
-    return PointScorer(task, encoder.mask_extensions[0])
+    return PointScorer(task, output_format.mask_extensions[0])
 
 
-def new_volume_scorer(encoder: Encoder, task: Task, surfaces: bool) -> Any:
+def new_volume_scorer(output_format: PredictionFormat, task: Task, surfaces: bool) -> Any:
     """What scores the predictions of volumes, by the kind of their files."""
-    if isinstance(encoder, MaskEncoder):
-        return VolumeScorer(encoder, task, surfaces)
+    if isinstance(output_format, MaskFormat):
+        return VolumeScorer(output_format, task, surfaces)
     assert isinstance(task, Landmarks)
-    return PointScorer(task, encoder.mask_extensions[0])
+    return PointScorer(task, output_format.mask_extensions[0])

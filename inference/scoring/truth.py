@@ -16,8 +16,8 @@ from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.loading.image_input import without_missing
 from data_utils.targets.reader import MaskReader
-from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import ImageJob, MaskFile
+from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import AreaCounter
 from runtime.errors import DataError
@@ -173,7 +173,7 @@ class TruthScorer:
 class ImageScorer:
     """Scores the masks of images against their true masks."""
 
-    encoder: MaskEncoder
+    output_format: MaskFormat
     task: Task
     boundary: bool = False
 
@@ -185,7 +185,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader_of(job.truth)))
+                truth = stack.enter_context(open_mask_rows(job.truth, self.output_format.reader_of(job.truth)))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -197,8 +197,8 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                written = self.encoder.written_mask(job)
-                with open_mask_rows(written, self.encoder.reader_of(written)) as mask:
+                written = self.output_format.written_mask(job)
+                with open_mask_rows(written, self.output_format.reader_of(written)) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:

@@ -11,8 +11,8 @@ from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
-from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import MaskFile, VolumeJob
+from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
 from inference.scoring.components import AreaCounter
 from inference.scoring.truth import ScoreError
@@ -71,17 +71,17 @@ class VolumeScore(NamedTuple):
 class VolumeScorer:
     """Scores the masks of volumes against their true masks."""
 
-    encoder: MaskEncoder
+    output_format: MaskFormat
     task: Task
     surfaces: bool = False
 
     def score(self, job: VolumeJob) -> VolumeScore:
         """The score of a mask that was written before; ScoreError where it cannot be had."""
-        written = self.encoder.written_volume(job)
+        written = self.output_format.written_volume(job)
         name = written.paths[0]
         try:
             values, _ = read_label_volume(written, name)
-            return self.score_mask(job, self.encoder.reader.of_label_volume(values, name).prediction)
+            return self.score_mask(job, self.output_format.reader.of_label_volume(values, name).prediction)
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error
 
@@ -90,7 +90,7 @@ class VolumeScorer:
         assert job.truth is not None
         header = read_volume_header(job.volume, job.name)
         if pred.shape != header.size:
-            name = self.encoder.written_volume(job).paths[0]
+            name = self.output_format.written_volume(job).paths[0]
             raise DataError(f"{name}: differs in size from the volume; give --overwrite to predict it again")
         target = self._read_truth(job.truth, header)
         scores = self.task.new_scores(1)
@@ -120,7 +120,7 @@ class VolumeScorer:
             raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
         if not same_grid(truth_header, header):
             raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-        return self.encoder.reader.of_label_volume(values, truth)
+        return self.output_format.reader.of_label_volume(values, truth)
 
 
 def _as_volume(mask: MaskFile) -> VolumeFile:

@@ -19,7 +19,7 @@ from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader
 from inference.outputs.jobs import ImageJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
-from inference.outputs.objects import ObjectEncoder
+from inference.outputs.objects import ObjectFormat
 from inference.true_masks import open_true_masks
 from runtime.errors import DataError
 from tasks.matching import classes_of, numbers_of
@@ -155,7 +155,7 @@ def test_annotations_are_the_truth_of_predictions(tmp_path, write):
     numbers, classes = numbers_of(labels), classes_of(labels)
     assert len(np.unique(numbers)) == 4 and set(classes[numbers == 0]) == {0}
     assert classes[5, 5] == classes[5, 14] == 2 and classes[15, 24] == 1 and numbers[5, 5] != numbers[5, 14]
-    target = ObjectEncoder(("background", "dog", "cat")).reader_of(true).of_mask(labels, "a")
+    target = ObjectFormat(("background", "dog", "cat")).reader_of(true).of_mask(labels, "a")
     np.testing.assert_array_equal(target.mask, classes)
     one_class = open_true_masks(tmp_path, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
     assert set(classes_of(one_class.draw()).ravel()) == {0, 1}
@@ -189,7 +189,7 @@ def test_classes_of_written_objects_are_read_with_them(tmp_path):
     table = tmp_path / "out.objects.csv"
     header = ",".join(IMAGE_COLUMNS)
     table.write_text(f"{header}\n1,dog,1,0,1,0,1,1,2,0.9\n2,cat,2,0,2.5,0,2,1,4,0.8\n")
-    written = ObjectEncoder(("background", "cat", "dog")).written_mask(job)
+    written = ObjectFormat(("background", "cat", "dog")).written_mask(job)
     assert classes_of(written.draw()).tolist() == [[0, 2, 1, 1]]
     assert numbers_of(written.draw()).tolist() == [[0, 1, 2, 2]]
     for row in ("1,bird,1,0,1,0,1,1,2,0.9", "3,dog,1,0,1,0,1,1,2,0.9", "-1,dog,1,0,1,0,1,1,2,0.9"):

@@ -54,7 +54,7 @@ from inference.models import load_network
 from inference.outputs.coco import write_coco
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
-from inference.outputs.objects import ObjectEncoder
+from inference.outputs.objects import ObjectFormat
 from inference.outputs.polygons import polygons_of
 from inference.page import page_job
 from inference.provenance import record_provenance
@@ -694,14 +694,14 @@ def read_objects(config: DataConfig) -> None:
 def read_written_objects(path: Path) -> None:
     """Score what was written, and collect it in the files of all images."""
     folder = path.parent
-    encoder = ObjectEncoder(("background", "cell", "dirt"))
+    output_format = ObjectFormat(("background", "cell", "dirt"))
     truth = (folder / "a.png", 0)
     job = ImageJob(image=folder / "a.jpg", size=SIZE, output=folder / "a", root=folder, truth=truth)
     with suppress(DataError):
-        ImageScorer(encoder, Objects(Classes(encoder.names))).score(job)
+        ImageScorer(output_format, Objects(Classes(output_format.names))).score(job)
     with suppress(DataError):
-        encoder.write_joined(folder, [job])
-    write_coco(folder, [("a.jpg", folder / "a.png", folder / "a.objects.csv")], encoder.names[1:])
+        output_format.write_joined(folder, [job])
+    write_coco(folder, [("a.jpg", folder / "a.png", folder / "a.objects.csv")], output_format.names[1:])
 
 
 def in_json_lines(rng: random.Random, content: bytes) -> bytes:

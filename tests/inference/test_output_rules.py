@@ -24,8 +24,8 @@ from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
 from inference.args import parse_args
 from inference.inputs import find_jobs, named_job
-from inference.outputs import disk, new_encoder
-from inference.outputs.classes import ClassEncoder
+from inference.outputs import disk, new_format
+from inference.outputs.classes import ClassFormat
 from inference.outputs.disk import check_disk
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, VolumeJob
@@ -229,16 +229,16 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
     nifti = write_volume(tmp_path / "truth.nii", 7 * truth)
     np.save(tmp_path / "truth.npy", 7 * truth)  # it holds no spacing: that of the volume counts
     for file in (nifti, tmp_path / "truth.npy"):
-        scorer = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")), surfaces=True)
+        scorer = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")), surfaces=True)
         score = scorer.score_mask(volume_job(tmp_path, file), pred)
         assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
-        plain = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")))
+        plain = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")))
         assert plain.score_mask(volume_job(tmp_path, file), pred).surfaces is None
 
 
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
-    scorer = VolumeScorer(ClassEncoder(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
+    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
     pred = np.zeros((3, 4, 5), np.uint8)
     shorter = write_volume(tmp_path / "shorter.nii", np.zeros((2, 4, 5), np.uint8))
     with pytest.raises(DataError, match=r"shorter\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"):
@@ -261,15 +261,15 @@ def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch
     Image.fromarray(table[pred]).save(tmp_path / "a.png")
     Image.fromarray(table[truth]).save(tmp_path / "truth.png")
     job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
-    score = ImageScorer(ClassEncoder(CLASSES), TASK, boundary=True).score(job)
+    score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(job)
     assert score.scores.sums.tolist() == matrix_of(pred, truth)
     assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
     Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
-        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
-        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
 
 
 def stems(*names: str) -> list[Path]:
@@ -427,18 +427,23 @@ def test_a_disk_must_have_room_for_all_that_will_be_written(tmp_path, monkeypatc
 
 
 def test_classes_are_written_as_the_values_that_they_had():
-    encoder = ClassEncoder(CLASSES)
+    output_format = ClassFormat(CLASSES)
     rows = np.array([[0, 1], [2, 0]], np.uint8)
-    assert encoder.encode(rows).tolist() == [[10, 200], [255, 10]] and encoder.encode(rows).dtype == np.uint8
-    assert encoder.shades(rows) is rows and encoder.names == CLASSES.names and len(encoder.colors) == 3
+    assert (
+        output_format.mask_values(rows).tolist() == [[10, 200], [255, 10]]
+        and output_format.mask_values(rows).dtype == np.uint8
+    )
+    assert (
+        output_format.shades(rows) is rows and output_format.names == CLASSES.names and len(output_format.colors) == 3
+    )
     image = np.full((2, 2, 3), 90, np.uint8)
-    assert np.array_equal(encoder.overlay(image, rows), outlined_overlay(image, rows, encoder.colors))
-    assert np.asarray(encoder.legend()).shape[0] == 60
-    encoder.check_volume("v")
-    wide = ClassEncoder(ClassMap(("a", "b"), (0, 300), None)).encode(rows % 2)
+    assert np.array_equal(output_format.overlay(image, rows), outlined_overlay(image, rows, output_format.colors))
+    assert np.asarray(output_format.legend()).shape[0] == 60
+    output_format.check_volume("v")
+    wide = ClassFormat(ClassMap(("a", "b"), (0, 300), None)).mask_values(rows % 2)
     assert wide.dtype == np.uint16 and wide.max() == 300
-    colors = ClassEncoder(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
-    assert colors.encode(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
+    colors = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
+    assert colors.mask_values(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
     assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
     with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
         colors.check_volume("v")
@@ -446,18 +451,20 @@ def test_classes_are_written_as_the_values_that_they_had():
 
 def test_a_model_says_how_its_predictions_are_written():
     preprocess = Preprocess(class_names=("a", "b"), class_values=(3, 9))
-    assert new_encoder(UNetConfig(num_classes=2, preprocess=preprocess)).encode(np.array([[0, 1]])).tolist() == [[3, 9]]
+    assert new_format(UNetConfig(num_classes=2, preprocess=preprocess)).mask_values(np.array([[0, 1]])).tolist() == [
+        [3, 9]
+    ]
 
 
 def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp_path):
-    encoder = ClassEncoder(CLASSES)
+    output_format = ClassFormat(CLASSES)
     logits = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(0))
     pixels = np.random.default_rng(0).integers(0, 60_000, (9, 6, 1)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
     rows = logits.argmax(0).numpy().astype(np.uint8)
     taken = []
     sink = SimpleNamespace(add=lambda band, missing, certainty: taken.append(band))
-    writer = ImageWriter(encoder, TASK, (".png", ".overlay.png", ".npy"))
+    writer = ImageWriter(output_format, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
@@ -466,17 +473,17 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp
     shown = np.asarray(Image.open(job.file(".overlay.png")))
     bands = [slice(0, 4), slice(4, 8), slice(8, 9)]
     low, high = np.percentile(pixels, (1, 99))  # one brightness for all bands
-    expected = [encoder.overlay(to_rgb(pixels[band], (low, high)), rows[band]) for band in bands]
+    expected = [output_format.overlay(to_rgb(pixels[band], (low, high)), rows[band]) for band in bands]
     assert np.array_equal(shown, np.concatenate(expected))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
 
 
 def test_mask_and_probabilities_of_a_volume_are_written_band_by_band(tmp_path):
-    encoder = ClassEncoder(ClassMap(("a", "b"), (0, 7), None))
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
     task = Classes(("a", "b"))
     logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     job = volume_job(tmp_path, None)
-    writer = VolumeWriter(encoder, task, (".png", ".overlay.png", ".npy"))
+    writer = VolumeWriter(output_format, task, (".png", ".overlay.png", ".npy"))
     mask = writer.write(job, (3, 4, 5), logits.split(2, dim=1))
     assert np.array_equal(mask, logits.argmax(0).numpy()) and mask.dtype == np.uint8
     written = nibabel.load(job.file(".png"))
@@ -486,19 +493,19 @@ def test_mask_and_probabilities_of_a_volume_are_written_band_by_band(tmp_path):
     np.testing.assert_allclose(probabilities.T, logits.softmax(0).numpy(), rtol=1e-5)
     names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
     assert sorted(path.name for path in job.output.parent.iterdir()) == names
-    colored = VolumeWriter(ClassEncoder(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
+    colored = VolumeWriter(ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
     with pytest.raises(ImageError, match="which the mask of a volume cannot hold"):
         colored.write(job, (3, 4, 5), [logits])
 
 
 @pytest.mark.parametrize(("extensions", "has_legend"), [((".png", ".overlay.png"), True), ((".png", ".npy"), False)])
 def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
-    writer = PredictionWriter(ClassEncoder(CLASSES), TASK, extensions)
+    writer = PredictionWriter(ClassFormat(CLASSES), TASK, extensions)
     writer.write_legend(tmp_path)
     assert writer.shows_image is has_legend and (tmp_path / "legend.overlay.png").exists() is has_legend
     if has_legend:
         legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
-        assert np.array_equal(legend, np.asarray(writer.encoder.legend()))
+        assert np.array_equal(legend, np.asarray(writer.output_format.legend()))
     assert (writer.images.extensions, writer.volumes.extensions) == (extensions, extensions)
 
 
@@ -600,7 +607,7 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     predictor = Predictor(network_of())
     touch(tmp_path, "a.png")
     (tmp_path / "truth.png").write_bytes(b"no picture")
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, (".png",))
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
     job = ImageJob(
         image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a", truth=(tmp_path / "truth.png", 0)
     )

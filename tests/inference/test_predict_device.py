@@ -20,7 +20,7 @@ import inference.decoding.decoder
 import inference.predictor
 from data_utils.image_io.regions import ArrayRegions
 from inference import Predictor
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.outputs.images import OutputFiles
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.writer import PredictionWriter
@@ -139,7 +139,7 @@ def test_the_host_waits_once_for_each_image_or_written_band(
     if in_windows:
         monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
     pipeline = PredictionPipeline(predictor, writer, set())
     todo = jobs(tmp_path, count)
     results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
@@ -151,7 +151,7 @@ def test_the_host_waits_once_for_each_image_or_written_band(
 
 def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_last(monkeypatch, tmp_path):
     predictor, extensions = Predictor(network(device="cpu")), (MASK, OVERLAY, PROBABILITIES)
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
     (job,) = jobs(tmp_path, 1)
     replace, renamed, sizes = Path.replace, [], []
 
@@ -169,7 +169,7 @@ def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_
 @pytest.mark.parametrize("extensions", [(MASK,), (MASK, OVERLAY, PROBABILITIES)])
 def test_an_image_that_cannot_be_written_leaves_all_its_older_files(monkeypatch, tmp_path, extensions):
     predictor = Predictor(network(device="cpu"))
-    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
     (job,) = jobs(tmp_path, 1)
     job.output.parent.mkdir()
     for extension in extensions:

@@ -1,7 +1,7 @@
 """What predict.py writes and keeps: one model's files in a folder, whole ones only, on a disk that takes them.
 
 Modules: inference/outputs/writer.py, inference/outputs/disk.py, inference/outputs/images.py,
-inference/outputs/encoder.py, inference/outputs/classes.py, inference/provenance.py.
+inference/outputs/prediction_format.py, inference/outputs/classes.py, inference/provenance.py.
 """
 
 import errno

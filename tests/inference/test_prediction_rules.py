@@ -20,7 +20,7 @@ from inference import Predictor
 from inference.batches import batches_of, share_of
 from inference.decoding import new_decoder
 from inference.decoding.views import averaged_views
-from inference.outputs.classes import ClassEncoder
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import ImageJob
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import complete_provenance, provenance_of, record_provenance
@@ -117,8 +117,8 @@ def test_a_batch_is_full_when_its_shares_are_one():
 
 
 def new_writer(**options) -> PredictionWriter:
-    encoder = ClassEncoder(ClassMap(("a", "b"), (0, 1), None))
-    return PredictionWriter(encoder, Classes(("a", "b")), (".png", ".npy"), **options)
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    return PredictionWriter(output_format, Classes(("a", "b")), (".png", ".npy"), **options)
 
 
 def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tmp_path):
@@ -308,7 +308,7 @@ def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> Class
     values = np.zeros(mask, np.uint8)
     values[: mask[0] // 2] = 1
     Image.fromarray(values).save(folder / "a.png")
-    scorer = ImageScorer(ClassEncoder(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")))
+    scorer = ImageScorer(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")))
     done = ImageJob(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=(folder / "truth.png", 0))
     return scorer.score(done).scores
 

@@ -22,7 +22,7 @@ from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.placed_masks import grid_of
 from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
-from inference.outputs.classes import ClassEncoder
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
@@ -162,10 +162,10 @@ def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values
     bands, _ = scene(0, size=(20, 30))
     place = grid_of(str(write_raster(tmp_path / "in.tif", bands))).place
     job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
-    encoder = ClassEncoder(ClassMap(("a", "b"), values, None))
+    output_format = ClassFormat(ClassMap(("a", "b"), values, None))
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
-    with encoder.open_mask(job, (20, 30), None) as mask:
-        mask.write(encoder.encode(rows))
+    with output_format.open_mask(job, (20, 30), None) as mask:
+        mask.write(output_format.mask_values(rows))
     with rasterio.open(tmp_path / "out.tif") as file:
         assert [kind.name for kind in file.colorinterp] == interpretations
         assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), np.array(values)[rows])

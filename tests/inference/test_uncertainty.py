@@ -17,7 +17,7 @@ from PIL import Image
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from inference.decoding import new_decoder
-from inference.outputs.classes import ClassEncoder
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import UNCERTAINTY, VolumeJob
 from inference.outputs.volumes import VolumeWriter
 from tasks.classes import Classes
@@ -112,7 +112,7 @@ def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path):
     nibabel.save(image, tmp_path / "a.nii.gz")
     volume = VolumeFile((str(tmp_path / "a.nii.gz"),))
     job = VolumeJob(image=tmp_path / "a.nii.gz", size=(3, 4, 5), output=tmp_path / "out" / "a", volume=volume)
-    writer = VolumeWriter(ClassEncoder(ClassMap(("a", "b"), (0, 7), None)), Classes(("a", "b")), (".png", UNCERTAINTY))
+    writer = VolumeWriter(ClassFormat(ClassMap(("a", "b"), (0, 7), None)), Classes(("a", "b")), (".png", UNCERTAINTY))
     writer.write(job, (3, 4, 5), logits.split(2, dim=1))
     written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")
     levels = np.asarray(written.dataobj).T

@@ -23,7 +23,7 @@ from data_utils.visualize import contours
 from data_utils.visualize_volumes import volume_page
 from inference import Predictor
 from inference.inputs import find_jobs
-from inference.outputs import new_encoder
+from inference.outputs import new_format
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
@@ -101,8 +101,8 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
     )
     vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
-    encoder = new_encoder(predictor.config)
-    writer = PredictionWriter(encoder, predictor.task, extensions, args.overwrite, args.boundary)
+    output_format = new_format(predictor.config)
+    writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
     work = plan_work(args, predictor, writer)
     return list(PredictionPipeline(predictor, writer, work.finished).run(work.batches))
 

@@ -1,8 +1,8 @@
 """What is written of classes that overlap, regions, objects and points, read again by other means, without a run.
 
-Modules: inference/outputs/overlapping.py, inference/outputs/regions.py, inference/outputs/object_masks.py,
-inference/outputs/object_tables.py, inference/outputs/coco.py, inference/outputs/points.py, inference/scoring/points.py,
-inference/provenance.py, inference/outputs/jobs.py.
+Modules: inference/outputs/bits.py, inference/outputs/overlapping.py, inference/outputs/regions.py,
+inference/outputs/object_masks.py, inference/outputs/object_tables.py, inference/outputs/coco.py,
+inference/outputs/points.py, inference/scoring/points.py, inference/provenance.py, inference/outputs/jobs.py.
 """
 
 import json
@@ -29,9 +29,9 @@ from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.object_tables import IMAGE_COLUMNS, image_cells, table_rows, volume_cells
-from inference.outputs.overlapping import OverlapEncoder, PageEncoder, folder_names
-from inference.outputs.points import PointEncoder
-from inference.outputs.regions import RegionEncoder
+from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
+from inference.outputs.points import PointFormat
+from inference.outputs.regions import RegionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
 from inference.scoring.points import as_prediction, with_truths
@@ -70,29 +70,29 @@ def bits() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 16, SIZE, dtype=np.int32)
 
 
-def written_bands(encoder, job: ImageJob, prediction: np.ndarray) -> None:
+def written_bands(output_format, job: ImageJob, prediction: np.ndarray) -> None:
     """Write a mask in bands of 4 rows."""
-    with encoder.open_mask(job, prediction.shape, None) as mask:
+    with output_format.open_mask(job, prediction.shape, None) as mask:
         for top in range(0, len(prediction), 4):
-            mask.write(encoder.encode(prediction[top : top + 4]))
+            mask.write(output_format.mask_values(prediction[top : top + 4]))
 
 
 def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):
-    encoder = OverlapEncoder(CLASSES)
+    output_format = OverlapFormat(CLASSES)
     job = image_job(tmp_path, "sub/a")
-    written_bands(encoder, job, bits)
+    written_bands(output_format, job, bits)
     for bit, folder in enumerate(("blood", "a_b", "A_B_2", "class")):
         mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
         assert np.array_equal(mask, 255 * (bits >> bit & 1))
-    assert encoder.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
-    with regions_of(encoder.written_mask(job)) as regions:
-        target = encoder.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
+    with regions_of(output_format.written_mask(job)) as regions:
+        target = output_format.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits) and (target.known == 15).all()
     tall = volume_job(tmp_path)
     prediction = np.random.default_rng(1).integers(0, 16, tall.size, dtype=np.int32)
-    encoder.write_volume(tall, prediction)
-    values, _ = read_label_volume(encoder.written_volume(tall), "v")
-    assert np.array_equal(encoder.reader.of_label_volume(values, "v").truth, prediction)
+    output_format.write_volume(tall, prediction)
+    values, _ = read_label_volume(output_format.written_volume(tall), "v")
+    assert np.array_equal(output_format.reader.of_label_volume(values, "v").truth, prediction)
     last = nibabel.load(tmp_path / "out" / "class" / "v.nii.gz")
     assert np.array_equal(last.affine, nibabel.load(tall.image).affine)
     assert sorted(np.unique(last.dataobj).tolist()) == [0, 255]
@@ -100,42 +100,42 @@ def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_pa
 
 
 def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_path, bits):
-    encoder = OverlapEncoder(CLASSES).for_file(tmp_path / "a.tiff")
-    assert isinstance(encoder, PageEncoder)
+    output_format = OverlapFormat(CLASSES).for_file(tmp_path / "a.tiff")
+    assert isinstance(output_format, PageFormat)
     job = image_job(tmp_path)
-    written_bands(encoder, job, bits)
+    written_bands(output_format, job, bits)
     with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
-    with regions_of(encoder.written_mask(job)) as regions:
-        target = encoder.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    with regions_of(output_format.written_mask(job)) as regions:
+        target = output_format.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits)
     with pytest.raises(SettingsError, match=r"a\.PNG: classes that may overlap have a mask each; give a folder"):
-        OverlapEncoder(CLASSES).for_file(tmp_path / "a.PNG")
+        OverlapFormat(CLASSES).for_file(tmp_path / "a.PNG")
 
 
 def test_pictures_of_classes_that_overlap_show_the_last_and_say_the_share_of_each(bits):
-    encoder = OverlapEncoder(CLASSES)
+    output_format = OverlapFormat(CLASSES)
     last = [[int(value).bit_length() for value in row] for row in bits]
-    assert encoder.shades(bits).tolist() == last and encoder.names == ("nothing", *CLASSES)
-    entries = encoder.legend_entries(bits)
+    assert output_format.shades(bits).tolist() == last and output_format.names == ("nothing", *CLASSES)
+    entries = output_format.legend_entries(bits)
     shares = [(bits >> bit & 1).mean() for bit in range(4)]
     assert [entry.text for entry in entries] == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
-    assert [entry.color for entry in entries] == [tuple(color) for color in encoder.colors[1:].tolist()]
+    assert [entry.color for entry in entries] == [tuple(color) for color in output_format.colors[1:].tolist()]
 
 
 def test_regions_are_written_as_the_first_value_of_the_last_one():
     regions = (Region("whole", (1, 2, 3)), Region("core", (2, 3)), Region("active", (300,)))
-    encoder = RegionEncoder(regions, ())
+    output_format = RegionFormat(regions, ())
     rows = np.arange(8).reshape(2, 4)
-    assert encoder.encode(rows).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
-    assert encoder.encode(rows).dtype == np.uint16 and encoder.written_values == (0, 1, 2, 300)
-    assert RegionEncoder(regions[:2], ()).encode(rows % 4).dtype == np.uint8
-    largest = RegionEncoder((Region("a", (255,)),), ()).encode(rows % 2)
+    assert output_format.mask_values(rows).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
+    assert output_format.mask_values(rows).dtype == np.uint16 and output_format.written_values == (0, 1, 2, 300)
+    assert RegionFormat(regions[:2], ()).mask_values(rows % 4).dtype == np.uint8
+    largest = RegionFormat((Region("a", (255,)),), ()).mask_values(rows % 2)
     assert largest.max() == 255 and largest.dtype == np.uint8
     for value in (65536, -1):
         with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
-            RegionEncoder((Region("a", (value,)),), ()).encode(rows)
-    assert RegionEncoder((Region("a", (65535,)),), ()).encode(rows % 2).max() == 65535
+            RegionFormat((Region("a", (value,)),), ()).mask_values(rows)
+    assert RegionFormat((Region("a", (65535,)),), ()).mask_values(rows % 2).max() == 65535
 
 
 def write_table(file: Path, *rows: tuple) -> Path:
@@ -251,39 +251,39 @@ def landmarks(layout: str, space: str) -> Landmarks:
 @pytest.mark.parametrize("layout", ["long", "wide", "deeplabcut", "labelme", "coco", "tps"])
 def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
     task = landmarks(layout, "pixels from the bottom" if layout == "tps" else "pixels")
-    encoder = PointEncoder(task)
+    output_format = PointFormat(task)
     job = image_job(tmp_path, size=(30, 40))
     prediction = np.array([[0.25, 0.75, 0.9, 0.8], [0.5, 0.1, 0.2, 0.6], [0.9, 0.4, 0.5, 0.3]])
     places = prediction[:, :2] * (30, 40) - 0.5
     positions = places[:, ::-1].copy()
     if layout == "tps":
         positions[:, 1] = 29 - positions[:, 1]
-    table = encoder.table("a.tif", prediction, positions, (30, 40))
+    table = output_format.table("a.tif", prediction, positions, (30, 40))
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
     job.output.parent.mkdir()
-    encoder.write(job, table, np.zeros((4, 5, 3), np.uint8))
+    output_format.write(job, table, np.zeros((4, 5, 3), np.uint8))
     assert np.asarray(Image.open(job.file(".overlay.png"))).shape == (4, 5, 3)
-    again = as_prediction(read_written(job.file(encoder.extension), layout).with_names(task.names), job)
+    again = as_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
     assert again[:, 2:] == pytest.approx(prediction[:, [2, 2]], abs=1e-4)
     present = again[:, 2] >= 0.5
     assert present.tolist() == [True, False, True]
     np.testing.assert_allclose(again[present, :2], prediction[present, :2], atol=1e-3)
     with pytest.raises(SettingsError, match=r"the points of this model are \.\w+ files; give a folder"):
-        encoder.for_file(tmp_path / "a.csv")
+        output_format.for_file(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(("layout", "space"), [("markups", "LPS"), ("fcsv", "RAS"), ("nnlandmark", "pixels")])
 def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout, space):
     task = landmarks(layout, space)
-    encoder = PointEncoder(task)
+    output_format = PointFormat(task)
     job = volume_job(tmp_path)
     prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
     header = read_volume_header(job.volume, "v")
     places = prediction[:, :3] * np.array(job.size) - 0.5
-    table = encoder.table("v.nii", prediction, from_voxels(places, space, header))
+    table = output_format.table("v.nii", prediction, from_voxels(places, space, header))
     job.output.parent.mkdir()
-    encoder.write(job, table, None)
-    again = as_prediction(read_written(job.file(encoder.extension), layout).with_names(task.names), job)
+    output_format.write(job, table, None)
+    again = as_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
     present = prediction[:, 3] >= 0.5
     assert ((again[:, 3] >= 0.5) == present).all()
     np.testing.assert_allclose(
@@ -294,7 +294,7 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
 def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     task = landmarks("markups", "LPS")
     job = volume_job(tmp_path)
-    writer = PredictionWriter(PointEncoder(task), task, (MASK, PROBABILITIES))
+    writer = PredictionWriter(PointFormat(task), task, (MASK, PROBABILITIES))
     maps = torch.zeros(3, *job.size)
     maps[:, 1, 1, 1] = 9
     assert not writer.is_finished(job)
@@ -304,28 +304,30 @@ def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
 
 
 def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(tmp_path):
-    encoder = PointEncoder(landmarks("long", "pixels"))
+    output_format = PointFormat(landmarks("long", "pixels"))
     jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "c")]
     for number, job in enumerate(jobs[:2]):
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = np.full((3, 4), 0.5 + number / 4)
-        encoder.write(job, encoder.table(job.image.name, prediction, np.full((3, 2), 7.0 + number), (30, 40)), None)
-    encoder.write_joined(tmp_path / "out", jobs)  # the third one failed
+        output_format.write(
+            job, output_format.table(job.image.name, prediction, np.full((3, 2), 7.0 + number), (30, 40)), None
+        )
+    output_format.write_joined(tmp_path / "out", jobs)  # the third one failed
     table = read_written(tmp_path / "out" / "points.csv", "long")
     assert (table.images, table.names) == (("a.tif", "sub/b.tif"), ("nose", "ear", "tail"))
     assert table.positions[:, 0].tolist() == [[7, 7], [8, 8]]
     (tmp_path / "out" / "points.csv").unlink()
-    encoder.write_joined(tmp_path / "out", jobs[:1])
-    encoder.write_joined(tmp_path / "out", jobs[2:])
+    output_format.write_joined(tmp_path / "out", jobs[:1])
+    output_format.write_joined(tmp_path / "out", jobs[2:])
     assert not (tmp_path / "out" / "points.csv").exists()
     pages = [replace(jobs[0], page=page, output=jobs[0].output.with_name(f"a_{page}")) for page in (0, 1)]
     for job in pages:
-        encoder.write(job, encoder.table(job.image.name, prediction, np.full((3, 2), 7.0), (30, 40)), None)
-    encoder.write_joined(tmp_path / "out", pages)
+        output_format.write(job, output_format.table(job.image.name, prediction, np.full((3, 2), 7.0), (30, 40)), None)
+    output_format.write_joined(tmp_path / "out", pages)
     assert read_written(tmp_path / "out" / "points.csv", "long").images == ("a.tif", "a.tif page 2")
     (tmp_path / "out" / "points.csv").unlink()
     assert FORMATS["labelme"].holds_several is False
-    PointEncoder(landmarks("labelme", "pixels")).write_joined(tmp_path / "out", jobs)
+    PointFormat(landmarks("labelme", "pixels")).write_joined(tmp_path / "out", jobs)
     assert not (tmp_path / "out" / "points.json").exists()
 
 

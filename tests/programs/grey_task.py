@@ -20,8 +20,8 @@ from data_utils.targets.reader import MaskReader
 from data_utils.visualize import colorize, to_rgb
 from inference.decoding import DECODERS
 from inference.decoding.decoder import Decoder
-from inference.outputs import WRITERS
-from inference.outputs.encoder import MaskEncoder
+from inference.outputs import FORMATS
+from inference.outputs.prediction_format import MaskFormat
 from runtime.errors import DataError
 from tasks import TASKS
 from tasks.confusion import score_text
@@ -172,17 +172,17 @@ class GreyDecoder(Decoder):
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)
 
 
-class GreyEncoder(MaskEncoder):
+class GreyFormat(MaskFormat):
     """Masks hold the values themselves."""
 
     def __init__(self) -> None:
         self.reader, self.names, self.colors = GreyReader(), tuple(map(str, range(WHITE + 1))), RAMP
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "GreyEncoder":
+    def of_model(cls, config: UNetConfig) -> "GreyFormat":
         return cls()
 
-    def encode(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
     def check_volume(self, name: str) -> None:
@@ -228,7 +228,7 @@ def register() -> None:
     TASKS[Grey.name] = Grey
     TARGETS[Grey.name] = GreyReader
     DECODERS[Grey.name] = GreyDecoder
-    WRITERS[Grey.name] = GreyEncoder
+    FORMATS[Grey.name] = GreyFormat
     SECTIONS[Grey.name] = GreySection
 
 

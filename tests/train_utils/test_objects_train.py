@@ -23,7 +23,7 @@ from inference.decoding.finder import DetectedObject
 from inference.export.onnx import export
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob
-from inference.outputs.objects import ObjectEncoder
+from inference.outputs.objects import ObjectFormat
 from inference.scoring.truth import ImageScorer
 from tasks.matching import packed
 from tasks.objects import Objects
@@ -361,10 +361,10 @@ def write_objects(folder: Path, count: int) -> Path:
     """The mask of an image with so many objects, written as prediction does."""
     job = ImageJob(image=folder / "in.png", size=(2, 2), output=folder / "out")
     decoder = type("Decoder", (), {"objects": [DetectedObject(1, 1, 1, (0.0, 0.0), (0, 0, 1, 1), 1.0)] * count})
-    encoder = ObjectEncoder(("background", "object"))
-    with encoder.open_mask(job, (2, 2), decoder) as mask:
-        mask.write(encoder.encode(packed(np.array([[0, count], [1, 2]]), np.ones((2, 2), int))))
-    return encoder.mask_file(job)
+    output_format = ObjectFormat(("background", "object"))
+    with output_format.open_mask(job, (2, 2), decoder) as mask:
+        mask.write(output_format.mask_values(packed(np.array([[0, count], [1, 2]]), np.ones((2, 2), int))))
+    return output_format.mask_file(job)
 
 
 def test_more_objects_than_a_png_numbers_make_a_tiff(tmp_path):
@@ -384,20 +384,20 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
     logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
     job = ImageJob(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=(tmp_path / "true.tif", 0))
     tifffile.imwrite(tmp_path / "true.tif", ids)
-    writer = ImageWriter(ObjectEncoder(("background", "object")), Objects(), (".png", ".objects.csv"))
+    writer = ImageWriter(ObjectFormat(("background", "object")), Objects(), (".png", ".objects.csv"))
     writer.write(job, ids.shape, logits.split(64, dim=1), None, None)
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
     assert len(rows_of(tmp_path / "out.objects.csv")) == 70_000
-    scores = ImageScorer(writer.encoder, Objects()).score(job).scores
+    scores = ImageScorer(writer.output_format, Objects()).score(job).scores
     assert scores.values["found"] == scores.values["predicted"] == 70_000 and scores.comparison == 1
 
 
 def test_the_page_counts_objects():
-    encoder = ObjectEncoder(("background", "cell"))
+    output_format = ObjectFormat(("background", "cell"))
     labels = packed(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
-    assert [entry.text for entry in encoder.legend_entries(labels)] == ["2 objects"]
-    assert [entry.text for entry in encoder.legend_entries(labels[:1])] == ["1 object"]
-    assert encoder.legend() is None and encoder.shades(labels)[0, 0] == 0
+    assert [entry.text for entry in output_format.legend_entries(labels)] == ["2 objects"]
+    assert [entry.text for entry in output_format.legend_entries(labels[:1])] == ["1 object"]
+    assert output_format.legend() is None and output_format.shades(labels)[0, 0] == 0
 
 
 def test_found_missed_and_invented_objects_have_colors_of_their_own():

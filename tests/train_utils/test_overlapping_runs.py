@@ -19,7 +19,7 @@ from PIL import Image
 from volumes import case, write_nifti
 
 from inference import Predictor
-from inference.outputs.overlapping import OverlapEncoder, folder_names
+from inference.outputs.overlapping import OverlapFormat, folder_names
 from inference.page import PagePredictor
 from runtime.errors import CheckpointError
 
@@ -99,7 +99,7 @@ def test_a_mask_for_each_class_is_written_and_scored(run, predicted):
         assert ((probabilities > 0.5) == found[number]).all()
     assert (predicted / "legend.overlay.png").exists()
     shown = read(predicted / "00.overlay.png")
-    colors = {tuple(color) for color in OverlapEncoder(NAMES).colors[1:].tolist()}
+    colors = {tuple(color) for color in OverlapFormat(NAMES).colors[1:].tolist()}
     assert colors <= {tuple(pixel) for pixel in shown.reshape(-1, 3).tolist()}
 
 

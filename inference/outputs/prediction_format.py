@@ -43,7 +43,7 @@ class LegendEntry(NamedTuple):
 Properties = dict[str, int | str]  # what is said of a polygon
 
 
-class Encoder(ABC):
+class PredictionFormat(ABC):
     """How predictions are written and shown.
 
     Attributes:
@@ -70,12 +70,12 @@ class Encoder(ABC):
 
     @classmethod
     @abstractmethod
-    def of_model(cls, config: UNetConfig) -> Encoder:
-        """The encoder that the config.json of a model calls for."""
+    def of_model(cls, config: UNetConfig) -> PredictionFormat:
+        """The format that the config.json of a model calls for."""
 
     @abstractmethod
-    def for_file(self, file: Path) -> Encoder:
-        """The encoder of the only image, in this file. SettingsError where it cannot be in such a file."""
+    def for_file(self, file: Path) -> PredictionFormat:
+        """The format of the only image, in this file. SettingsError where it cannot be in such a file."""
 
     @abstractmethod
     def mask_file(self, job: Job) -> Path:
@@ -94,7 +94,7 @@ class Encoder(ABC):
         return
 
 
-class MaskEncoder(Encoder):
+class MaskFormat(PredictionFormat):
     """The mask of a prediction, and its picture.
 
     Attributes:
@@ -108,11 +108,11 @@ class MaskEncoder(Encoder):
     reader: MaskReader
 
     @abstractmethod
-    def encode(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, rows: np.ndarray) -> np.ndarray:
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
 
-    def for_file(self, file: Path) -> MaskEncoder:
-        """The encoder of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
+    def for_file(self, file: Path) -> MaskFormat:
+        """The format of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
         if file.suffix == RASTER:
             return self
         if file.suffix.lower() != MASK:
@@ -151,8 +151,8 @@ class MaskEncoder(Encoder):
             entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
         return entries
 
-    def of_prediction(self, decoder: Decoder) -> MaskEncoder:
-        """The encoder for the prediction that was read by `decoder`, which has read all that it can."""
+    def of_prediction(self, decoder: Decoder) -> MaskFormat:
+        """The format for the prediction that was read by `decoder`, which has read all that it can."""
         return self
 
     def mask_file(self, job: Job) -> Path:
@@ -185,7 +185,7 @@ class MaskEncoder(Encoder):
     def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
         """Write the mask of a volume, from its prediction (D, H, W)."""
         with replaced_file(job.file(MASK)) as file:
-            write_volume(file, self.encode(prediction), job.volume)
+            write_volume(file, self.mask_values(prediction), job.volume)
 
     def write_tables(  # most masks stand alone
         self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None

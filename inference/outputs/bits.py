@@ -1,0 +1,38 @@
+"""What masks of overlapping classes and label maps of regions share: a prediction whose bits are its classes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data_utils.visualize import outlined_classes, palette
+from inference.outputs.prediction_format import LegendEntry, MaskFormat
+
+NOTHING = "nothing"  # what the first color of pictures stands for
+
+
+class BitFormat(MaskFormat):
+    """A prediction that holds a bit for each class; a pixel may have several."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+        self.names = (NOTHING, *self.classes)
+        self.colors = palette(len(self.names))
+
+    def check_volume(self, name: str) -> None:
+        """The values of these masks are whole numbers, which the mask of a volume holds."""
+
+    def shades(self, rows: np.ndarray) -> np.ndarray:
+        """The last of a pixel's classes: later ones lie over earlier ones."""
+        shades = np.zeros(rows.shape, np.uint8)
+        for bit in range(len(self.classes)):
+            shades[rows >> bit & 1 == 1] = bit + 1
+        return shades
+
+    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return outlined_classes(image, rows, self.colors[1:])
+
+    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
+        entries = []
+        for bit, (color, name) in enumerate(zip(self.colors[1:].tolist(), self.classes, strict=True)):
+            entries.append(LegendEntry(tuple(color), f"{name} {(rows >> bit & 1).mean():.1%}"))
+        return entries

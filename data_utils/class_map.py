@@ -419,6 +419,11 @@ def resolve_classes(
         if absent:
             raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
         class_map = _map_unnamed(pixels, ignored)
+    if len(pixels) == 1 and not classes:
+        raise DataError(
+            f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
+            " are the masks empty, or of a wrong folder?"
+        )
     if not 2 <= len(class_map) <= MAX_VALUES:
         raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
     return class_map

@@ -24,7 +24,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.tiling.resizing import bands_at_sizes
+from inference.tiling.resizing import strips_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -46,7 +46,7 @@ from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
-from train_utils.evaluation import Evaluation, read_bands
+from train_utils.evaluation import Evaluation, read_strips
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
@@ -59,7 +59,7 @@ from train_utils.preflight import check_evaluation, largest_evaluation, prefligh
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
-from train_utils.results import finish_run, publish_evaluation, write_results
+from train_utils.results import Publisher, finish_run, write_results
 from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
@@ -111,6 +111,7 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     criterion: StepLoss,
     micro_batches: list[MicroBatch],
+    *,
     max_grad_norm: float,
     guard: StepGuard,
     memory: StepMemory,
@@ -163,10 +164,10 @@ def evaluate(
     with gathered_weights(accelerator, model):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
-            images = bands_at_sizes(model, batch["images"], sizes, config)
-            for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+            images = strips_at_sizes(model, batch["images"], sizes, config)
+            for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
-                prediction, partial = read_bands(task, decoder, bands, target, reliability)
+                prediction, partial = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
                 sums = sums + task.finish(partial).to(counts.dtype)
@@ -186,14 +187,14 @@ def prepare(
     accelerator: Accelerator,
     args: TrainSettings,
     model: torch.nn.Module,
-    split: BatchSplit,
+    batch_split: BatchSplit,
     slabs: Slabs,
     loaders: tuple[DataLoader, DataLoader],
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader, DataLoader]:
     """Batch norm over all processes, slabs, sharding, compiled blocks and the optimizer, as the profile has them."""
-    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split).to(accelerator.device)
+    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, batch_split).to(accelerator.device)
     split_network(model, slabs)
-    prepare_sharding(accelerator, model, split, args.max_grad_norm)
+    prepare_sharding(accelerator, model, batch_split, args.max_grad_norm)
     kind = accelerator.distributed_type
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
     compile_blocks(accelerator, model)
@@ -219,14 +220,14 @@ def rehearse(
     accelerator: Accelerator,
     args: TrainSettings,
     criterion: StepLoss,
-    split: BatchSplit,
+    batch_split: BatchSplit,
     slabs: Slabs,
     tuning: KernelTuning,
     memory: StepMemory,
     rehearsal: Rehearsal,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
-    prepared = prepare(accelerator, args, rehearsal.model, split, slabs, rehearsal.loaders)
+    prepared = prepare(accelerator, args, rehearsal.model, batch_split, slabs, rehearsal.loaders)
     model, optimizer, train_loader, val_loader = prepared
     network = accelerator.unwrap_model(model)
     records = rehearsal.info.train.records
@@ -251,7 +252,9 @@ def rehearse(
         rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
     rehearse_steps(step, rehearsal.timed_again(steps), tuning, guard)
     rehearsal.time_save(network, optimizer)
-    rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
+    if rehearsal.tries_bf16:
+        with torch.autocast("cpu", torch.bfloat16):
+            rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
     return rehearsal.count_steps()
 
 
@@ -291,7 +294,7 @@ def main() -> None:
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
         info.open_here()
-    split = split_from_args(args, profile, start.largest_micro_batch)
+    batch_split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
     network_settings = NetworkSettings.from_args(args)
@@ -316,11 +319,11 @@ def main() -> None:
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
-        split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
+        batch_split = preflight(accelerator, model, criterion, largest, batch_split, args.optimizer, keeps_average)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
     evaluated = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
     check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
-    memory = StepMemory(accelerator, start.output_dir, model, split)
+    memory = StepMemory(accelerator, start.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
     criterion = step_loss(task, model.head_strides, slabs)  # the trials above are without other processes
@@ -330,13 +333,17 @@ def main() -> None:
     minutes = start.minutes_to_fill(args)
     if minutes:
         timed_args = replace(args, max_minutes=minutes)
-        trial = Rehearsal(accelerator, timed_args, model, info, shapes, split, start.output_dir)
-        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, slabs, tuning, memory, trial)
+        trial = Rehearsal(accelerator, timed_args, model, info, shapes, batch_split, start.output_dir)
+        total_steps = start.steps_before + rehearse(
+            accelerator, args, criterion, batch_split, slabs, tuning, memory, trial
+        )
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-        loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)
-    model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, split, slabs, loaders)
+        loaders = build_loaders(
+            info, model.config, shapes, batch_split, schedule.remaining(state), args.num_workers, device
+        )
+    model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, batch_split, slabs, loaders)
     network = accelerator.unwrap_model(model)
     average = WeightAverage(network, args.ema_decay)
 
@@ -344,7 +351,14 @@ def main() -> None:
     settings = on_main(
         accelerator,
         lambda: resolve_settings(
-            args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+            args,
+            start.output_dir,
+            profile,
+            info,
+            network.config,
+            batch_split,
+            schedule.total_steps,
+            train_loader.num_workers,
         ),
     )
     checkpoints = Checkpoints(
@@ -357,6 +371,7 @@ def main() -> None:
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, model, flops, task, schedule, state, run_log)
+    publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, info, section)
     pace = Pace(minutes, schedule.remaining(state))
     model.train()
     if state.step > 0:
@@ -374,10 +389,10 @@ def main() -> None:
                 optimizer,
                 criterion,
                 micro_batches,
-                args.max_grad_norm,
-                guard,
-                memory,
-                monitor.communicating(),
+                max_grad_norm=args.max_grad_norm,
+                guard=guard,
+                memory=memory,
+                communicating=monitor.communicating(),
             )
             state.step += 1
             average.update(state.step, is_made)
@@ -393,9 +408,7 @@ def main() -> None:
             with monitor.paused(), average.applied(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 improved = state.update(evaluation)
-                publish_evaluation(
-                    accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
-                )
+                publisher.publish(evaluation, improved)
             model.train()
         monitor.show()
         pace.look(state.step)

@@ -90,7 +90,7 @@ def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], ob
     if cached:
         dataset.cache()
     order = np.random.default_rng(0).permutation(len(records)).tolist()
-    shape = preprocess.target_size(*Image.open(records[0]["image"]).size[::-1])
+    shape = preprocess.input_size(*Image.open(records[0]["image"]).size[::-1])
     return lambda i: dataset[Slot(order[i % len(order)], epoch=0, shape=shape)]
 
 

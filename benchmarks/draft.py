@@ -36,7 +36,7 @@ def drafted(file: Path, scale: float) -> None:
 def averaged(file: Path, scale: float) -> None:
     """Blocks of whole pixels become one before the rest is resized."""
     with Image.open(file) as picture:
-        size = Preprocess(scale=scale).target_size(picture.height, picture.width)
+        size = Preprocess(scale=scale).input_size(picture.height, picture.width)
         resize_image(np.asarray(picture.convert("RGB").reduce(int(1 / scale))), size)
 
 

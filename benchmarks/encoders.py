@@ -158,7 +158,14 @@ def leave_out_stem() -> None:
         network.stem, network.downs = NoSkip(1), nn.ModuleList(NoSkip(2) for _ in network.downs)
         for up in range(config.depth - above, config.depth):
             channels = network.ups[up].up.in_channels, 0, network.ups[up].conv.conv2.out_channels
-            network.ups[up] = Up(*channels, config.norm, config.upsample, config.block, (3, 3), (2, 2))
+            network.ups[up] = Up(
+                *channels,
+                norm=config.norm,
+                upsample=config.upsample,
+                block=config.block,
+                kernel=(3, 3),
+                stride=(2, 2),
+            )
         return network.to(memory_format=torch.channels_last)
 
     StartingPoint.build = without

@@ -31,15 +31,15 @@ from unet import UNet, UNetConfig
 STEPS = 3
 
 
-def fetch(split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[Tensor, ClassTarget]]:
+def fetch(batch_split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[Tensor, ClassTarget]]:
     """The augmented micro-batches of a step: images (B, C, H, W) and targets (B, H, W)."""
-    size, (channels, height, width) = split.micro_batch_size, shape
+    size, (channels, height, width) = batch_split.micro_batch_size, shape
     raw = [
         (
             torch.randint(256, (size, *shape), dtype=torch.uint8).to(device),
             ClassTarget(torch.zeros((size, height, width), dtype=torch.uint8).to(device)),
         )
-        for _ in range(split.accumulation)
+        for _ in range(batch_split.accumulation)
     ]
     fill, std = torch.full((2, channels), 100.0, device=device)
     how = {"strength": "basic", "seed": 0, "size": (height, width), "channels": channels}
@@ -48,16 +48,16 @@ def fetch(split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[
     return [augment(*batch, draws, numbers, fill=fill, std=std) for batch in raw]
 
 
-def train(network: UNet, split: BatchSplit, shape: tuple[int, ...], steps: int, device: str) -> float:
+def train(network: UNet, batch_split: BatchSplit, shape: tuple[int, ...], steps: int, device: str) -> float:
     """Train for some steps after a first one; returns the seconds of each."""
     optimizer = torch.optim.AdamW(network.parameters())
     criterion = StepLoss(Classes(("background", "foreground"), "ce+dice").to(torch.device(device)))
-    fetched = fetch(split, shape, device)
+    fetched = fetch(batch_split, shape, device)
     for step in range(steps + 1):
         if step == 1:  # the first is warm-up
             begin = time.perf_counter()
         micro_batches, counts = fetched, sum(criterion.counts(targets) for _, targets in fetched)
-        fetched = fetch(split, shape, device)
+        fetched = fetch(batch_split, shape, device)
         while micro_batches:
             images, targets = micro_batches.pop(0)
             criterion(network(images.contiguous(memory_format=torch.channels_last)), targets, counts).backward()
@@ -68,7 +68,7 @@ def train(network: UNet, split: BatchSplit, shape: tuple[int, ...], steps: int, 
     return (time.perf_counter() - begin) / steps
 
 
-def one_case(base_channels: int, split: BatchSplit, image_size: int, checkpointing: bool) -> str:
+def one_case(base_channels: int, batch_split: BatchSplit, image_size: int, checkpointing: bool) -> str:
     """A row of the table: the estimate of the preflight and the measured peak in MB, seconds of a step."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     keep_freed_memory(torch.device(device))  # as training does
@@ -77,15 +77,17 @@ def one_case(base_channels: int, split: BatchSplit, image_size: int, checkpointi
     network = UNet(UNetConfig(base_channels=base_channels)).to(device, memory_format=torch.channels_last).train()
     network.activation_checkpointing = checkpointing
     shape = (3, image_size, image_size)
-    estimate = step_bytes(network, (split.micro_batch_size, *shape), Copies(trained=3)) + input_bytes(shape, split)
+    estimate = step_bytes(network, (batch_split.micro_batch_size, *shape), Copies(trained=3)) + input_bytes(
+        shape, batch_split
+    )
     weights = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - weights
-    seconds = train(network, split, shape, STEPS, device)
+    seconds = train(network, batch_split, shape, STEPS, device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     if device == "cuda":
         peak = torch.cuda.max_memory_allocated()
     name = "on" if checkpointing else "off"
-    return f"| {name} | {split.accumulation} | {estimate / 1e6:.0f} MB | {peak / 1e6:.0f} MB | {seconds:.2f} s |"
+    return f"| {name} | {batch_split.accumulation} | {estimate / 1e6:.0f} MB | {peak / 1e6:.0f} MB | {seconds:.2f} s |"
 
 
 def main() -> None:
@@ -98,8 +100,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.case:
         batch = args.micro_batch_size * args.accumulation
-        split = BatchSplit(batch, 1, args.micro_batch_size, args.accumulation)
-        print(one_case(args.base_channels, split, args.image_size, args.case == "on"))
+        batch_split = BatchSplit(batch, 1, args.micro_batch_size, args.accumulation)
+        print(one_case(args.base_channels, batch_split, args.image_size, args.case == "on"))
         return
     print(
         "| --activation-checkpointing | accumulation | estimate | peak memory | step |\n|---|---|---|---|---|",

@@ -46,8 +46,8 @@ from inference.decoding import finder
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, ObjectFinder
 from inference.decoding.objects import ObjectDecoder
 from tasks.classes import ClassTarget
-from tasks.matching import ObjectScores, numbers_of, packed
-from tasks.objects import DrawnObjects, Objects, ObjectTarget, normalized_depth
+from tasks.matching import ObjectScores, numbers_of, pack_labels
+from tasks.objects import Objects, ObjectTarget, RenderedObjects, normalized_depth
 from train_utils.monitoring import rehearsal
 from unet.config import IGNORE_INDEX
 
@@ -55,7 +55,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SIDE = 8192
 DISCS = 20_000
 TOUCHING = 3  # every third disc touches another one
-BAND = 64
+STRIP = 64
 STEP = 15  # every so many images are scored
 PEAKS = (13, 26, 51)  # of 255: a seed is so much deeper than what lies between it and deeper ones
 LEARNED_PEAKS = (26, 51, 102)
@@ -131,8 +131,8 @@ def measure_discs() -> None:
     before = peak = process.memory_info().rss
     start = time.process_time()
     objects = ObjectFinder(Objects(smallest=50))
-    for top in range(0, SIDE, BAND):
-        objects.add(answers[top : top + BAND])
+    for top in range(0, SIDE, STRIP):
+        objects.add(answers[top : top + STRIP])
         peak = max(peak, process.memory_info().rss)
     labels = np.concatenate(list(objects.finish()))
     seconds = time.process_time() - start
@@ -206,7 +206,7 @@ def border_weights(ids: np.ndarray) -> np.ndarray:
     return BORDER_WEIGHT * np.exp(-((nearest + second) ** 2) / (2 * BORDER_WIDTH**2))
 
 
-def draw_apart(task: Objects, targets: ObjectTarget) -> DrawnObjects:
+def draw_apart(task: Objects, targets: ObjectTarget) -> RenderedObjects:
     """Objects that touch are drawn apart, by a pixel of each; instead of a map there are the border weights."""
     ids = targets.ids.numpy().astype(np.int32)
     touches = np.zeros(ids.shape, bool)
@@ -218,10 +218,10 @@ def draw_apart(task: Objects, targets: ObjectTarget) -> DrawnObjects:
         np.moveaxis(touches, axis, 0)[1:] |= np.moveaxis(differ, axis, 0)
     weights = np.stack([border_weights(np.where(gaps, 0, image)) for image, gaps in zip(ids, touches, strict=True)])
     mask = targets.mask.masked_fill(torch.from_numpy(touches), 0)
-    return DrawnObjects(mask, torch.from_numpy(weights).float())
+    return RenderedObjects(mask, torch.from_numpy(weights).float())
 
 
-def weighted_partial(task: Objects, logits: Tensor, targets: DrawnObjects) -> tuple[Tensor, ...]:
+def weighted_partial(task: Objects, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:
     """The terms of the classes, and the cross-entropy times the border weights."""
     of_classes = task.classes.partial(logits[:, :-1].float(), ClassTarget(targets.mask))
     known = targets.mask != IGNORE_INDEX
@@ -230,11 +230,11 @@ def weighted_partial(task: Objects, logits: Tensor, targets: DrawnObjects) -> tu
     return (*of_classes, (errors * targets.depth * known).sum())
 
 
-def drawn_as(draw: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Objects, ObjectTarget], DrawnObjects]:
-    """What `Objects.draw` is for another map."""
+def drawn_as(draw: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Objects, ObjectTarget], RenderedObjects]:
+    """What `Objects.render` is for another map."""
 
-    def drawn(task: Objects, targets: ObjectTarget) -> DrawnObjects:
-        return DrawnObjects(targets.mask, draw(targets.ids, targets.mask != IGNORE_INDEX))
+    def drawn(task: Objects, targets: ObjectTarget) -> RenderedObjects:
+        return RenderedObjects(targets.mask, draw(targets.ids, targets.mask != IGNORE_INDEX))
 
     return drawn
 
@@ -251,7 +251,7 @@ def images_of(folder: Path) -> Iterator[np.ndarray]:
     """The numbers of the objects of some images."""
     for sample in sorted(folder.iterdir())[::STEP]:
         image = next((sample / "images").iterdir())
-        yield OneObjectMasks(str(sample / "masks"), str(image)).draw()
+        yield OneObjectMasks(str(sample / "masks"), str(image)).render()
 
 
 def measure_maps(folder: Path) -> None:
@@ -260,7 +260,7 @@ def measure_maps(folder: Path) -> None:
         rows |= {f"{name}, peaks of {peak / LEVELS:.2f}": Objects().new_scores(1) for peak in PEAKS}
     for ids in images_of(folder):
         components = label(ids > 0)[0]
-        add(rows["connected components"], packed(components, components > 0), ids)
+        add(rows["connected components"], pack_labels(components, components > 0), ids)
         for name, draw in MAPS.items():
             numbers = torch.from_numpy(ids.astype(np.int64))[None]
             answers = answers_of(ids > 0, draw(numbers, torch.ones_like(numbers, dtype=torch.bool))[0].numpy())
@@ -289,7 +289,7 @@ class Decoding(NamedTuple):
         return f"blur {self.blur:g}, peaks of {self.peak / LEVELS:.2f}"
 
     def labels(self, answers: np.ndarray, task: Objects) -> np.ndarray:
-        """The objects of an image, as `packed` makes them."""
+        """The objects of an image, as `pack_labels` makes them."""
         separate = whole if self.peak is None else finder.separated
         with (
             mock.patch.object(finder, "BLUR", self.blur),
@@ -327,7 +327,7 @@ def train_candidate(name: str, data: Path, minutes: float, output: Path) -> None
     partial = weighted_partial if name == "weights" else Objects.partial
     separate = whole if name == "weights" else finder.separated
     with (
-        mock.patch.object(Objects, "draw", draw),
+        mock.patch.object(Objects, "render", draw),
         mock.patch.object(Objects, "partial", partial),
         mock.patch.object(finder, "separated", separate),
     ):
@@ -358,7 +358,7 @@ def score_decodings(
     scores = {decoding: (Objects().new_scores(1), Objects().new_scores(1)) for decoding in decodings}
     for sample in sorted(folder.iterdir()):
         image = next((sample / "images").iterdir())
-        ids = OneObjectMasks(str(sample / "masks"), str(image)).draw()
+        ids = OneObjectMasks(str(sample / "masks"), str(image)).render()
         inputs = predictor.inputs(image, image.name)
         (logits,) = predictor.in_batch([inputs.tensors], [inputs.size])
         answers = decoder.decode(logits).int().numpy()
@@ -397,10 +397,10 @@ def picture(ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """(H, W) uint8: bright discs, each of its own brightness, on a dark and noisy ground."""
     brightness = np.concatenate([[40], rng.uniform(110, 200, int(ids.max()))]).astype(np.float32)
     pixels = np.empty(ids.shape, np.uint8)
-    for top in range(0, len(ids), BAND):
-        rows = brightness[ids[top : top + BAND]]
+    for top in range(0, len(ids), STRIP):
+        rows = brightness[ids[top : top + STRIP]]
         rows += rng.normal(0, 6, rows.shape).astype(np.float32)
-        pixels[top : top + BAND] = rows.clip(0, 255)
+        pixels[top : top + STRIP] = rows.clip(0, 255)
     return pixels
 
 
@@ -447,7 +447,7 @@ def measure_trained_discs(folder: Path, minutes: float) -> None:
     seconds, processor, memory = run("predict.py", "--model", model, *flags)
     ids = tifffile.imread(folder / "large" / "masks" / "discs.tif")
     numbers = np.asarray(Image.open(predicted / "discs.png")).astype(np.int64)
-    values = score(packed(numbers, numbers > 0), ids).values
+    values = score(pack_labels(numbers, numbers > 0), ids).values
     share = values["found"] / values["objects"]
     print(f"{values['found']:,.0f} of {values['objects']:,.0f} found at an IoU of 0.5 ({share:.2%}),", end=" ")
     print(f"{values['predicted']:,.0f} predicted; AP@0.5 {values['ap50']:.4f}, AP@0.75 {values['ap75']:.4f}")

@@ -133,7 +133,7 @@ if __name__ == "__main__":
     print(f"{arguments.program}: {memory * 1024 / 1e9:.2f} GB at most, {before * 1024 / 1e9:.2f} before it began")
 
     from benchmarks.objects import score  # what it loads is no memory of the program
-    from tasks.matching import packed
+    from tasks.matching import pack_labels
 
-    values = score(packed(numbers, numbers > 0), ids).values
+    values = score(pack_labels(numbers, numbers > 0), ids).values
     print(f"{values['found']:,.0f} of {values['objects']:,.0f} found, {values['predicted']:,.0f} predicted")

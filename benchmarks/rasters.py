@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Crs, Place
-from data_utils.image_io.regions import open_regions
+from data_utils.image_io.windowed import open_windowed_file
 from inference.decoding import new_decoder
 from inference.outputs.classes import ClassFormat
 from inference.outputs.polygons import GeoJsonFile, PolygonSink
@@ -44,7 +44,7 @@ NOISE = 4  # brightest, where areas have 40 to 200
 REPEATS = 3  # the fastest one counts
 PATCHES = 50
 PATCH = 512
-BAND = 64  # rows of a prediction that come together
+STRIP = 64  # rows of a prediction that come together
 # EPSG:32633, pixels of 10 m; GDAL's nodata
 PLACE = [
     (33550, "d", 3, (10.0, 10.0, 0.0)),
@@ -153,8 +153,8 @@ def polygons(side: int, file: Path) -> dict:
     start = time.process_time()
     with file.open("wb") as stream, GeoJsonFile(stream, place) as polygon_file:
         sink = PolygonSink(polygon_file, output_format, new_decoder(Classes(output_format.names)), place, side)
-        for top in range(0, side, BAND):
-            sink.add(rows.take(range(top, min(top + BAND, side)), axis=0, mode="wrap"), None)
+        for top in range(0, side, STRIP):
+            sink.add(rows.take(range(top, min(top + STRIP, side)), axis=0, mode="wrap"), None)
         sink.finish()
     seconds = time.process_time() - start
     with file.open("rb") as stream:
@@ -179,8 +179,8 @@ def patches(folder: Path) -> Iterator[dict]:
             for _ in range(REPEATS):
                 start = time.process_time()
                 for top, left in corners:
-                    with open_regions(file) as regions:
-                        regions.read(top, top + PATCH, left, left + PATCH)
+                    with open_windowed_file(file) as picture:
+                        picture.read(top, top + PATCH, left, left + PATCH)
                 times.append(time.process_time() - start)
             nanoseconds[channels] = min(times) * 1e9 / (PATCHES * PATCH * PATCH * channels * 2)
         row = {"layout": layout, "ns_per_byte_of_3": nanoseconds[3], "ns_per_byte_of_13": nanoseconds[13]}

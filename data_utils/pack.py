@@ -1,7 +1,7 @@
 """A folder of images with masks or annotations as parquet shards, for the Hub, an object store, or fewer files.
 
 python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parquet, the files' bytes as they are;
-pages of a TIFF become files of their own, masks are drawn from annotations, whose names go to OUT/classes.json.
+pages of a TIFF become files of their own, masks are rendered from annotations, whose names go to OUT/classes.json.
 """
 
 import json
@@ -17,7 +17,7 @@ from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import show
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource, open_picture, readable
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, open_picture, readable
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records
@@ -67,7 +67,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
 
 def _path(source: ImageSource) -> str:
     """The file of a picture; "" where there is none."""
-    if isinstance(source, DrawnMask | EmbeddedImage | bytes):
+    if isinstance(source, RenderedMask | EmbeddedImage | bytes):
         return ""
     if isinstance(source, dict):
         return source["path"]
@@ -75,7 +75,7 @@ def _path(source: ImageSource) -> str:
 
 
 def _size(source: ImageSource, pages: Counter[str]) -> int:
-    """The number of bytes of a picture; a page has its share of the file, and a drawn mask counts as nothing."""
+    """The number of bytes of a picture; a page has its share of the file, and a rendered mask counts as nothing."""
     path = _path(source)
     if path:
         return os.path.getsize(path) // pages[path]
@@ -91,8 +91,8 @@ def _stored(source: ImageSource, name: str) -> dict:
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
     buffer = BytesIO()
-    if isinstance(source, DrawnMask):
-        Image.fromarray(source.draw()).save(buffer, "PNG")
+    if isinstance(source, RenderedMask):
+        Image.fromarray(source.render()).save(buffer, "PNG")
         return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
     path = Path(_path(source))
     if isinstance(source, dict):  # a page becomes a file

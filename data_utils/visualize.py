@@ -141,17 +141,17 @@ def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
     lines = [f"{names[0]} (no tint)", *names[1:]]
     width = max(map(ImageFont.load_default().getlength, lines))
     picture = Image.new("RGB", (2 * LINE + int(width), LINE * len(lines)), "white")
-    draw = ImageDraw.Draw(picture)
+    pen = ImageDraw.Draw(picture)
     for number, line in enumerate(lines):
         top = number * LINE
         if number:
-            draw.rectangle((4, top + 4, LINE - 5, top + LINE - 5), fill=tuple(colors[number].tolist()))
-        draw.text((LINE, top + 4), line, fill="black")
+            pen.rectangle((4, top + 4, LINE - 5, top + LINE - 5), fill=tuple(colors[number].tolist()))
+        pen.text((LINE, top + 4), line, fill="black")
     return picture
 
 
 def darkened(image: np.ndarray) -> np.ndarray:
-    """An image (H, W[, C]) in dark grey, uint8 (H, W, 3), to draw errors on."""
+    """An image (H, W[, C]) in dark grey, uint8 (H, W, 3), to mark errors on."""
     return np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
 
 

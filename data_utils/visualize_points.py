@@ -1,4 +1,4 @@
-"""Points drawn on pictures: truth, prediction, and the line between both."""
+"""Points on pictures: truth, prediction, and the line between both."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def enlarged(image: np.ndarray) -> tuple[np.ndarray, int]:
     return image.repeat(factor, axis=0).repeat(factor, axis=1), factor
 
 
-def draw_points(
+def render_points(
     image: np.ndarray,
     predicted: np.ndarray,
     is_found: np.ndarray,
@@ -59,7 +59,7 @@ def draw_points(
     return np.asarray(picture)
 
 
-def draw_volume_points(
+def render_volume_points(
     voxels: np.ndarray,
     spacing: Sequence[float],
     predicted: np.ndarray,
@@ -67,7 +67,7 @@ def draw_volume_points(
     truth: np.ndarray | None = None,
     is_true: np.ndarray | None = None,
 ) -> np.ndarray:
-    """A volume (D, H, W, C) with its points as `draw_points` has them: three planes through the middle of the points.
+    """A volume (D, H, W, C) with its points as `render_points` has them: three planes through the middle of the points.
 
     Every point is drawn on each plane, wherever it lies before or behind it. Superior and anterior are up.
     """
@@ -88,7 +88,7 @@ def draw_volume_points(
         factors = np.array([height / size[rows], width / size[columns]])
         spots = _on_plane(predicted[:, [rows, columns]], factors, height)
         true = None if truth is None else _on_plane(truth[:, [rows, columns]], factors, height)
-        pictures.append(draw_points(resized, spots, is_found, true, is_true))
+        pictures.append(render_points(resized, spots, is_found, true, is_true))
     tallest = max(len(picture) for picture in pictures)
     return np.hstack([np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures])
 

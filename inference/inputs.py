@@ -4,7 +4,8 @@ import glob
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from data_utils.image_io.formats import BandSource, VolumeFile, format_remedy
@@ -32,39 +33,60 @@ OF_ALL_INPUTS = (
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
+@dataclass(frozen=True)
+class InputRules:
+    """How a model reads its inputs.
+
+    Args:
+        channels: how many channels the model takes.
+        stacks: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks, where no
+            spacing.json beside them or above says another; None for a model of images.
+        bands: those of TIFFs that are read, empty for all; they may be files, in a folder for each image.
+        objects: the classes of a model of objects, else empty; where each image has a folder for it and its masks, the
+            images are inputs.
+        keeps_place: whether the outputs of TIFFs with a place have it too.
+    """
+
+    channels: int = 1
+    stacks: Spacing | None = None
+    bands: Sequence[str] = ()
+    objects: Sequence[str] = ()
+    keeps_place: bool = False
+
+
+@dataclass(frozen=True)
+class TruthFolder:
+    """Where true masks lie.
+
+    Args:
+        mask_suffix: what their stems have behind those of the inputs; None for a suffix that is detected.
+        class_folders: the folder of each class, where classes may overlap.
+    """
+
+    folder: Path
+    mask_suffix: str | None = None
+    class_folders: Sequence[str] = ()
+
+
 def find_jobs(
     patterns: Iterable[str],
     output: Path,
     extensions: Iterable[str],
-    truth: Path | None = None,
-    mask_suffix: str | None = None,
-    channels: int = 1,
-    stacks: Spacing | None = None,
-    class_folders: Sequence[str] = (),
-    objects: Sequence[str] = (),
-    bands: Sequence[str] = (),
-    *,
-    writes_rasters: bool = False,
+    rules: InputRules = InputRules(),
+    truth: TruthFolder | None = None,
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
-    `channels` is the number of channels that the model takes. A model of volumes takes .npy and TIFF files as stacks;
-    their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. The true masks
-    of classes that may overlap lie in the `class_folders` of `truth`. For a model of objects, of the classes `objects`,
-    they may be annotations; where each image has a folder for it and its masks, the images are inputs. Of TIFFs only
-    the `bands` are read, where some are named; they may be files, in a folder for each image. With `writes_rasters` the
-    outputs of TIFFs with a place have it too. DataError for inputs that are not there, have no true mask, or would
-    write one file twice, or over an input or the legend.
+    DataError for inputs that are not there, have no true mask, or would write one file twice, or over an input or the
+    legend.
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
-        of_set = _images_of_set(Path(pattern)) if objects else []
-        files += of_set or _matches(pattern, output)
-    inputs = _inputs(list(dict.fromkeys(files)), channels, bands)
+        images_of_set = _images_of_set(Path(pattern)) if rules.objects else []
+        files += images_of_set or _matches(pattern, output)
+    inputs = _inputs(list(dict.fromkeys(files)), rules)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
-        pages_of_inputs = list(
-            pool.map(lambda paths: _pages(paths, stacks, bands, rasters=writes_rasters), inputs.values())
-        )
+        pages_of_inputs = list(pool.map(partial(_pages, rules=rules), inputs.values()))
     stems = [stem for _, stem in inputs]
     stems_of_pages = [_page_stems(stem, len(pages)) for stem, pages in zip(stems, pages_of_inputs, strict=True)]
     truths = None
@@ -72,7 +94,7 @@ def find_jobs(
         all_stems = list(stems)
         for page_stems in stems_of_pages:
             all_stems += page_stems
-        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders, objects)
+        truths = open_true_masks(truth.folder, truth.mask_suffix, all_stems, truth.class_folders, rules.objects)
     jobs: list[Job] = []
     for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
@@ -80,9 +102,9 @@ def find_jobs(
             if truths:
                 true_mask = _placed(truths.find(stem, page_stem, number, len(pages)), page)
             jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
-    if truths and truths.missing:
+    if truth and truths and truths.missing:
         raise DataError(
-            f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
+            f"--truth {truth.folder}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
             " if the masks have a suffix, give --mask-suffix"
         )
     _check_outputs(jobs, output, tuple(extensions), {file.resolve() for _, file in files})
@@ -138,9 +160,7 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
             raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
 
 
-def _inputs(
-    files: Sequence[tuple[Path, Path]], channels: int, bands: Sequence[str]
-) -> dict[tuple[Path, Path], list[Path]]:
+def _inputs(files: Sequence[tuple[Path, Path]], rules: InputRules) -> dict[tuple[Path, Path], list[Path]]:
     """(key, stem) of each input -> its files: one, or those of a volume's channels or of an image's bands.
 
     Each of the bands is a file where a folder holds a TIFF that is named by it.
@@ -149,9 +169,9 @@ def _inputs(
     no part of the names where all volumes have it.
     """
     channel_matches = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
-    are_cases = channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
+    are_cases = rules.channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
     inputs: dict[tuple[Path, Path], list[Path]] = {}
-    scenes = _scenes(files, bands)
+    scenes = _scenes(files, rules.bands)
     for stem, file in files:
         if file.parent in scenes:
             name = stem.parent if stem.parent.name else Path(file.parent.name)
@@ -174,21 +194,23 @@ def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Pa
     scenes = {}
     for folder, members in folders.items():
         try:
-            chosen = bands_in([str(file) for file in members], bands, str(folder))
+            chosen_files = bands_in([str(file) for file in members], bands, str(folder))
         except DataError:
             continue
-        if len(set(chosen)) == len(bands):
-            scenes[folder] = list(map(Path, chosen))
+        if len(set(chosen_files)) == len(bands):
+            scenes[folder] = list(map(Path, chosen_files))
     return scenes
 
 
-def _pages(files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], *, rasters: bool) -> Sequence[Job]:
+def _pages(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
     """A job for each page of an input's file; outputs and truth come later."""
     first = files[0]
-    volume = _volume_file(files, stacks)
+    volume = _volume_file(files, rules.stacks)
     if volume is not None:
         return [_volume_job(first, volume)]
-    source = BandSource(tuple(map(str, files)), tuple(bands)) if bands else None
+    source = None
+    if rules.bands:
+        source = BandSource(tuple(map(str, files)), tuple(rules.bands))
     try:
         if source is not None and len(files) > 1:
             pages = [(0, read_header(source, str(first))[0])]
@@ -203,7 +225,7 @@ def _pages(files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], 
     for page, size in pages:
         page_source = source and source._replace(page=page)
         job = ImageJob(image=first, size=size, output=first, page=page, bands=page_source)
-        grid = grid_of(str(first), page) if rasters else None
+        grid = grid_of(str(first), page) if rules.keeps_place else None
         if grid is not None and grid.size == size:
             job = RasterJob(**vars(job), place=grid.place)
         jobs.append(job)

@@ -4,7 +4,7 @@ import math
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import ArrayRegions, Regions, open_regions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed_file
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of, share_of
-from inference.inputs import find_jobs, named_job
+from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.disk import check_disk
 from inference.outputs.images import ReadMissing, missing_rows
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
@@ -64,23 +64,18 @@ class Work:
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     config = predictor.config
-    stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
-    jobs = find_jobs(
-        args.input,
-        output,
-        writer.extensions,
-        None if output_format.truths_in_table else args.truth,
-        args.mask_suffix,
-        config.in_channels,
-        stacks,
-        output_format.class_folders,
-        output_format.names[1:] if output_format.has_objects else (),
-        config.preprocess.bands,
-        writes_rasters=writes_rasters,
-    )
+    rules = InputRules(config.in_channels, bands=config.preprocess.bands, keeps_place=writes_rasters)
+    if config.dims == 3:
+        rules = replace(rules, stacks=config.preprocess.spacing)
+    if output_format.has_objects:
+        rules = replace(rules, objects=output_format.names[1:])
+    truth = None
+    if args.truth and not output_format.truths_in_table:
+        truth = TruthFolder(args.truth, args.mask_suffix, output_format.class_folders)
+    jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
     if args.truth and output_format.truths_in_table:
         jobs = with_truths(jobs, args.truth, tuple(output_format.names))
     if args.file is not None:
@@ -241,26 +236,26 @@ class ImageSteps:
 
     def follow(self, job: ImageJob) -> None:
         """Help another process with an image that it predicts in windows."""
-        with open_regions(job.source, job.page) as regions:
-            for _ in self.predictor.bands(regions, job.name):
+        with open_windowed_file(job.source, job.page) as picture:
+            for _ in self.predictor.strips(picture, job.name):
                 pass
 
     def _in_windows(self, job: ImageJob) -> Score | None:
-        with open_regions(job.source, job.page) as regions:
-            if not regions.in_windows:
+        with open_windowed_file(job.source, job.page) as picture:
+            if not picture.in_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
-            bands = tracked(self.predictor.bands(regions, job.name), self.predictor, job, regions.size)
-            return self._write(job, regions.size, bands, regions, missing_rows(regions))
+            strips = tracked(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
+            return self._write(job, picture.size, strips, picture, missing_rows(picture))
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
-        # few rows at a time take less memory; but on a GPU each band would wait for other work in the queue
+        # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         shown = None
         if inputs.pixels is not None:
-            shown = ArrayRegions(inputs.pixels)
+            shown = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
             return self._write(job, inputs.size, logits.split(rows, dim=1), shown, inputs.missing_rows())
 
@@ -268,16 +263,16 @@ class ImageSteps:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        bands: Iterable[Tensor],
-        shown: Regions | None,
+        strips: Iterable[Tensor],
+        shown: WindowedImage | None,
         missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
         if job.truth is None:
-            self.writer.write(job, size, bands, shown, None, missing)
+            self.writer.write(job, size, strips, shown, None, missing)
             return None
         with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, bands, shown, scorer, missing)
+            self.writer.write(job, size, strips, shown, scorer, missing)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()
@@ -298,15 +293,15 @@ class VolumeSteps:
         """Compute and write a volume, slab by slab; returns a function that scores it."""
         ((job, _),) = batch
         size = job.size or read_volume_header(job.volume, job.name).size  # raises what is wrong with the header
-        bands = tracked(self.predictor.bands(job.volume, job.name), self.predictor, job, size)
-        mask = self.writer.write(job, size, bands)
+        strips = tracked(self.predictor.strips(job.volume, job.name), self.predictor, job, size)
+        mask = self.writer.write(job, size, strips)
         if job.truth is None:
             return [lambda: None]
         return [partial(self._score, job, mask)]
 
     def follow(self, job: VolumeJob) -> None:
         """Help another process with a volume."""
-        for _ in self.predictor.bands(job.volume, job.name):
+        for _ in self.predictor.strips(job.volume, job.name):
             pass
 
     def _score(self, job: VolumeJob, mask: np.ndarray) -> Score:
@@ -316,9 +311,9 @@ class VolumeSteps:
             raise ScoreError(f"{error}; the prediction is written anyway") from error
 
 
-def tracked(bands: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
-    """The bands of a job with a progress bar, where there are several."""
+def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
+    """The strips of a job with a progress bar, where there are several."""
     count = math.ceil(size[0] / band_length(predictor.config.num_classes, size))
     if count <= 1:
-        return bands
-    return track(bands, count, job.image.name, unit="band")
+        return strips
+    return track(strips, count, job.image.name, unit="band")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.regions import Regions
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.views import averaged_views
 from inference.models import load_network
 from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
-from inference.tiling.resizing import full_precision, resize_bands, resize_logits
+from inference.tiling.resizing import full_precision, resize_logits, resize_strips
 from inference.tiling.sharing import SharedRows
 from runtime.device import upload
 from runtime.errors import ModelError
@@ -34,16 +35,25 @@ WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it 
 TILED_PASSES = 8  # forward passes that images in tiles share, so that few passes are less than full
 
 
-class Prediction(NamedTuple("Prediction", [("mask", np.ndarray), ("probabilities", np.ndarray)])):
-    """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
+class Prediction:
+    """What a model says of an image or volume; also a pair: `mask, probabilities = predictor(image)`.
 
     For volumes, D stands before H. A model of objects gives their numbers, int32; its probabilities end with the depth.
 
-    Attributes:
+    Args:
+        mask: (H, W) uint8 class indices, at the input's own size.
+        probabilities: (num_classes, H, W) float32, at the input's own size.
         objects: a `DetectedObject` for each object, of a model of objects.
     """
 
+    mask: np.ndarray
+    probabilities: np.ndarray
     objects: Sequence[Any] = ()
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        yield self.mask
+        yield self.probabilities
 
 
 class Landmark(NamedTuple):
@@ -101,8 +111,8 @@ class Predictor:
                 raise ModelError(
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
-        task, *others = [task_of_model(network.config) for network in networks]
-        self.task = task.of_ensemble(others)
+        tasks = [task_of_model(network.config) for network in networks]
+        self.task = tasks[0].of_ensemble(tasks[1:])
         self._decoder = self.new_decoder()
 
     @classmethod
@@ -131,19 +141,18 @@ class Predictor:
         A volume is given as a path or a `VolumeFile`; a model of images predicts it slice by slice.
         """
         decoder = self.new_decoder()
-        bands, _ = self._predict(image, name, page, decoder, probabilities=True)
-        probabilities = [band.probabilities for band in bands if band.probabilities is not None]
-        prediction = Prediction(decoder.mask(_joined_rows(bands)), np.concatenate(probabilities, axis=1))
-        prediction.objects = decoder.objects
-        return prediction
+        strips, _ = self._predict(image, name, page, decoder, probabilities=True)
+        probabilities = [strip.probabilities for strip in strips if strip.probabilities is not None]
+        mask = decoder.mask(_joined_rows(strips))
+        return Prediction(mask, np.concatenate(probabilities, axis=1), decoder.objects)
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
-        bands, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        rows = _joined_rows(bands)
+        strips, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
+        rows = _joined_rows(strips)
         landmarks = []
         for point, row in zip(self.task.names, rows, strict=True):
             place = row[:-2] * np.array(size) - 0.5
@@ -158,12 +167,12 @@ class Predictor:
     @torch.inference_mode()
     def prediction(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction as scores and pictures take it, (H, W) or (D, H, W)."""
-        bands, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        return _joined_rows(bands)
+        strips, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
+        return _joined_rows(strips)
 
     def _predict(
         self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
-    ) -> tuple[list[Band], tuple[int, ...]]:
+    ) -> tuple[list[Strip], tuple[int, ...]]:
         """The prediction of an image or volume, and its size."""
         volume = volume_of(image)
         size: tuple[int, ...]
@@ -173,7 +182,7 @@ class Predictor:
             logits = iter(self.in_batch([inputs.tensors], [inputs.size]))
         else:
             size = read_volume_header(volume, name).size
-            logits = self.bands(volume, name)
+            logits = self.strips(volume, name)
         return list(decoder.read(logits, probabilities=probabilities)), size
 
     def new_decoder(self) -> Decoder:
@@ -215,7 +224,7 @@ class Predictor:
         return has_all_axes and None not in self.tilings(size, spacing)
 
     def in_windows(self, size: Size) -> bool:
-        """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
+        """Whether an image of `size` (H, W) is better predicted by `strips` than `in_batch`."""
         return self._logits_bytes(size) > WINDOW_MEMORY
 
     def batch_of(self, size: Size) -> tuple[Hashable, int]:
@@ -284,7 +293,7 @@ class Predictor:
         return batch_logits(partial(self._logits, network), images, all_tilings, pixels_per_batch(self.device))
 
     @torch.inference_mode()
-    def bands(self, image: Regions | VolumeFile, name: str = "image") -> Iterator[Tensor]:
+    def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
         For volumes they are slices (num_classes, n, H, W), with n from `band_length`. Memory: width x tile height x
@@ -294,12 +303,12 @@ class Predictor:
         tilings = self.tilings(size, spacing)
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
-            bands = self._network_bands(network, network_input, tiling)
-            streams.append(resize_bands(bands, network_input.size, self._logits_size(size, inputs[0].size)))
+            strips = self._network_strips(network, network_input, tiling)
+            streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
             yield self._decoder.average(logits)
 
-    def _network_bands(
+    def _network_strips(
         self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
     ) -> Iterator[Tensor]:
         pixels = pixels_per_batch(self.device)
@@ -329,8 +338,8 @@ class Predictor:
         return full_precision(network(batch))
 
 
-def _joined_rows(bands: Sequence[Band]) -> np.ndarray:
-    return np.concatenate([band.rows for band in bands if band.rows is not None])
+def _joined_rows(strips: Sequence[Strip]) -> np.ndarray:
+    return np.concatenate([strip.rows for strip in strips if strip.rows is not None])
 
 
 def _classes(config: UNetConfig) -> tuple:

@@ -58,20 +58,23 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
     turn = 0
     while strata:
         if len(order) % RANDOM_SHARE == RANDOM_SHARE - 1:
-            left = sorted((candidate for group in strata.values() for candidate in group), key=_name)
-            chosen = left[int(rng.integers(len(left)))]
+            remaining: list[Candidate] = []
+            for group in strata.values():
+                remaining += group
+            remaining.sort(key=_name)
+            next_one = remaining[int(rng.integers(len(remaining)))]
             reason = "at random"
-            group = strata[chosen.stratum]
-            group.remove(chosen)
+            group = strata[next_one.stratum]
+            group.remove(next_one)
         else:
             names = sorted(strata)
             group = strata[names[turn % len(names)]]
             turn += 1
-            chosen = group.pop(0)
-            reason = f"the least sure of {chosen.stratum}"
-        order.append(Ranked(chosen, reason))
+            next_one = group.pop(0)
+            reason = f"the least sure of {next_one.stratum}"
+        order.append(Ranked(next_one, reason))
         if not group:
-            del strata[chosen.stratum]
+            del strata[next_one.stratum]
     return order
 
 

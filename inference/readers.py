@@ -10,8 +10,8 @@ from torch import Tensor
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import decode_image
-from data_utils.image_io.regions import ArrayRegions, Regions
 from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
+from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
 from data_utils.loading.volume_input import SliceInput, VolumeInput
 from data_utils.sources.bands import with_bands
@@ -62,7 +62,7 @@ def read_inputs(
     image: ImageSource, configs: Sequence[UNetConfig], name: str, page: int, *, keep_pixels: bool
 ) -> NetworkInputs:
     """The input of each network; the image is read once for all networks that need the same detail."""
-    decoded: dict[Hashable, ArrayRegions] = {}
+    decoded: dict[Hashable, WindowedArray] = {}
     tensors = []
     for config in configs:
         check_takes_images(config, name)
@@ -70,7 +70,7 @@ def read_inputs(
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands)
         if detail not in decoded:
             source = with_bands(image, preprocess.bands)
-            decoded[detail] = ArrayRegions(*decode_image(source, name, page, draft_for=preprocess))
+            decoded[detail] = WindowedArray(*decode_image(source, name, page, draft_for=preprocess))
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
@@ -82,19 +82,19 @@ def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
     """The (h, w) at which a network sees an image of `size` (H, W), or (d, h, w) for a volume of `size` (D, H, W)."""
     preprocess = config.preprocess
     if spacing is None:
-        return preprocess.target_size(*size)
+        return preprocess.input_size(*size)
     resampled = preprocess.resampled_size(size, spacing)
     if config.dims == 3:
         return resampled
     depth, height, width = resampled
-    return (depth, *preprocess.target_size(height, width))
+    return (depth, *preprocess.input_size(height, width))
 
 
 def open_input(
-    image: Regions | VolumeFile, configs: Sequence[UNetConfig], name: str
+    image: WindowedImage | VolumeFile, configs: Sequence[UNetConfig], name: str
 ) -> tuple[Size, Spacing, list[NetworkInput]]:
     """The size of an image, or the size and spacing of a volume, and the input of each network."""
-    if isinstance(image, Regions):
+    if isinstance(image, WindowedImage):
         return image.size, None, [_open_image(image, config, name) for config in configs]
     voxels, header = read_volume(image, name)
     inputs: list[NetworkInput] = []
@@ -113,6 +113,6 @@ def open_input(
     return header.size, header.spacing, inputs
 
 
-def _open_image(regions: Regions, config: UNetConfig, name: str) -> ImageInput:
+def _open_image(picture: WindowedImage, config: UNetConfig, name: str) -> ImageInput:
     check_takes_images(config, name)
-    return ImageInput(regions.draft_for(config.preprocess), config.preprocess, config.in_channels, name)
+    return ImageInput(picture.draft_for(config.preprocess), config.preprocess, config.in_channels, name)

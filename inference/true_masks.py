@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, DrawnMask, VolumeFile
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.annotations.find import find_annotations
@@ -119,7 +119,7 @@ class ObjectTruths:
             if place is not None:
                 records, index = place
                 source = records[index]["target"]
-                assert isinstance(source, DrawnMask)
+                assert isinstance(source, RenderedMask)
                 return AnnotatedObjects(source, indices_of_values(records.classes, self.objects))
         self.missing.append(str(page_stem))
         return None
@@ -137,15 +137,15 @@ class ClassTruths:
     ) -> None:
         self.missing: list[str] = []
         self.class_folders = class_folders
-        self.of_class: list[TrueMasks] = []
+        self.class_masks: list[TrueMasks] = []
         for class_folder in class_folders:
-            of_class = {}
+            class_files = {}
             for stem, file in files.items():
                 if stem.parts[0] == class_folder and len(stem.parts) > 1:
-                    of_class[stem.relative_to(class_folder)] = file
-            self.of_class.append(TrueMasks(of_class, suffix, stems))
+                    class_files[stem.relative_to(class_folder)] = file
+            self.class_masks.append(TrueMasks(class_files, suffix, stems))
         self.joined: TrueMasks | None = None
-        if not any(masks.files for masks in self.of_class):
+        if not any(masks.files for masks in self.class_masks):
             self.joined = TrueMasks(files, suffix, stems)
             self.missing = self.joined.missing
 
@@ -158,14 +158,16 @@ class ClassTruths:
                 return None
             path, _ = mask
             return _of_one_file(path, bits)
-        masks = [of_class.find(stem, page_stem, number, pages) for of_class in self.of_class]
+        masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
         if not any(masks):
             self.missing.append(str(page_stem))
             return None
-        files = tuple(ClassFile(str(mask[0]), mask[1]) if mask else ClassFile("") for mask in masks)
+        files = []
+        for mask in masks:
+            files.append(ClassFile("") if mask is None else ClassFile(str(mask[0]), mask[1]))
         if any(is_volume(file.path) for file in files):
             return layered_label([file.path for file in files], bits)
-        return ClassMasks(files, bits)
+        return ClassMasks(tuple(files), bits)
 
 
 def _of_one_file(path: Path, bits: tuple[int, ...]) -> MaskFile:

@@ -15,7 +15,7 @@ from tasks.confusion import REPLICAS
 
 BINS = 15  # those of Guo et al., of equal width: ((b - 1) / 15, b / 15]
 STEPS = 2**20  # a confidence is a whole number of steps; float32 holds each
-COUNTED = 2**22  # pixels that are counted at a time: each takes tens of bytes meanwhile
+PIXELS_AT_ONCE = 2**22  # that are counted: each takes tens of bytes meanwhile
 PIXELS, RIGHT, CONFIDENCE = range(3)  # the columns
 
 
@@ -28,7 +28,7 @@ def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) 
     """The counts (BINS, 3) of pixels, tensors of one shape: their confidence, in 0..1, and two of bool."""
     counts = no_counts(confidence.device)
     tensors = (confidence, is_right, is_counted)
-    for values, right, counted in zip(*(tensor.flatten().split(COUNTED) for tensor in tensors), strict=True):
+    for values, right, counted in zip(*(tensor.flatten().split(PIXELS_AT_ONCE) for tensor in tensors), strict=True):
         steps = (values.float() * STEPS).round().long()
         bins = ((steps * BINS - 1) // STEPS).clamp(0, BINS - 1)
         bins = torch.where(counted, bins, BINS)  # one bin beyond, for pixels that do not count

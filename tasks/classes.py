@@ -13,7 +13,7 @@ from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRe
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
 
-COUNTED_BYTES = 2**30  # that `counts` takes for some rows at a time
+BYTES_AT_ONCE = 2**30  # that `counts` takes for some rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Classes(PixelsAndRegions):
         height = targets.mask.shape[1]
         row_bytes = 8 * len(self.names) * targets.mask.numel() // height
         sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # (B, num_classes)
-        for rows in targets.mask.split(max(1, COUNTED_BYTES // row_bytes), dim=1):
+        for rows in targets.mask.split(max(1, BYTES_AT_ONCE // row_bytes), dim=1):
             truth, valid = _truth(rows, dtype)
             sizes = sizes + self._class_sums(valid, truth)
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])

@@ -10,8 +10,7 @@ from torch import Tensor
 from unet.config import IGNORE_INDEX
 
 REPLICAS = 64  # copies of each count on a device: two warps add to different addresses; 6 MB for 150 classes
-
-COUNTED = 2**24  # pixels that are counted at a time: each takes tens of bytes meanwhile
+PIXELS_AT_ONCE = 2**24  # that are counted: each takes tens of bytes meanwhile
 
 
 def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = IGNORE_INDEX) -> Tensor:
@@ -20,7 +19,9 @@ def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_inde
     Matrices add up over images, batches and processes; ignored pixels are counted nowhere.
     """
     counts = torch.zeros(num_classes**2 + 1, dtype=torch.int64, device=preds.device)
-    for pred_pixels, mask_pixels in zip(preds.flatten().split(COUNTED), masks.flatten().split(COUNTED), strict=True):
+    for pred_pixels, mask_pixels in zip(
+        preds.flatten().split(PIXELS_AT_ONCE), masks.flatten().split(PIXELS_AT_ONCE), strict=True
+    ):
         truth = mask_pixels.long()
         # ignored pixels go to one cell beyond the matrix: cheaper than selecting the valid ones
         cells = torch.where(truth == ignore_index, num_classes**2, truth * num_classes + pred_pixels)

@@ -49,7 +49,7 @@ class Landmarks(Task):
     name = "landmarks"
     compared_by = "closeness"
     target = PointTarget
-    terms = 2  # one of the places and one of the presence
+    terms = 2  # the places and the presence
     measured = ("sigma", "nowhere")
 
     @property
@@ -88,10 +88,10 @@ class Landmarks(Task):
             positions = torch.arange(logits.shape[2 + axis], device=logits.device, dtype=targets.points.dtype)
             distances = (positions - targets.points[:, :, axis, None]) / self.sigma
             profile = (-0.5 * distances.square()).exp().to(logits.dtype)  # (B, K, side)
-            others = [1] * axis
-            pull = (pull * profile.view(*profile.shape[:2], *others, -1)).sum(dim=-1)
+            other_axes = [1] * axis
+            pull = (pull * profile.view(*profile.shape[:2], *other_axes, -1)).sum(dim=-1)
             mass = mass * profile.sum(dim=-1)
-        # float64 holds the weights of logits up to 700, which add up over bands; Apple's GPUs have none
+        # float64 holds the weights of logits up to 700, which add up over strips; Apple's GPUs have none
         wide = logits.dtype if logits.device.type == "mps" else torch.float64
         weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
         present = (targets.states == PRESENT).to(logits.dtype)
@@ -101,7 +101,9 @@ class Landmarks(Task):
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(2,): summed terms of the places and of the presence."""
         weight, pull, mass, present, known = partial
-        present, known = (present > 0).to(pull.dtype), (known > 0).to(pull.dtype)  # in each of the bands
+        # each strip has counted them once
+        present = (present > 0).to(pull.dtype)
+        known = (known > 0).to(pull.dtype)
         log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
         place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
         odds = log_weight - self.nowhere

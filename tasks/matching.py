@@ -17,31 +17,31 @@ CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
 THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # of the IoU, from which on objects match
 SIZES = (64, 256, 1024, 4096)  # pixels: objects of fewer, and of as many or more than the last, are counted apart
 PRECISION = 2**32  # sums of IoU are whole numbers of such parts, so that no order of adding them rounds otherwise
-COUNTED = 2**24  # pixels that are counted at a time
+PIXELS_AT_ONCE = 2**24  # that are counted
 
 # the columns of the sums of a class
 MATCHES = slice(0, len(THRESHOLDS))
 TRUE, PREDICTED, IOU, ERROR, SPLIT, MERGED = range(len(THRESHOLDS), len(THRESHOLDS) + 6)
-FOUND = slice(MERGED + 1, MERGED + 2 + len(SIZES))
-OF_SIZE = slice(FOUND.stop, FOUND.stop + 1 + len(SIZES))
-COLUMNS = OF_SIZE.stop
+FOUND_BY_SIZE = slice(MERGED + 1, MERGED + 2 + len(SIZES))
+TRUE_BY_SIZE = slice(FOUND_BY_SIZE.stop, FOUND_BY_SIZE.stop + 1 + len(SIZES))
+COLUMNS = TRUE_BY_SIZE.stop
 
 
-def packed(numbers: Any, classes: Any) -> Any:
+def pack_labels(numbers: Any, classes: Any) -> Any:
     """Labels of pixels: the number of the object, and in the lowest bits its class; arrays or tensors, int64."""
     if isinstance(numbers, Tensor):
         return (numbers.long() << CLASS_BITS) | classes.long()
     return (numbers.astype(np.int64) << CLASS_BITS) | classes.astype(np.int64)
 
 
-def numbers_of(packed_labels: Any) -> Any:
+def numbers_of(labels: Any) -> Any:
     """The number of the object of each label, 0 for none."""
-    return packed_labels >> CLASS_BITS
+    return labels >> CLASS_BITS
 
 
-def classes_of(packed_labels: Any) -> Any:
+def classes_of(labels: Any) -> Any:
     """The class of each label; 0 is background."""
-    return packed_labels & ((1 << CLASS_BITS) - 1)
+    return labels & ((1 << CLASS_BITS) - 1)
 
 
 class Overlaps(NamedTuple):
@@ -58,9 +58,9 @@ class Overlaps(NamedTuple):
     def between(cls, predicted: np.ndarray, true: np.ndarray) -> "Overlaps":
         """The overlaps of two label images of one shape."""
         parts = []
-        for start in range(0, max(1, predicted.size), COUNTED):
-            first = predicted.ravel()[start : start + COUNTED]
-            second = true.ravel()[start : start + COUNTED]
+        for start in range(0, max(1, predicted.size), PIXELS_AT_ONCE):
+            first = predicted.ravel()[start : start + PIXELS_AT_ONCE]
+            second = true.ravel()[start : start + PIXELS_AT_ONCE]
             # most pixels follow one of the same pair: runs are counted, which are much fewer
             is_start = np.ones(len(first), bool)
             is_start[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
@@ -158,8 +158,8 @@ class Matches(NamedTuple):
         row[MERGED] = self.count_merged()
         bins = len(SIZES) + 1
         size_of_true = np.searchsorted(SIZES, self.true_sizes, side="right")
-        row[OF_SIZE] = np.bincount(size_of_true, minlength=bins)
-        row[FOUND] = np.bincount(size_of_true[self.true[matched[0]]], minlength=bins)
+        row[TRUE_BY_SIZE] = np.bincount(size_of_true, minlength=bins)
+        row[FOUND_BY_SIZE] = np.bincount(size_of_true[self.true[matched[0]]], minlength=bins)
         return row
 
 
@@ -188,8 +188,8 @@ def object_scores(sums: Tensor) -> dict[str, Any]:
         "found": found,
         "split": values[SPLIT],
         "merged": values[MERGED],
-        "found_by_size": values[FOUND],
-        "objects_by_size": values[OF_SIZE],
+        "found_by_size": values[FOUND_BY_SIZE],
+        "objects_by_size": values[TRUE_BY_SIZE],
         "ap_by_iou": ap,
     }
 
@@ -247,7 +247,7 @@ class ObjectScores(Scores):
         self._by_image = value
 
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
-        """Count labels as `packed` makes them; what the truth ignores belongs to no object."""
+        """Count labels as `pack_labels` makes them; what the truth ignores belongs to no object."""
         if index != self._index:
             self._count()
             self._index = index

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.classes import Classes, ClassTarget
-from tasks.matching import ObjectScores, packed
+from tasks.matching import ObjectScores, pack_labels
 from tasks.target import Target, labels
 from tasks.task import Task
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -32,11 +32,11 @@ class ObjectTarget(Target):
 
     @property
     def prediction(self) -> Any:
-        return packed(self.ids, self.mask)
+        return pack_labels(self.ids, self.mask)
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnObjects(Target):
+class RenderedObjects(Target):
     """mask: as in ObjectTarget; depth: 1 in the middle of an object, falling to its border, 0 outside of objects."""
 
     mask: Any = labels(unknown=IGNORE_INDEX)
@@ -74,28 +74,28 @@ class Objects(Task):
     def outputs(self) -> int:
         return self.classes.outputs + 1
 
-    def draw(self, targets: ObjectTarget) -> DrawnObjects:  # type: ignore[override]  # its own target
+    def render(self, targets: ObjectTarget) -> RenderedObjects:  # type: ignore[override]  # its own target
         """The depth of each pixel, from the numbers of the objects; the host does not wait."""
-        return DrawnObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
+        return RenderedObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
 
     def counts(self, targets: Target) -> Tensor:
         """(3,): those of the classes, and the number of known pixels."""
         mask = targets.main
-        of_classes = self.classes.counts(ClassTarget(mask))
-        known = (mask != IGNORE_INDEX).sum().to(of_classes.dtype)
-        return torch.cat([of_classes, known[None]])
+        class_counts = self.classes.counts(ClassTarget(mask))
+        known = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
+        return torch.cat([class_counts, known[None]])
 
-    def partial(self, logits: Tensor, targets: DrawnObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         if logits.dtype != torch.float64:
             logits = logits.float()
-        of_classes = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
+        class_sums = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
         depth = targets.depth.to(logits.dtype)
         errors = F.binary_cross_entropy_with_logits(logits[:, -1], depth, reduction="none")
-        return (*of_classes, (errors * (targets.mask != IGNORE_INDEX)).sum())
+        return (*class_sums, (errors * (targets.mask != IGNORE_INDEX)).sum())
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        *of_classes, depth = partial
-        return torch.cat([self.classes.finish(tuple(of_classes)), depth[None]])
+        *class_sums, depth = partial
+        return torch.cat([self.classes.finish(tuple(class_sums)), depth[None]])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
         return ObjectScores.none(self.classes.names[1:], images, device)

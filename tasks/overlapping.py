@@ -17,7 +17,7 @@ from unet.config import UNetConfig
 
 MOST_CLASSES = 31  # bits of an int32 but its sign
 ALL_CLASSES = 2**MOST_CLASSES - 1
-COUNTED = 2**22  # pixels of a score that are counted at a time: the bits of each take some bytes meanwhile
+PIXELS_AT_ONCE = 2**22  # that are counted for a score: the bits of each take some bytes meanwhile
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def pack_bits(truth: np.ndarray, unknown: np.ndarray) -> np.ndarray:
     return truth.astype(np.int64) | (unknown.astype(np.int64) << MOST_CLASSES)
 
 
-def packed(target: Target) -> np.ndarray:
+def pack_target(target: Target) -> np.ndarray:
     """A target of arrays as `pack_bits` gives it."""
     assert isinstance(target, OverlapTarget)
     return pack_bits(target.truth, ~target.known & ALL_CLASSES)
@@ -63,10 +63,10 @@ def count_bits(bits: Tensor, classes: int) -> Tensor:
 def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int) -> Tensor:
     """Count pixels of three tensors of bits: (classes, 2, 2) int64, rows truth, columns prediction, no before yes.
 
-    Tables add up over images, bands and processes; what is unknown is counted nowhere.
+    Tables add up over images, strips and processes; what is unknown is counted nowhere.
     """
     tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
-    parts = [bits.flatten().split(COUNTED) for bits in (prediction, truth, known)]
+    parts = [bits.flatten().split(PIXELS_AT_ONCE) for bits in (prediction, truth, known)]
     for predicted, true, counted in zip(*parts, strict=True):
         hits = count_bits(predicted & true & counted, classes)
         predictions = count_bits(predicted & counted, classes)

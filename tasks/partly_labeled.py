@@ -97,9 +97,9 @@ class PartlyLabeledClasses(Classes):
         return self.flags
 
     def counts(self, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
-        labeled, others = self._divide(targets)
+        labeled, is_other_class = self._divide(targets)
         counts = super().counts(labeled)
-        counts[0] += others.sum()
+        counts[0] += is_other_class.sum()
         return counts
 
     def partial(self, logits: Tensor, targets: PartlyLabeledTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target

@@ -33,8 +33,8 @@ class PointTarget(Target):
     size: Any
     unit: Any
 
-    def at(self, place: Any) -> "PointTarget":
-        return self.map(lambda array: array[place])
+    def at(self, index: Any) -> "PointTarget":
+        return self.map(lambda array: array[index])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class PointTarget(Target):
         size[:] = shape
         return replace(self, size=size)
 
-    def band(self, start: int, stop: int) -> "PointTarget":
+    def strip(self, start: int, stop: int) -> "PointTarget":
         points = self.points.clone()
         points[..., 0] -= start
         size = self.size.clone()

@@ -47,7 +47,7 @@ class StepLoss:
         return torch.cat([self._counts(level_targets) for level_targets in self._levels(targets)])
 
     def sums(self, logits: Tensor, targets: Target) -> Tensor:
-        """(T,): the sum of each term, from logits (B, outputs, *spatial) and drawn targets (B, *spatial)."""
+        """(T,): the sum of each term, from logits (B, outputs, *spatial) and rendered targets (B, *spatial)."""
         return self.task.finish(self._partial(logits, targets))
 
     def __call__(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
@@ -58,10 +58,10 @@ class StepLoss:
             targets: (B, *spatial).
             counts: `counts` of the whole step.
         """
-        return self.of_drawn(logits, self.task.draw(targets), counts)
+        return self.of_rendered(logits, self.task.render(targets), counts)
 
-    def of_drawn(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
-        """The same of targets that are drawn."""
+    def of_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+        """The same of targets that are rendered already."""
         by_level = [logits] if isinstance(logits, Tensor) else logits
         counts = torch.where(counts > 0, counts, 1).view(-1, self.task.terms)
         shares = []

@@ -102,7 +102,7 @@ class Target:
             arrays[name] = array
         return type(self)(**arrays)
 
-    def at(self: AnyTarget, place: Any) -> AnyTarget:
+    def at(self: AnyTarget, index: Any) -> AnyTarget:
         """The part of each field at an index: a slice of each axis, or an image of a batch.
 
         A field of one number for each image has no axis but that of the batch.
@@ -110,11 +110,11 @@ class Target:
         arrays = {}
         for name in self.names():
             array = getattr(self, name)
-            if name not in self.names_of_image() or place is None:
-                arrays[name] = array[place]
+            if name in self.names_of_image() and index is not None:
+                indices = index if isinstance(index, tuple) else (index,)
+                arrays[name] = array[(*indices[: array.ndim], ...)]
             else:
-                places = place if isinstance(place, tuple) else (place,)
-                arrays[name] = array[(*places[: array.ndim], ...)]
+                arrays[name] = array[index]
         return type(self)(**arrays)
 
     def padded(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
@@ -132,8 +132,8 @@ class Target:
         """The target of a crop, a slice of each axis."""
         return self.at(tuple(window))
 
-    def band(self: AnyTarget, start: int, stop: int) -> AnyTarget:
-        """The target of rows or slices [start, stop) of each image of a batch, whose losses add up over the bands."""
+    def strip(self: AnyTarget, start: int, stop: int) -> AnyTarget:
+        """The target of rows or slices [start, stop) of each image of a batch, whose losses add up over the strips."""
         return self.at((slice(None), slice(start, stop)))
 
     def for_loss(self: AnyTarget) -> AnyTarget:

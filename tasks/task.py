@@ -139,8 +139,8 @@ class Task(ABC):
             index.append(slice(factor // 2, side // factor * factor, factor))
         return targets.at(tuple(index))
 
-    def draw(self, targets: Target) -> Target:
-        """What logits are compared with, drawn on the device from targets (B, *spatial) of whole images or crops."""
+    def render(self, targets: Target) -> Target:
+        """What logits are compared with, rendered on the device from targets (B, *spatial) of whole images or crops."""
         return targets
 
     @abstractmethod
@@ -149,9 +149,9 @@ class Task(ABC):
 
     @abstractmethod
     def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
-        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable.
+        """Sums that add up over the strips or slabs of images, from logits (B, outputs, *spatial), differentiable.
 
-        `targets` (B, *spatial) are drawn.
+        `targets` (B, *spatial) are rendered.
         """
 
     @abstractmethod
@@ -161,7 +161,7 @@ class Task(ABC):
     def reliability(self, logits: Tensor, targets: Target) -> Tensor | None:
         """(bins, 3) counts of how sure the answers of logits (B, outputs, *spatial) are, and how often they are right.
 
-        They add up over bands and images. None where answers are no classes of pixels.
+        They add up over strips and images. None where answers are no classes of pixels.
         """
         return None
 

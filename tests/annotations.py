@@ -1,4 +1,4 @@
-"""What the tests of annotation formats share: splits, drawn masks, and the line that a mistake ends in."""
+"""What the tests of annotation formats share: splits, rendered mask, and the line that a mistake ends in."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -49,9 +49,7 @@ if schedule.evaluates(state.step):
     with monitor.paused(), average.applied(), eager(accelerator):
         evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
-        publish_evaluation(
-            accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
-        )
+        publisher.publish(evaluation, improved)
 """
 
 MUTANTS = [
@@ -83,10 +81,10 @@ MUTANTS = [
     Mutant("inference/outputs/classes.py", "ClassFormat.areas", "numbers[index] = 0", "pass", "test_polygons.py"),
     Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
-    Mutant("data_utils/image_io/scene_windows.py", "WindowRegions.read", "box.left + left", "left", "test_blocks.py"),
+    Mutant("data_utils/image_io/scene_windows.py", "WindowedPart.read", "box.left + left", "left", "test_blocks.py"),
     Mutant(
         "data_utils/sources/annotations/world_polygons.py",
-        "PolygonMask.draw_part",
+        "PolygonMask.render_part",
         "np.array([columns[0], rows[0]], float)",
         "np.zeros(2)",
         "test_blocks.py",
@@ -553,7 +551,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/evaluation.py",
-        "read_bands",
+        "read_strips",
         "tuple(map(torch.add, sums, partial)) if sums else partial",
         "partial",
         "test_evaluation.py",
@@ -1154,7 +1152,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/labelme_mask.py",
-        "draw_shape",
+        "render_shape",
         "pen.line(points.ravel().tolist(), fill=value, width=LINE_WIDTH, joint='curve')",
         "pen.line(points.ravel().tolist(), fill=value, width=LINE_WIDTH)",
         "test_annotations_labelme.py",
@@ -1182,7 +1180,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/cityscapes.py",
-        "EvaluatedIds.draw",
+        "EvaluatedIds.render",
         "EVALUATED.take(read_mask(self.file, self.file), mode='clip')",
         "read_mask(self.file, self.file)",
         "test_annotations_folders.py",
@@ -1222,8 +1220,8 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/results.py",
-        "publish_evaluation",
-        "barrier_without_timeout(accelerator)",
+        "Publisher.publish",
+        "barrier_without_timeout(self.accelerator)",
         "pass",
         "test_failures.py",
     ),
@@ -1327,9 +1325,13 @@ MUTANTS = [
         "padded_size.append(divisor)",
         "test_volumes_network.py test_model.py",
     ),
-    Mutant("tasks/step_loss.py", "StepLoss.of_drawn", "weight * share", "share", "test_losses.py"),
+    Mutant("tasks/step_loss.py", "StepLoss.of_rendered", "weight * share", "share", "test_losses.py"),
     Mutant(
-        "tasks/step_loss.py", "StepLoss.of_drawn", "level_logits = level_logits[..., *sides]", "pass", "test_losses.py"
+        "tasks/step_loss.py",
+        "StepLoss.of_rendered",
+        "level_logits = level_logits[..., *sides]",
+        "pass",
+        "test_losses.py",
     ),
     Mutant(
         "unet/model.py",
@@ -1388,6 +1390,7 @@ MUTANTS = [
     Mutant("train_utils/preflight.py", "", "CPU_SHARE = 0.65", "CPU_SHARE = 0.8", "test_memory.py"),
     Mutant("train_utils/monitoring/throughput.py", "", "WARMUP_STEPS = 3", "WARMUP_STEPS = 2", "test_throughput.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "", "PLANNED = 0.92", "PLANNED = 0.98", "test_rehearsal.py"),
+    Mutant("train.py", "rehearse", "torch.autocast('cpu', torch.bfloat16)", "nullcontext()", "test_rehearsal.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "inspect_files",
@@ -1474,7 +1477,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/labelme_mask.py",
-        "draw_shape",
+        "render_shape",
         "level > 0",
         "level > 127",
         "test_annotations_labelme.py",
@@ -1828,15 +1831,15 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, 0, epoch)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, 0, epoch)",
         "test_streams.py",
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, 0)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, 0)",
         "test_streams.py",
     ),
     Mutant(
@@ -1948,7 +1951,7 @@ MUTANTS = [
     ),
     Mutant(
         "unet/config.py",
-        "Preprocess.target_size",
+        "Preprocess.input_size",
         "max(1, int(height * self.scale))",
         "max(1, round(height * self.scale))",
         "test_preprocess.py",
@@ -2428,8 +2431,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/record.py",
         "resolve_settings",
-        "split.accumulation",
-        "split.micro_batch_size",
+        "batch_split.accumulation",
+        "batch_split.micro_batch_size",
         "test_starting_rules.py",
     ),
     Mutant(
@@ -2490,7 +2493,9 @@ MUTANTS = [
         "training_flops(model, info.channels)",
         "test_accounts.py",
     ),
-    Mutant("train.py", "main", "len(info.train) / schedule.steps_per_epoch", "split.batch_size", "test_accounts.py"),
+    Mutant(
+        "train.py", "main", "len(info.train) / schedule.steps_per_epoch", "batch_split.batch_size", "test_accounts.py"
+    ),
     Mutant("train.py", "main", "args.ema_decay > 0", "False", "test_accounts.py"),
     Mutant(
         "train.py",
@@ -2519,7 +2524,7 @@ MUTANTS = [
     Mutant("runtime/documents.py", "", "MOST_DIGITS = 300", "MOST_DIGITS = 400", "test_documents.py"),
     Mutant(
         "tasks/step_loss.py",
-        "StepLoss.of_drawn",
+        "StepLoss.of_rendered",
         "torch.where(counts > 0, counts, 1)",
         "counts.clamp_min(1)",
         "test_losses.py",
@@ -2552,7 +2557,7 @@ MUTANTS = [
     Mutant(
         "train_utils/step_memory.py",
         "StepMemory.__init__",
-        "can_repeat_steps(accelerator) and not split.fixed",
+        "can_repeat_steps(accelerator) and not batch_split.fixed",
         "can_repeat_steps(accelerator)",
         "test_memory_rules.py",
     ),
@@ -2688,7 +2693,7 @@ MUTANTS = [
         "chosen <= ends[z + 1]",
         "test_inspection_rules.py",
     ),
-    Mutant("data_utils/analysis/inspect_windows.py", "_inspect_bands", "top + row", "row", "test_inspection_rules.py"),
+    Mutant("data_utils/analysis/inspect_windows.py", "_inspect_strips", "top + row", "row", "test_inspection_rules.py"),
     Mutant(
         "data_utils/analysis/normalization.py",
         "_window_starts",
@@ -3516,7 +3521,11 @@ MUTANTS = [
     ),
     Mutant("data_utils/loading/loaders.py", "_loader", "_start_worker", "None", "test_loading_rules.py"),
     Mutant(
-        "data_utils/loading/loaders.py", "build_loaders", "split.world_size", "split.processes", "test_loading_rules.py"
+        "data_utils/loading/loaders.py",
+        "build_loaders",
+        "batch_split.world_size",
+        "batch_split.processes",
+        "test_loading_rules.py",
     ),
     Mutant(
         "data_utils/loading/decoded_cache.py",
@@ -3585,7 +3594,7 @@ MUTANTS = [
         "train_utils/preflight.py", "", "{'adamw': 3, 'sgd': 2}", "{'adamw': 3, 'sgd': 1}", "test_measuring_rules.py"
     ),
     Mutant("data_utils/image_io/formats.py", "", "2 ** 27", "2 ** 31", "test_reading_rules.py"),
-    Mutant("data_utils/image_io/regions.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),
+    Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),
     Mutant(
         "data_utils/image_io/volumes.py",
         "_tolerance",
@@ -3681,7 +3690,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/object_masks.py",
-        "AnnotatedObjects.draw",
+        "AnnotatedObjects.render",
         "classes[values == IGNORE_INDEX] = IGNORE_INDEX",
         "pass",
         "test_written_kinds.py",
@@ -3864,7 +3873,7 @@ MUTANTS = [
     Mutant(
         "train_utils/preflight.py",
         "_estimate_fits",
-        "input_bytes(shape, split)",
+        "input_bytes(shape, batch_split)",
         "0",
         "test_memory_rules.py",
     ),

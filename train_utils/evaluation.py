@@ -36,24 +36,24 @@ class Evaluation:
         return record
 
 
-def read_bands(
-    task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target, reliability: Tensor
+def read_strips(
+    task: Task, decoder: Decoder, strips: Iterable[Tensor], target: Target, reliability: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from bands of its logits.
+    """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from strips of its logits.
 
     Args:
-        bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
+        strips: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
         reliability: (bins, 3), to which is added how sure the answers are, for tasks that say it.
     """
-    drawn = task.draw(target)
+    rendered = task.render(target)
     answers: list[Tensor] = []
     sums: tuple[Tensor, ...] = ()
     top = 0
-    for logits in bands:
+    for logits in strips:
         bottom = top + logits.shape[2]
-        partial = task.partial(logits, drawn.band(top, bottom))
-        counts = task.reliability(logits, target.band(top, bottom))
+        partial = task.partial(logits, rendered.strip(top, bottom))
+        counts = task.reliability(logits, target.strip(top, bottom))
         if counts is not None:
             reliability += counts
         answer = decoder.take(logits)

@@ -23,13 +23,13 @@ FILE = "memory.json"
 
 
 def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
-    """The split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
+    """The batch split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
     assert args.batch_size is not None, "the plan decides it"
     size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
     accumulation = profile.get("gradient_accumulation_steps")
     shared = args.processes_per_volume
-    split = split_batch(args.batch_size, profile["processes"] // shared, size, accumulation, saved_size)
-    return split._replace(processes_per_volume=shared)
+    batch_split = split_batch(args.batch_size, profile["processes"] // shared, size, accumulation, saved_size)
+    return batch_split._replace(processes_per_volume=shared)
 
 
 def split_batch(
@@ -49,15 +49,16 @@ def split_batch(
     if saved_size and not micro_batch_size and not accumulation:
         size = min(size, saved_size)
     fixed = bool(micro_batch_size or accumulation)
-    split = BatchSplit(batch_size, processes, size, 1, fixed).with_micro_batches(size)
-    if micro_batch_size and accumulation and split.accumulation != accumulation:
+    batch_split = BatchSplit(batch_size, processes, size, 1, fixed).with_micro_batches(size)
+    if micro_batch_size and accumulation and batch_split.accumulation != accumulation:
         raise SettingsError(
-            f"--micro-batch-size {size} makes {split.accumulation} accumulation steps of --batch-size {batch_size} over"
-            f" {processes} processes, but the launch profile sets {accumulation}; leave out one of them"
+            f"--micro-batch-size {size} makes {batch_split.accumulation} accumulation steps of"
+            f" --batch-size {batch_size} over {processes} processes, but the launch profile sets {accumulation};"
+            " leave out one of them"
         )
     if accumulation:  # with an image in each
-        split = split._replace(accumulation=min(accumulation, share))
-    return split
+        batch_split = batch_split._replace(accumulation=min(accumulation, share))
+    return batch_split
 
 
 class MicroBatch(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
 from inference.decoding import new_decoder
 from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
-from inference.tiling.resizing import bands_at_sizes, in_bands
+from inference.tiling.resizing import in_strips, strips_at_sizes
 from runtime.console import say
 from runtime.device import upload
 from runtime.errors import SettingsError, one_line
@@ -22,7 +22,7 @@ from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
-from train_utils.evaluation import read_bands
+from train_utils.evaluation import read_strips
 from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -34,7 +34,7 @@ COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained 
 HOPELESS = 3  # times the free memory: half precision and other kernels need less than an estimate, but not so much less
 MOST_ELEMENTS = 2**31 - 1  # of a tensor on an accelerator: many kernels count with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
-BANDS_TRIED = 2  # bands of a large image that are evaluated to see whether there is room for all of them
+STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
 
 
@@ -64,11 +64,11 @@ def preflight(
     network: nn.Module,
     criterion: StepLoss,
     shape: tuple[int, ...],
-    split: BatchSplit,
+    batch_split: BatchSplit,
     optimizer: str,
     averages: bool,
 ) -> BatchSplit:
-    """The split with the largest micro-batch, of at most the one given, that every process has room for.
+    """The batch split with the largest micro-batch, of at most the one given, that every process has room for.
 
     Each process finds its own answer without any collective, then all take the smallest: on an accelerator by a forward
     and backward pass of a copy of the network, on a CPU, where running out of memory cannot be caught, by an estimate.
@@ -77,13 +77,13 @@ def preflight(
     Args:
         network: has `blocks` and `activation_checkpointing`, and is still where it was built.
         shape: (C, *spatial), the largest that training will see.
-        split: the one that is wanted; `fixed` where nothing else will do.
+        batch_split: the one that is wanted; `fixed` where nothing else will do.
         optimizer: `adamw` or `sgd`.
         averages: whether an average of all weights is kept.
 
     Raises SettingsError where nothing fits, or not what was asked for.
     """
-    size = split.micro_batch_size
+    size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
     copies = Copies(COPIES[optimizer], every=int(averages))
@@ -93,10 +93,10 @@ def preflight(
         say(f"memory: trying how many {images} fit, at most {size}")
         fits = _attempt_fits
         most = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
-    candidates = {size: split}  # the keys are micro-batches, the largest one is first
-    if not split.fixed:
+    candidates = {size: batch_split}  # the keys are micro-batches, the largest one is first
+    if not batch_split.fixed:
         sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-        candidates = {smaller: split.with_micro_batches(smaller) for smaller in sizes if smaller <= most}
+        candidates = {smaller: batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most}
     choices = [True] if network.activation_checkpointing else [False, True]
     for recompute in choices:
         network.activation_checkpointing = recompute
@@ -116,15 +116,16 @@ def preflight(
     condition = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or network.activation_checkpointing:
         say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
-    chosen = candidates[agreed]
-    say(f"batch: {chosen}")
-    if chosen.idle:
-        which = "a step" if chosen.accumulation == 1 else "the last micro-batch of a step"
+    agreed_split = candidates[agreed]
+    say(f"batch: {agreed_split}")
+    if agreed_split.idle:
+        where = "a step" if agreed_split.accumulation == 1 else "the last micro-batch of a step"
+        filling_size = agreed_split.processes * agreed_split.accumulation
         say(
-            f"batch: {chosen.idle} of {chosen.processes} {chosen.sharers} have no image in {which}, and compute a"
-            f" repeated one that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
+            f"batch: {agreed_split.idle} of {agreed_split.processes} {agreed_split.sharers} have no image in {where},"
+            f" and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
-    return chosen
+    return agreed_split
 
 
 class EvaluationSize(NamedTuple):
@@ -144,7 +145,7 @@ class EvaluationSize(NamedTuple):
         """Bytes of an evaluation without weights, about: activations, logits at the target's size, and their loss."""
         activations = self.images * computed_bytes(config, self.input)
         logits = 4 * config.num_classes * math.prod(self.target)
-        if in_bands(config, self.input, self.target):
+        if in_strips(config, self.input, self.target):
             return activations + 2 * min(logits, BAND_MEMORY)  # two rows of tiles
         return activations + LOGITS_COPIES * logits
 
@@ -190,11 +191,11 @@ def check_evaluation(
         return
     kind = "volume" if network.config.dims == 3 else "image"
     tiling = plan(network.config, size.input)
-    how = f", in {tiling}" if tiling else ""
+    tiling_text = f", in {tiling}" if tiling else ""
     scale = "larger --spacing" if network.config.dims == 3 else "lower --scale"
     raise SettingsError(
-        f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{how}; choose a {scale} or a"
-        f" lower --base-channels, or cut such {kind}s into smaller ones"
+        f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{tiling_text};"
+        f" choose a {scale} or a lower --base-channels, or cut such {kind}s into smaller ones"
     )
 
 
@@ -217,9 +218,9 @@ def _attempt_evaluation(
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
             target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
-            for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
+            for strips in strips_at_sizes(trial, images, [size.target] * size.images, network.config):
                 counts = no_counts(accelerator.device)
-                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target, counts)
+                read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
             task.counts(target)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -238,11 +239,11 @@ def _attempt_fits(
     network: nn.Module,
     criterion: StepLoss,
     shape: tuple[int, ...],
-    split: BatchSplit,
+    batch_split: BatchSplit,
     copies: Copies,
 ) -> bool:
     """Whether a real step fits on the accelerator, which is left as it was found."""
-    if _is_hopeless(accelerator, network, (split.micro_batch_size, *shape)):
+    if _is_hopeless(accelerator, network, (batch_split.micro_batch_size, *shape)):
         return False  # without the seconds that a trial takes
     trial = reserved = logits = None
     try:
@@ -250,9 +251,9 @@ def _attempt_fits(
         # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
         copies_bytes = copies._replace(trained=copies.trained - 1).bytes_for(trial)
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        other_bytes = copies_bytes // shards + input_bytes(shape, split) + _bytes_left(accelerator)
+        other_bytes = copies_bytes // shards + input_bytes(shape, batch_split) + _bytes_left(accelerator)
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
-        size = split.micro_batch_size
+        size = batch_split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
         targets = criterion.task.zero_targets((size, *shape[1:]), accelerator.device)
         with accelerator.autocast():
@@ -262,7 +263,7 @@ def _attempt_fits(
         if not is_out_of_memory(error):
             raise
         if not isinstance(error, torch.OutOfMemoryError):  # others may have another reason
-            say(f"memory: no room for micro-batches of {split.micro_batch_size} images: {one_line(error)}")
+            say(f"memory: no room for micro-batches of {batch_split.micro_batch_size} images: {one_line(error)}")
         return False
     finally:
         del trial, reserved, logits
@@ -302,21 +303,21 @@ def _estimate_fits(
     network: nn.Module,
     criterion: StepLoss,
     shape: tuple[int, ...],
-    split: BatchSplit,
+    batch_split: BatchSplit,
     copies: Copies,
 ) -> bool:
-    needed = step_bytes(network, (split.micro_batch_size, *shape), copies) + input_bytes(shape, split)
+    needed = step_bytes(network, (batch_split.micro_batch_size, *shape), copies) + input_bytes(shape, batch_split)
     return needed < CPU_SHARE * available_bytes()
 
 
-def input_bytes(shape: tuple[int, ...], split: BatchSplit) -> int:
+def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
     """Bytes of the images (C, *spatial) and masks on the device at once: all micro-batches of a step and the next.
 
     A pixel takes its uint8 values, a voxel its float32 ones, and a uint8 mask; and the float32 values and int64 mask
     that augmentation makes of them.
     """
     channels, *sides = shape
-    images = STEPS_HELD * split.accumulation * split.micro_batch_size
+    images = STEPS_HELD * batch_split.accumulation * batch_split.micro_batch_size
     value_bytes = 1 if len(sides) == 2 else 4
     loaded = value_bytes * channels + 1
     augmented = 4 * channels + 8

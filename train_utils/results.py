@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -37,50 +38,45 @@ from train_utils.sharding import whole_network
 from unet.model import UNet
 
 
-def publish_evaluation(
-    accelerator: Accelerator,
-    network: UNet,
-    evaluation: Evaluation,
-    is_best: bool,
-    best_model: BestModel,
-    monitor: Monitor,
-    info: DatasetInfo,
-    section: Section,
-) -> None:
-    """Scores and pictures to the log, the best model to its folder, a line on the terminal; every process must call it.
+@dataclass(frozen=True)
+class Publisher:
+    """Scores and pictures of evaluations: to the log, the best model's folder and the terminal."""
 
-    May leave the network in evaluation mode.
-    """
-    monitor.log_evaluation(evaluation)
-    network = whole_network(accelerator, network)
-    if accelerator.is_main_process:
-        _publish(accelerator, network, evaluation, is_best, best_model, monitor, info, section)
-    barrier_without_timeout(accelerator)  # pictures of volumes and a slow disk outlast the limit of a collective
+    accelerator: Accelerator
+    network: UNet
+    best_model: BestModel
+    monitor: Monitor
+    info: DatasetInfo
+    section: Section
 
+    def publish(self, evaluation: Evaluation, is_best: bool) -> None:
+        """Log an evaluation, and save the network if it is the best one; every process must call it.
 
-def _publish(
-    accelerator: Accelerator,
-    network: UNet,
-    evaluation: Evaluation,
-    is_best: bool,
-    best_model: BestModel,
-    monitor: Monitor,
-    info: DatasetInfo,
-    section: Section,
-) -> None:
-    """What the main process publishes of an evaluation."""
-    if monitor.run_log.takes_pictures():
-        with accelerator.autocast():
-            panels = sample_panels(info, Predictor(network), section, pictures_of_an_evaluation(info))
-        pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-        monitor.run_log.pictures(evaluation.step, pictures | section.pictures(evaluation.scores))
-    mark = ""
-    if is_best:
-        card = model_card(monitor.run_log.settings, evaluation, section)
-        is_saved = best_model.save(network, card)
-        mark = " (best so far, saved)" if is_saved else " (best so far)"
-        _save_image_scores(monitor.run_log.output_dir, info, monitor.compared_by, evaluation)
-    say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
+        May leave the network in evaluation mode.
+        """
+        self.monitor.log_evaluation(evaluation)
+        network = whole_network(self.accelerator, self.network)
+        if self.accelerator.is_main_process:
+            self._publish_on_main(network, evaluation, is_best)
+        barrier_without_timeout(
+            self.accelerator
+        )  # pictures of volumes and a slow disk outlast the limit of a collective
+
+    def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
+        if self.monitor.run_log.takes_pictures():
+            with self.accelerator.autocast():
+                panels = sample_panels(
+                    self.info, Predictor(network), self.section, pictures_of_an_evaluation(self.info)
+                )
+            pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
+            self.monitor.run_log.pictures(evaluation.step, pictures | self.section.pictures(evaluation.scores))
+        mark = ""
+        if is_best:
+            card = model_card(self.monitor.run_log.settings, evaluation, self.section)
+            is_saved = self.best_model.save(network, card)
+            mark = " (best so far, saved)" if is_saved else " (best so far)"
+            _save_image_scores(self.monitor.run_log.output_dir, self.info, self.monitor.compared_by, evaluation)
+        say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
 
 
 def _save_image_scores(folder: Path, info: DatasetInfo, compared_by: str, best: Evaluation) -> None:

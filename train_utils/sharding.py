@@ -19,7 +19,7 @@ from unet.model import UNet
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
 
 
-def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, clip: float) -> None:
+def prepare_sharding(accelerator: Accelerator, model: UNet, batch_split: BatchSplit, clip: float) -> None:
     """Settings and checks for FSDP and DeepSpeed; call it before `prepare`. It does nothing for other launches."""
     kind = accelerator.distributed_type
     if kind not in SHARDING:
@@ -56,9 +56,9 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, c
     # weights stay in float32, where running averages and checkpoints need them, as everywhere else
     config["torch_autocast"] = {"enabled": accelerator.mixed_precision == "bf16", "dtype": "bfloat16"}
     config["bf16"] = {"enabled": False}
-    config["train_micro_batch_size_per_gpu"] = split.micro_batch_size
-    config["gradient_accumulation_steps"] = split.accumulation
-    accelerator.gradient_accumulation_steps = split.accumulation
+    config["train_micro_batch_size_per_gpu"] = batch_split.micro_batch_size
+    config["gradient_accumulation_steps"] = batch_split.accumulation
+    accelerator.gradient_accumulation_steps = batch_split.accumulation
     config["gradient_clipping"] = clip
 
 

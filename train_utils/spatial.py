@@ -67,7 +67,7 @@ class Slabs:
     def cut_targets(self, targets: Target) -> Target:
         """This process's slab of targets (B, *spatial)."""
         rows = self.rows(targets.shape[1])
-        return targets.band(rows.start, rows.stop)
+        return targets.strip(rows.start, rows.stop)
 
 
 def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:
@@ -157,9 +157,9 @@ class SlabLoss(StepLoss):
         shaped = [total.view_as(values) for total, values in zip(totals, partial, strict=True)]
         return self.task.finish(tuple(shaped))
 
-    def of_drawn(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+    def of_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """Each process of a group has an equal share of what all of them have computed."""
-        return super().of_drawn(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
+        return super().of_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
 
 
 def step_loss(task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> StepLoss:

@@ -31,31 +31,31 @@ class StepMemory:
     Args:
         folder: the run's, where the size that is learned is recorded.
         network: has `activation_checkpointing`.
-        split: where it is fixed, nothing smaller will do.
+        batch_split: where it is fixed, nothing smaller will do.
 
     Attributes:
         size: images of a micro-batch.
     """
 
-    def __init__(self, accelerator: Accelerator, folder: Path, network: nn.Module, split: BatchSplit) -> None:
+    def __init__(self, accelerator: Accelerator, folder: Path, network: nn.Module, batch_split: BatchSplit) -> None:
         self.folder = folder
         self.network = network
-        self.is_fixed = split.fixed
-        self.size = split.micro_batch_size
-        self._repeats = can_repeat_steps(accelerator) and not split.fixed
+        self.is_fixed = batch_split.fixed
+        self.size = batch_split.micro_batch_size
+        self._repeats = can_repeat_steps(accelerator) and not batch_split.fixed
 
     def cut(self, micro_batches: list[MicroBatch]) -> list[MicroBatch]:
         """The micro-batches in parts of at most `size`, or the list itself where no step can be made again."""
         if not self._repeats:
             return micro_batches
-        parts = []
+        smaller_batches = []
         for micro_batch in micro_batches:
             for start in range(0, len(micro_batch.images), self.size):
-                place = slice(start, start + self.size)
-                images = micro_batch.images[place]
-                targets = micro_batch.targets.at(place)
-                parts.append(micro_batch._replace(images=images, targets=targets))
-        return parts
+                part = slice(start, start + self.size)
+                images = micro_batch.images[part]
+                targets = micro_batch.targets.at(part)
+                smaller_batches.append(micro_batch._replace(images=images, targets=targets))
+        return smaller_batches
 
     @contextmanager
     def shortage_halves(self, guard: StepGuard) -> Iterator[None]:

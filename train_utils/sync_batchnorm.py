@@ -18,8 +18,10 @@ from runtime.launch import COLLECTIVE_TIMEOUT
 BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
-    """The model with batch norm over all processes' micro-batches if `how` is `on` or `auto`, not if it is `off`.
+def synchronize_batchnorm(
+    accelerator: Accelerator, model: nn.Module, choice: str, batch_split: BatchSplit
+) -> nn.Module:
+    """The model with batch norm over all processes' micro-batches if `choice` is `on` or `auto`, not if it is `off`.
 
     Prints a line where batch norm sees fewer images at a time than a step has: its statistics then depend on the
     launch. accelerate does not convert by itself.
@@ -30,16 +32,16 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
             norms[name] = m
     if not norms:
         return model
-    micro_batches = split.accumulation  # those that share the images of a step
-    if how != "off" and accelerator.num_processes > 1:
+    micro_batches = batch_split.accumulation  # those that share the images of a step
+    if choice != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
             model.set_submodule(name, SynchronizedBatchNorm.of(norm))
     else:
         micro_batches *= accelerator.num_processes
-    images = math.ceil(split.batch_size / micro_batches)
-    if images != split.batch_size:
+    images = math.ceil(batch_split.batch_size / micro_batches)
+    if images != batch_split.batch_size:
         say(
-            f"batch norm sees {images} images at a time, not the {split.batch_size} of a step, so results"
+            f"batch norm sees {images} images at a time, not the {batch_split.batch_size} of a step, so results"
             " depend on the launch; with --norm group they do not"
         )
     return model
@@ -141,9 +143,9 @@ class _Normalize(torch.autograd.Function):
             grad, x, weight, mean, var, nothing, nothing, False, ctx.eps, [True, True, True]
         )
         means = _means(torch.stack([grad_weight, grad_bias]), count, ctx.is_counted)
-        of_weight, of_bias = means * weight * invstd
-        slope = of_weight * invstd
-        grad_input -= torch.addcmul(_column(of_bias - slope * mean, x), x, _column(slope, x))
+        weight_means, bias_means = means * weight * invstd
+        slope = weight_means * invstd
+        grad_input -= torch.addcmul(_column(bias_means - slope * mean, x), x, _column(slope, x))
         return grad_input, grad_weight, grad_bias, None, None, None
 
 

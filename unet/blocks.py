@@ -99,7 +99,14 @@ class Down(nn.Module):
     """Divide each side by the stride along its axis (rounding down), then convolve."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, norm: str, block: str, kernel: Sequence[int], stride: Sequence[int]
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        norm: str,
+        block: str,
+        kernel: Sequence[int],
+        stride: Sequence[int],
     ) -> None:
         super().__init__()
         self.pool = LAYERS[len(kernel)].max_pool(tuple(stride))
@@ -122,6 +129,7 @@ class Up(nn.Module):
         in_channels: int,
         skip_channels: int,
         out_channels: int,
+        *,
         norm: str,
         upsample: str,
         block: str,
@@ -142,7 +150,7 @@ class Up(nn.Module):
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)
-        missing = [wanted - side for wanted, side in zip(skip.shape[2:], x.shape[2:], strict=True)]
+        missing = [skip_side - side for skip_side, side in zip(skip.shape[2:], x.shape[2:], strict=True)]
         if any(missing):  # the pooling rounded a side down
             x = F.pad(x, _pads_around(missing))
         return self.conv(torch.cat([skip, x], dim=1))

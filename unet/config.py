@@ -117,7 +117,7 @@ class Preprocess:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
-    def target_size(self, height: int, width: int) -> tuple[int, int]:
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) at which the network sees an image of `height` x `width`."""
         if self.image_size is not None:
             return self.image_size
@@ -125,9 +125,9 @@ class Preprocess:
 
     def resampled_size(self, size: Sequence[int], spacing: Sequence[float]) -> tuple[int, ...]:
         """(D, H, W) at which the network sees a volume of `size` (D, H, W) and `spacing` (z, y, x) in mm."""
-        wanted = self.spacing or spacing
+        network_spacing = self.spacing or spacing
         sides = []
-        for side, have, want in zip(size, spacing, wanted, strict=True):
+        for side, have, want in zip(size, spacing, network_spacing, strict=True):
             sides.append(max(1, round(side * have / want)))
         return tuple(sides)
 
@@ -215,11 +215,11 @@ class UNetConfig:
         choices_text = " and ".join(map(str, choices))
         expect(name, values, is_valid, f"{levels} times {self.dims} numbers of {choices_text}")
 
-    def _expect_one_for_each(self, name: str, count: int, what: str) -> None:
+    def _expect_one_for_each(self, name: str, count: int, things: str) -> None:
         """ValueError unless the field of the preprocessing is empty, or has so many values."""
         values = getattr(self.preprocess, name)
         if values and len(values) != count:
-            raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+            raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {things}")
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "UNetConfig":

@@ -74,22 +74,35 @@ class UNet(
             steps_down = self.encoder.first_level - 1  # it leaves the levels above its own to convolutions
             skips[self.encoder.first_level :] = self.encoder.channels
 
-        norm = config.norm
-        block = config.block
-        upsample = config.upsample
         kernels = config.level_kernels
         strides = config.level_strides
-        self.stem = DoubleConv(config.network_channels, skips[0], norm, block, kernels[0])
+        self.stem = DoubleConv(config.network_channels, skips[0], config.norm, config.block, kernels[0])
         self.downs = nn.ModuleList()
         for level in range(steps_down):
-            down = Down(skips[level], skips[level + 1], norm, block, kernels[level + 1], strides[level])
+            down = Down(
+                skips[level],
+                skips[level + 1],
+                norm=config.norm,
+                block=config.block,
+                kernel=kernels[level + 1],
+                stride=strides[level],
+            )
             self.downs.append(down)
         self.dropout = nn.Dropout(config.dropout)
         inputs = outputs[1:]  # channels that come up from the level below
         inputs[-1] = skips[-1]
         self.ups = nn.ModuleList()
         for level in reversed(range(config.depth)):
-            up = Up(inputs[level], skips[level], outputs[level], norm, upsample, block, kernels[level], strides[level])
+            up = Up(
+                inputs[level],
+                skips[level],
+                outputs[level],
+                norm=config.norm,
+                upsample=config.upsample,
+                block=config.block,
+                kernel=kernels[level],
+                stride=strides[level],
+            )
             self.ups.append(up)
         self.head = OutConv(config.base_channels, config.num_classes, config.dims)
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource, VolumeFile
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, VolumeFile
 from data_utils.sources.records import Records
 from runtime.cache import digest
 from runtime.errors import DataError
@@ -76,8 +76,8 @@ def _content(source: ImageSource) -> str:
             content = content.get("bytes")
         if isinstance(content, EmbeddedImage):
             content = content.read()
-        if isinstance(content, DrawnMask):
-            content = content.draw()
+        if isinstance(content, RenderedMask):
+            content = content.render()
         if isinstance(content, Image.Image | np.ndarray):
             array = np.asarray(content)
             return digest(array.shape, array.dtype.str, array.tobytes())

@@ -8,8 +8,8 @@ from data_utils.analysis.inspect import ClassLocations, Inspection, Problem
 from data_utils.analysis.inspect_volumes import FOREGROUND, VolumeInspection
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_header
-from data_utils.image_io.regions import large_regions
 from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.records import Record
 from runtime.errors import DataError
@@ -31,8 +31,8 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
         return Problem("points of an image of another shape", str(error))
     locations: ClassLocations | None = None
     if windows:
-        with large_regions(record["image"]) as regions:
-            if regions is not None:
+        with open_if_large(record["image"]) as picture:
+            if picture is not None:
                 locations = point_locations(places, source, size)
     return Inspection(size, size, mode, "numbers", {}, locations)
 

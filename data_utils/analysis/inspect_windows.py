@@ -1,4 +1,4 @@
-"""What `inspect` does, for images too large to be decoded whole for every crop: their masks are read in bands."""
+"""What `inspect` does, for images too large to be decoded whole for every crop: their masks are read in strips."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from data_utils.analysis.inspect import Inspection, Problem, count_values, inspe
 from data_utils.class_map import MAX_VALUES, as_color, key_of, pack
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.regions import Regions, bands, large_regions, regions_of
 from data_utils.image_io.resize import same_proportions
+from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -22,16 +22,16 @@ LOCATIONS = 64  # pixels of each class that are remembered, for crops around the
 def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
     """What `inspect` finds, and some pixels of each value of a large image's mask, (n, 2) as (row, column)."""
     name = record["name"]
-    with large_regions(record["image"]) as image:
+    with open_if_large(record["image"]) as image:
         if image is None or _is_in_memory(record["target"]):
             return inspect(record, has_classes=has_classes)
         try:
-            with regions_of(record["target"]) as mask:
+            with open_windowed(record["target"]) as mask:
                 if not same_proportions(image.size, mask.size):
                     return other_size(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
                 mode = f"{first.dtype} x {first[0, 0].size}"
-                inspection = _inspect_bands(mask, image.size, mode, name, has_classes=has_classes)
+                inspection = _inspect_strips(mask, image.size, mode, name, has_classes=has_classes)
                 is_jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
                 if has_classes and is_jpeg and isinstance(inspection, Inspection) and len(inspection.pixels) > 2:
                     return lossy(name, inspection.pixels)
@@ -40,15 +40,15 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
             return Problem("cannot be read in windows", f"{name}: {error}; store large masks as tiled TIFF")
 
 
-def _inspect_bands(
-    mask: Regions, size: tuple[int, int], mode: str, name: str, *, has_classes: bool
+def _inspect_strips(
+    mask: WindowedImage, size: tuple[int, int], mode: str, name: str, *, has_classes: bool
 ) -> Inspection | Problem:
-    """What a mask holds, read in bands, beside what its image is: of `size` (H, W) and `mode`."""
+    """What a mask holds, read in strips, beside what its image is: of `size` (H, W) and `mode`."""
     pixels: Counter = Counter()
     samples: dict[Any, list[tuple[int, np.ndarray]]] = defaultdict(list)
     is_colored = False
-    for top, band in bands(mask):
-        values, is_colored, _ = decode_mask(band, name)
+    for top, strip in strips(mask):
+        values, is_colored, _ = decode_mask(strip, name)
         counts = count_values(values)
         keys = pack(values).ravel()
         pixels.update(counts)
@@ -60,7 +60,7 @@ def _inspect_bands(
             evenly_spaced = np.linspace(0, count - 1, min(count, LOCATIONS)).astype(int)
             row, column = divmod(indices[evenly_spaced], values.shape[1])
             samples[value].append((count, np.stack([top + row, column], axis=1)))
-    if any(isinstance(value, tuple) for value in pixels):  # bands of grey only are colors too
+    if any(isinstance(value, tuple) for value in pixels):  # strips of grey only are colors too
         kind = "colors"
         color_pixels: Counter = Counter()
         for value, count in pixels.items():
@@ -71,12 +71,12 @@ def _inspect_bands(
             samples[as_color(value)] += samples.pop(value)
     else:
         kind = "greys" if is_colored else "numbers"
-    locations = {value: _thinned(bands_with_value) for value, bands_with_value in samples.items()}
+    locations = {value: _thinned(strips_with_value) for value, strips_with_value in samples.items()}
     return Inspection(size, mask.size, mode, kind, dict(pixels), locations)
 
 
 def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterator[tuple[MaskValue, np.ndarray]]:
-    """Each value of a band and the indices of its pixels, among `keys` (N,).
+    """Each value of a strip and the indices of its pixels, among `keys` (N,).
 
     Where there are more values than classes may be, numbers of objects say, all but 0 are one value, 1.
     """
@@ -90,9 +90,9 @@ def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterato
 
 
 def _thinned(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:
-    """At most `LOCATIONS` of the pixels sampled in bands.
+    """At most `LOCATIONS` of the pixels sampled in strips.
 
-    `samples` are how many pixels of a band hold the value, and some of them; a band weighs as much as the former.
+    `samples` are how many pixels of a strip hold the value, and some of them; a strip weighs as much as the former.
     """
     pixels = np.concatenate([sampled for _, sampled in samples])
     weights = np.concatenate([np.full(len(sampled), count / len(sampled)) for count, sampled in samples])

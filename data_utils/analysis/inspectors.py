@@ -19,7 +19,7 @@ from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.normalization import Normalization, measure_normalization
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import bands, large_regions
+from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records
 from runtime.console import track
 from runtime.errors import DataError
@@ -102,9 +102,9 @@ class ImageInspector(Inspector):
 
     def count_channels(self, record: Record, inspection: Inspection) -> int:
         if self.windows:
-            with large_regions(record["image"]) as regions:
-                if regions is not None:
-                    return max(read_image(band, record["name"]).shape[2] for _, band in bands(regions))
+            with open_if_large(record["image"]) as picture:
+                if picture is not None:
+                    return max(read_image(strip, record["name"]).shape[2] for _, strip in strips(picture))
         return read_image(record["image"], record["name"]).shape[2]
 
     def check_settings(self, config: DataConfig) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from data_utils.analysis.inspect import SplitInspection
 from data_utils.class_map import ClassMap, as_grey, show
-from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.formats import RenderedMask
 from data_utils.sources.records import Records, annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -159,8 +159,8 @@ def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
 
 
 def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
-    """Masks of 0 and 1 beside masks of 0 and 255: then 255 is ignored. What we draw ourselves has one encoding."""
-    if any(isinstance(records[0]["target"], DrawnMask) for _, records in splits):
+    """Masks of 0 and 1 beside masks of 0 and 255: then 255 is ignored. What we render ourselves has one encoding."""
+    if any(isinstance(records[0]["target"], RenderedMask) for _, records in splits):
         return
     contents: list[set[MaskValue]] = []
     for inspection, _ in splits:

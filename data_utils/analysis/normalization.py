@@ -10,7 +10,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import large_regions
+from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.records import Records
 from runtime.cache import cached, digest
 from runtime.console import track
@@ -92,14 +92,14 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
 
 def read_sample(source: ImageSource, name: str) -> np.ndarray:
     """An image as `read_image` gives it, (H, W, C); of a large one only some windows, one below the other."""
-    with large_regions(source) as regions:
-        if regions is None:
+    with open_if_large(source) as picture:
+        if picture is None:
             return read_image(source, name)
-        height, width = regions.size
+        height, width = picture.size
         parts = []
         for top in _window_starts(height):
             for left in _window_starts(width):
-                window = regions.read(top, min(top + SIDE, height), left, left + min(SIDE, width))
+                window = picture.read(top, min(top + SIDE, height), left, left + min(SIDE, width))
                 parts.append(read_image(window, name))
         is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
         return np.ma.concatenate(parts) if is_masked else np.concatenate(parts)

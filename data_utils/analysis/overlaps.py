@@ -46,7 +46,7 @@ def _count(records: Records) -> list[int]:
         mask = records[index]["target"]
         assert isinstance(mask, LayeredMask)
         try:
-            truth, _ = unpack_bits(mask.draw_classes(bit_of))
+            truth, _ = unpack_bits(mask.render_classes(bit_of))
         except DataError:  # it is named where all masks are read
             continue
         several += int(np.count_nonzero(truth & (truth - 1)))

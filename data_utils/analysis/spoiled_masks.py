@@ -11,8 +11,8 @@ from data_utils.analysis.inspect import Content, SplitInspection, count_values, 
 from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, pack, show
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
-from data_utils.image_io.regions import bands, large_regions
 from data_utils.image_io.volumes import read_label_volume
+from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records
 from runtime.cache import JSON, cached, digest
 from runtime.console import first_few
@@ -253,18 +253,18 @@ def _count_of_values(numbered: tuple[int, Content]) -> int:
 
 
 def _planes(record: Record) -> Iterator[np.ndarray]:
-    """The mask of a record, as (H, W) or (H, W, 3): in bands where it is large, the slices of a volume."""
+    """The mask of a record, as (H, W) or (H, W, 3): in strips where it is large, the slices of a volume."""
     name = record["name"]
     target = record["target"]
     if isinstance(target, VolumeFile):
         yield from read_label_volume(target, name)[0]
         return
-    with large_regions(target) as regions:
-        if regions is None:
+    with open_if_large(target) as picture:
+        if picture is None:
             yield decode_mask(target, name).values
             return
-        for _, band in bands(regions):
-            yield decode_mask(band, name).values
+        for _, strip in strips(picture):
+            yield decode_mask(strip, name).values
 
 
 def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:

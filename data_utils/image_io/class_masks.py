@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import ClassLayers, DrawnMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -17,24 +17,24 @@ from unet.config import MaskValue
 SHOWN = 8  # values in a message
 
 
-class LayeredMask(DrawnMask):
-    """A mask that is drawn from objects, of which several may cover a pixel."""
+class LayeredMask(RenderedMask):
+    """A mask that is rendered from objects, of which several may cover a pixel."""
 
     @abstractmethod
-    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it, of the classes with these bits. DataError as `draw` raises it."""
+    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it, of the classes with these bits. DataError as `render` raises it."""
 
 
 @dataclass(frozen=True)
-class ObjectBits(DrawnMask):
+class ObjectBits(RenderedMask):
     """The classes of a layered mask as bits; the bit of each mask value stands beside it."""
 
     mask: LayeredMask
     bits: tuple[tuple[MaskValue, int], ...]
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) int64, as `pack_bits` gives it."""
-        return self.mask.draw_classes(dict(self.bits))
+        return self.mask.render_classes(dict(self.bits))
 
 
 class ClassMask(NamedTuple):
@@ -58,7 +58,7 @@ class ClassFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ClassMasks(DrawnMask):
+class ClassMasks(RenderedMask):
     """The masks of an image, a file or a page for each class.
 
     Args:
@@ -76,7 +76,7 @@ class ClassMasks(DrawnMask):
         """What messages call them: the first file that there is."""
         return next(file.path for file in self.files if file.path)
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) int64, as `pack_bits` gives it."""
         pairs = list(zip(self.files, self.bits, strict=True))
         has_mask = any(file.path and bit is not None for file, bit in pairs)
@@ -91,7 +91,7 @@ class ClassMasks(DrawnMask):
 
 
 @dataclass(frozen=True)
-class ClassChannels(DrawnMask):
+class ClassChannels(RenderedMask):
     """The masks of an image in one file of several channels; arguments as those of `ClassMasks`."""
 
     file: str
@@ -103,7 +103,7 @@ class ClassChannels(DrawnMask):
         """What messages call them."""
         return self.file
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) int64, as `pack_bits` gives it."""
         channels = np.moveaxis(read_image(self.file, self.file), 2, 0)
         if len(channels) != len(self.bits):

@@ -17,23 +17,23 @@ from runtime.memory import available_bytes
 from unet.config import MaskValue
 
 
-class DrawnMask(ABC):
-    """A mask that is drawn from annotations whenever it is read: a small object that can be pickled."""
+class RenderedMask(ABC):
+    """A mask that is rendered from annotations whenever it is read: a small object that can be pickled."""
 
     @abstractmethod
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """Mask values, (H, W) uint8 or uint16. Raises DataError, with the file and the annotation."""
 
-    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         """The number of the object of each pixel, (H, W), 0 for none; and the mask value of each number, from 0.
 
-        Raises DataError as `draw` does, and where the annotations tell no objects apart.
+        Raises DataError as `render` does, and where the annotations tell no objects apart.
         """
         raise DataError("these annotations tell no objects apart; leave out --task objects")
 
-    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-        """Rows [top, bottom) and columns [left, right) of what `draw` gives."""
-        return self.draw()[slice(*rows), slice(*columns)]
+    def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+        """Rows [top, bottom) and columns [left, right) of what `render` gives."""
+        return self.render()[slice(*rows), slice(*columns)]
 
 
 class EmbeddedImage(ABC):
@@ -49,7 +49,7 @@ class WindowSource(EmbeddedImage):
 
     @abstractmethod
     def open(self) -> Any:
-        """A context with the `Regions` of the window. Raises DataError as `read` does."""
+        """A context with the `WindowedImage` of the window. Raises DataError as `read` does."""
 
 
 class ClassLayers(NamedTuple):
@@ -114,7 +114,7 @@ ImageSource = (
     | dict
     | Image.Image
     | np.ndarray
-    | DrawnMask
+    | RenderedMask
     | EmbeddedImage
     | VolumeFile
     | PointSource

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import BandSource, DrawnMask, ImageSource, check_memory, check_regular
+from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, check_memory, check_regular
 from data_utils.image_io.places import Place, place_of
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import is_tiff
@@ -28,7 +28,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class PlacedMask(DrawnMask):
+class PlacedMask(RenderedMask):
     """The mask of an image on the image's grid; unknown where the mask's file ends before the image does.
 
     Args:
@@ -43,11 +43,11 @@ class PlacedMask(DrawnMask):
     own: Grid
     image: Grid
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         height, width = self.image.size
-        return self.draw_part((0, height), (0, width))
+        return self.render_part((0, height), (0, width))
 
-    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+    def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         check_crs(self.image.place, self.own.place, self.name)
         values = read_mask(self.source, self.name)
         if values.ndim == 3:

@@ -14,9 +14,9 @@ from data_utils.image_io.formats import (
     COPIES,
     TURNED,
     BandSource,
-    DrawnMask,
     EmbeddedImage,
     ImageSource,
+    RenderedMask,
     WindowSource,
     check_decoding,
     check_memory,
@@ -85,8 +85,8 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         content = content.read()
     if content is None:
         raise ImageError(f"{name} is missing")
-    if isinstance(content, DrawnMask):
-        return content.draw()
+    if isinstance(content, RenderedMask):
+        return content.render()
     if isinstance(content, Image.Image | np.ndarray):
         return content
     if isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
@@ -199,7 +199,7 @@ def _draft(image: JpegImageFile, preprocess: Preprocess) -> tuple[float, float]:
     size = size_as_seen(image)
     if orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
         return size
-    drafted = image.draft(None, _as_seen(image, preprocess.target_size(*size)))
+    drafted = image.draft(None, _as_seen(image, preprocess.input_size(*size)))
     if not drafted:
         return size
     _, (_, _, width, height) = drafted
@@ -331,9 +331,9 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     if isinstance(source, str | Path) and is_tiff(source):
         check_pages(Path(source))
     if isinstance(source, WindowSource):
-        with readable(name), source.open() as regions:
-            pixel = np.asarray(regions.read(0, 1, 0, 1))
-            return regions.size, f"{pixel.dtype} x {pixel[0, 0].size}"
+        with readable(name), source.open() as picture:
+            pixel = np.asarray(picture.read(0, 1, 0, 1))
+            return picture.size, f"{pixel.dtype} x {pixel[0, 0].size}"
     with opened(source, name) as picture, readable(name):
         if isinstance(picture, Raster):
             return picture.size, f"{picture.dtype} x {len(picture.bands)}"

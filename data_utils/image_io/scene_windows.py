@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import DrawnMask, ImageSource, WindowSource
+from data_utils.image_io.formats import ImageSource, RenderedMask, WindowSource
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.image_io.regions import ArrayRegions, Regions, regions_of
+from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed
 from runtime.errors import DataError
 
 
@@ -23,21 +23,21 @@ class Box(NamedTuple):
     right: int
 
 
-class WindowRegions(Regions):
-    """Windows of a window of other regions."""
+class WindowedPart(WindowedImage):
+    """Windows of a part of another picture."""
 
-    def __init__(self, regions: Regions, box: Box) -> None:
-        self.regions = regions
+    def __init__(self, picture: WindowedImage, box: Box) -> None:
+        self.picture = picture
         self.box = box
         self.size = self.extent = (box.bottom - box.top, box.right - box.left)
-        self.in_windows = regions.in_windows
-        self.may_miss = regions.may_miss
+        self.in_windows = picture.in_windows
+        self.may_miss = picture.may_miss
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
         if right is None:
             right = self.size[1]
         box = self.box
-        return self.regions.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
+        return self.picture.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ class SceneWindow(WindowSource):
 
     def read(self) -> np.ndarray:
         """The pixels, or the mask values."""
-        if isinstance(self.source, DrawnMask):
-            return self._drawn(self.source)
-        with self.open() as regions:
-            part = regions.read(0, regions.size[0])
+        if isinstance(self.source, RenderedMask):
+            return self._rendered(self.source)
+        with self.open() as picture:
+            part = picture.read(0, picture.size[0])
             return read_mask(part, self.name) if self.is_mask else read_image(part, self.name)
 
     @contextmanager
-    def open(self) -> Iterator[Regions]:
-        if isinstance(self.source, DrawnMask):
-            yield ArrayRegions(self._drawn(self.source))
+    def open(self) -> Iterator[WindowedImage]:
+        if isinstance(self.source, RenderedMask):
+            yield WindowedArray(self._rendered(self.source))
             return
-        with regions_of(self.source) as regions:
-            if regions.size != self.size:
-                sizes = f"{self.size[0]} x {self.size[1]}, its mask {regions.size[0]} x {regions.size[1]}"
+        with open_windowed(self.source) as picture:
+            if picture.size != self.size:
+                sizes = f"{self.size[0]} x {self.size[1]}, its mask {picture.size[0]} x {picture.size[1]}"
                 raise DataError(f"{self.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
-            yield WindowRegions(regions, self.box)
+            yield WindowedPart(picture, self.box)
 
-    def _drawn(self, mask: DrawnMask) -> np.ndarray:
+    def _rendered(self, mask: RenderedMask) -> np.ndarray:
         box = self.box
-        return mask.draw_part((box.top, box.bottom), (box.left, box.right))
+        return mask.render_part((box.top, box.bottom), (box.left, box.right))

@@ -251,7 +251,7 @@ class TrainingSampler:
 
     Args:
         shapes: (N, n) int32, the shape (H, W) or (D, H, W) that each image is padded to.
-        split: how a step's images are cut.
+        batch_split: how a step's images are cut.
         steps: the steps of the run that are to be made, in this order.
         group_sizes: those of a stream's `Records`, None for other records.
     """
@@ -259,24 +259,24 @@ class TrainingSampler:
     def __init__(
         self,
         shapes: np.ndarray,
-        split: BatchSplit,
+        batch_split: BatchSplit,
         seed: int,
         steps: Sequence[int],
         group_sizes: np.ndarray | None = None,
     ) -> None:
         self.shapes = distinct_rows(shapes)
-        self.split = split
+        self.batch_split = batch_split
         self.seed = seed
         self.steps = steps
         self.group_sizes = group_sizes
-        self.steps_per_epoch = math.ceil(len(shapes) / split.batch_size)
+        self.steps_per_epoch = math.ceil(len(shapes) / batch_split.batch_size)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of one epoch, one for each of its steps."""
         if self.group_sizes is None:
-            return epoch_batches(self.shapes, self.split.batch_size, self.seed, epoch)
+            return epoch_batches(self.shapes, self.batch_split.batch_size, self.seed, epoch)
         shape = tuple(self.shapes.rows[0].tolist())  # a stream has one
-        return stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)
+        return stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, epoch)
 
     def __iter__(self) -> Iterator[list[Slot]]:
         epoch = -1
@@ -291,12 +291,12 @@ class TrainingSampler:
     def _micro_batches(self, slots: list[Slot]) -> Iterator[list[Slot]]:
         """The micro-batches of a step with these images."""
         filler = slots[0]._replace(filler=True)
-        sizes = self.split.sizes(len(slots))
-        last_round = len(sizes) - self.split.processes
+        sizes = self.batch_split.sizes(len(slots))
+        last_round = len(sizes) - self.batch_split.processes
         start = 0
         for number, size in enumerate(sizes):
             micro_batch = slots[start : start + size] or [filler]
-            for _ in range(self.split.processes_per_volume):
+            for _ in range(self.batch_split.processes_per_volume):
                 yield [slot._replace(ends_step=number >= last_round) for slot in micro_batch]
             start += size
 

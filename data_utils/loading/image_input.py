@@ -7,8 +7,8 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_image, read_image
-from data_utils.image_io.regions import ArrayRegions, Regions
 from data_utils.image_io.resize import Window, nearest, resize_image, resize_mask, resize_rows, resize_window
+from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from runtime.errors import ImageError, UserWarningLine
 from tasks.target import AnyTarget
 from unet.config import Preprocess
@@ -30,12 +30,12 @@ class ImageInput:
         size: (h, w) of the network's input.
     """
 
-    def __init__(self, regions: Regions, preprocess: Preprocess, channels: int, name: str = "image") -> None:
-        self.regions = regions
+    def __init__(self, picture: WindowedImage, preprocess: Preprocess, channels: int, name: str = "image") -> None:
+        self.picture = picture
         self.preprocess = preprocess
         self.channels = channels
         self.name = name
-        self.size = preprocess.target_size(*regions.size)
+        self.size = preprocess.input_size(*picture.size)
 
     @classmethod
     def read(
@@ -43,13 +43,13 @@ class ImageInput:
     ) -> "ImageInput":
         """An image that is decoded whole, with no more detail than needed. Raises ImageError, with `name`."""
         decoded = decode_image(source, name, page, draft_for=preprocess)
-        return cls(ArrayRegions(*decoded), preprocess, channels, name)
+        return cls(WindowedArray(*decoded), preprocess, channels, name)
 
     def whole(self) -> np.ndarray:
         """(C, h, w) uint8 or float32, of an image that is decoded whole."""
-        assert isinstance(self.regions, ArrayRegions)
-        pixels = self._fit(self.regions.array)
-        height, width = self.regions.extent
+        assert isinstance(self.picture, WindowedArray)
+        pixels = self._fit(self.picture.array)
+        height, width = self.picture.extent
         pixels = resize_image(pixels, self.size, (0, 0, width, height))
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
@@ -67,7 +67,7 @@ class ImageInput:
 
         Its values count as not in 0..1, whatever they are: to know better needs the whole picture.
         """
-        pixels = resize_window(self._read, self.regions.size, self.size, window).transpose(2, 0, 1)
+        pixels = resize_window(self._read, self.picture.size, self.size, window).transpose(2, 0, 1)
         return np.ascontiguousarray(pixels, _input_type(pixels))
 
     @cached_property
@@ -91,7 +91,7 @@ class ImageInput:
         step = self._chunk
         for first in range(start, stop, step):
             last = min(first + step, stop)
-            rows = resize_rows(self._read, self.regions.extent, self.size, first, last).transpose(2, 0, 1)
+            rows = resize_rows(self._read, self.picture.extent, self.size, first, last).transpose(2, 0, 1)
             if first == start:
                 # pixels of 16 bits stay what they are: rows of scenes with many bands are large
                 dtype = np.uint16 if rows.dtype == np.uint16 else _input_type(rows)
@@ -100,7 +100,7 @@ class ImageInput:
         return pixels
 
     def _read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return self._fit(read_image(self.regions.read(top, bottom, left, right), self.name))
+        return self._fit(read_image(self.picture.read(top, bottom, left, right), self.name))
 
     def _fit(self, pixels: np.ndarray) -> np.ndarray:
         """Pixels (H, W, C) with the model's channels; a warning, once, for another type than it was trained on."""
@@ -126,13 +126,13 @@ class ImageInput:
 
     def missing(self, window: Window) -> np.ndarray | None:
         """Where no channel holds data in a `window` of the network's input, (h, w) bool; None where all hold some."""
-        if not self.regions.may_miss:
+        if not self.picture.may_miss:
             return None
         rows, columns = (
             nearest(want, have)[slice(*sides)]
-            for want, have, sides in zip(self.size, self.regions.size, window, strict=True)
+            for want, have, sides in zip(self.size, self.picture.size, window, strict=True)
         )
-        missing = missing_pixels(self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
+        missing = missing_pixels(self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
         if missing is None:
             return None
         return missing[rows - rows[0]][:, columns - columns[0]]

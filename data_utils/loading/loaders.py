@@ -55,17 +55,17 @@ class NetworkShapes(NamedTuple):
         return self.train.prod(axis=1).mean()
 
 
-def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
-    """The shapes at which a model sees the images: in training cropped and padded, in validation as they are.
+def network_shapes(info: DatasetInfo, config: UNetConfig) -> NetworkShapes:
+    """The shapes at which a network sees the images: in training cropped and padded, in validation as they are.
 
     Training images are padded to twice the divisors at least: a smaller one would leave a single value at the lowest
     level, which batch norm cannot normalize.
     """
-    train = _input_sizes(info.train, model.preprocess)
-    val = _input_sizes(info.val, model.preprocess)
+    train = _input_sizes(info.train, config.preprocess)
+    val = _input_sizes(info.val, config.preprocess)
     if info.config.crop_size:
         train[:] = info.config.crop_size
-    smallest = 2 * np.array(model.divisors)
+    smallest = 2 * np.array(config.divisors)
     train = padded_shapes(train)
     np.maximum(train, smallest, out=train, casting="unsafe")
     return NetworkShapes(train, val)
@@ -75,17 +75,17 @@ def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
     """(N, n) int32, what the samples of a split are resized or resampled to."""
     if split.spacings is None:
         sizes = distinct_rows(split.sizes)
-        target_sizes = np.array([preprocess.target_size(*size) for size in sizes.rows.tolist()], np.int32)
-        return target_sizes[sizes.membership]
+        input_sizes = np.array([preprocess.input_size(*size) for size in sizes.rows.tolist()], np.int32)
+        return input_sizes[sizes.membership]
     grids = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
     return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids], np.int32)
 
 
 def build_loaders(
     info: DatasetInfo,
-    model: UNetConfig,
+    config: UNetConfig,
     shapes: NetworkShapes,
-    split: BatchSplit,
+    batch_split: BatchSplit,
     steps: Sequence[int],
     num_workers: int | None,
     device: torch.device,
@@ -100,11 +100,11 @@ def build_loaders(
     """
     if num_workers is None:
         num_workers = default_workers(device)
-    train = TrainingDataset(info.train, info, model.preprocess)
-    val = EvaluationDataset(info.val, info, model.preprocess)
+    train = TrainingDataset(info.train, info, config.preprocess)
+    val = EvaluationDataset(info.val, info, config.preprocess)
     records = info.train.records
     if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
-        records.open_groups = split.micro_batch_size * split.accumulation * SIDE_BY_SIDE
+        records.open_groups = batch_split.micro_batch_size * batch_split.accumulation * SIDE_BY_SIDE
         processes = max(count for count in STREAM_WORKERS if count <= num_workers)
         train.threads = val.threads = max(1, num_workers // max(1, processes))
         num_workers = processes
@@ -115,9 +115,9 @@ def build_loaders(
     if info.config.cache or train.samples.are_cached:
         train.cache()
         val.cache()
-    train_sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
+    train_sampler = TrainingSampler(shapes.train, batch_split, info.config.seed, steps, records.group_sizes)
     pixels = pixels_per_batch(device) if val.samples.share_batches else 1
-    val_sampler = EvaluationSampler(shapes.val, pixels, split.world_size)
+    val_sampler = EvaluationSampler(shapes.val, pixels, batch_split.world_size)
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

@@ -8,8 +8,8 @@ import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.image_io.reader import check_sizes, decode_image
-from data_utils.image_io.regions import ArrayRegions, regions_of
 from data_utils.image_io.resize import Window
+from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
 from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
@@ -82,7 +82,7 @@ class ImageSamples(Samples):
             return self.decoded[index]
         record = self.split.records[index]
         decoded = decode_image(record["image"], record["name"], draft_for=self.preprocess)
-        image = ImageInput(ArrayRegions(*decoded), self.preprocess, self.channels, record["name"])
+        image = ImageInput(WindowedArray(*decoded), self.preprocess, self.channels, record["name"])
         pixels = image.whole()
         target = self.reader.read(record, decoded.size, image.size if self.fit_targets else None)
         return pixels, without_missing(target, missing_pixels(decoded.pixels))
@@ -93,9 +93,9 @@ class ImageSamples(Samples):
             return None
         record = self.split.records[index]
         name = record["name"]
-        with regions_of(record["image"]) as regions, self.reader.open_window(record) as target:
-            check_sizes(name, regions.size, target.size)  # they may have changed since they were looked at
-            image = ImageInput(regions, self.preprocess, self.channels, name)
+        with open_windowed(record["image"]) as picture, self.reader.open_window(record) as target:
+            check_sizes(name, picture.size, target.size)  # they may have changed since they were looked at
+            image = ImageInput(picture, self.preprocess, self.channels, name)
             window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
             pixels = image.window(window)
             return pixels, without_missing(target.read(image.size, window), image.missing(window))

@@ -127,7 +127,7 @@ class SliceInput:
     def __init__(self, volume: VolumeInput) -> None:
         self.volume = volume
         depth, height, width = volume.size
-        self.size = (depth, *volume.preprocess.target_size(height, width))
+        self.size = (depth, *volume.preprocess.input_size(height, width))
 
     def slab(self, start: int, stop: int) -> np.ndarray:
         """Slices [start, stop): (C, stop - start, h, w)."""

@@ -62,7 +62,7 @@ class Records(ABC):
         group_sizes: (G,) how many consecutive records of a stream are read together; None where each stands alone.
         unpaired: a line for each file without partner that was left out.
         classes: mask value and name of each class, background first; empty where the files name none.
-        annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
+        annotations: what the annotation files hold that the masks are rendered from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
         landmarks: the points that stand in the place of masks; None where there are masks.

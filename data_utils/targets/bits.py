@@ -9,7 +9,7 @@ from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.reader import MaskReader
 from data_utils.targets.sides import Sides
-from tasks.overlapping import OverlapTarget, pack_bits, packed, unpack_bits
+from tasks.overlapping import OverlapTarget, pack_bits, pack_target, unpack_bits
 from tasks.target import Target
 from unet.config import MaskValue
 
@@ -78,7 +78,7 @@ class BitReader(MaskReader):
         return (self.sides.line,)
 
     def shown_truth(self, target: Target) -> np.ndarray:
-        return packed(target)
+        return pack_target(target)
 
 
 def swapped_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.regions import bands, large_regions
 from data_utils.image_io.volumes import read_label_volume
+from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError, SettingsError
@@ -60,7 +60,7 @@ def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
 def _reading(records: Records, config: DataConfig) -> str:
     """The task that the numbers in masks call for, or EITHER."""
     are_classes = config.classes or config.ignore_index or records.classes or records.group_sizes is not None
-    if are_classes or not len(records) or isinstance(records[0]["target"], DrawnMask):
+    if are_classes or not len(records) or isinstance(records[0]["target"], RenderedMask):
         return Classes.name
     key = records.digest and digest("reading of masks", records.digest)
     return cached(key, partial(_reading_of_masks, records))
@@ -121,8 +121,8 @@ def _values(record: Record) -> np.ndarray | None:
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]
-    with large_regions(source) as regions:
-        picture = source if regions is None else next(bands(regions))[1]
+    with open_if_large(source) as image:
+        picture = source if image is None else next(strips(image))[1]
         values = decode_mask(picture, record["name"]).values
     return values if values.ndim == 2 else None
 

@@ -11,7 +11,7 @@ import numpy as np
 from data_utils.class_map import NamedClasses, pack
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
-from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
@@ -22,7 +22,7 @@ from runtime.cache import cached, digest
 from runtime.console import first_few
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
-from tasks.matching import classes_of, numbers_of, packed
+from tasks.matching import classes_of, numbers_of, pack_labels
 from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, without_gaps
 from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
@@ -46,7 +46,7 @@ class ObjectReader(MaskReader):
             images, which have none, one class.
         outside: what becomes of objects of other classes: no object, or, with 255, ignored pixels.
         smallest, fills_holes: see `tasks.objects.Objects`.
-        is_packed: whether values are those of a `PackedMask`.
+        reads_labels: whether values are those of `ObjectLabels`.
     """
 
     ignored: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class ObjectReader(MaskReader):
     smallest: int = 1
     fills_holes: bool = False
     class_pixels: tuple[int, ...] = ()
-    is_packed: bool = False
+    reads_labels: bool = False
 
     target = ObjectTarget
     may_shrink = False  # what lies between two objects is a pixel wide
@@ -98,24 +98,25 @@ class ObjectReader(MaskReader):
         return Objects.name, self.ignored, self.classes, self.outside
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
-        if not isinstance(record["target"], DrawnMask):
+        if self.reads_labels or not isinstance(record["target"], RenderedMask):
             return super().read(record, image_size, size)
-        return super(ObjectReader, self._of_drawn()).read(_packed(record), image_size, size)
+        return self._label_reader().read(_with_labels(record), image_size, size)
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[MaskWindows]:
-        reader = self
-        if isinstance(record["target"], DrawnMask):
-            reader = self._of_drawn()
-            record = _packed(record)
-        with super(ObjectReader, reader).open_window(record) as windows:
+        if self.reads_labels or not isinstance(record["target"], RenderedMask):
+            opened = super().open_window(record)
+        else:
+            opened = self._label_reader().open_window(_with_labels(record))
+        with opened as windows:
             yield windows
 
-    def _of_drawn(self) -> "ObjectReader":
-        return replace(self, is_packed=True)
+    def _label_reader(self) -> "ObjectReader":
+        """The same for objects that annotations tell apart, whose numbers and values come together."""
+        return replace(self, reads_labels=True)
 
     def of_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
-        if self.is_packed:
+        if self.reads_labels:
             return self._of_labels(values)
         return self._target(pack(values), name)
 
@@ -180,27 +181,27 @@ class ObjectReader(MaskReader):
         name = record["name"]
         if isinstance(source, VolumeFile):
             return self.of_label_volume(read_label_volume(source, name)[0], name).ids
-        if isinstance(source, DrawnMask):
-            return self._of_drawn().of_mask(decode_mask(PackedMask(source), name).values, name).ids
+        if isinstance(source, RenderedMask):
+            return self._label_reader().of_mask(decode_mask(ObjectLabels(source), name).values, name).ids
         return self.of_mask(decode_mask(source, name).values, name).ids
 
 
 @dataclass(frozen=True)
-class PackedMask(DrawnMask):
-    """Labels of drawn objects, number and mask value, as `tasks.matching.packed` makes them."""
+class ObjectLabels(RenderedMask):
+    """Labels of rendered objects, number and mask value, as `tasks.matching.pack_labels` makes them."""
 
-    source: DrawnMask
+    source: RenderedMask
 
-    def draw(self) -> np.ndarray:
-        numbers, values = self.source.draw_objects()
-        return packed(numbers, values[numbers])
+    def render(self) -> np.ndarray:
+        numbers, values = self.source.render_objects()
+        return pack_labels(numbers, values[numbers])
 
 
-def _packed(record: Record) -> Record:
-    """A record whose drawn mask tells objects apart."""
+def _with_labels(record: Record) -> Record:
+    """A record whose rendered mask tells objects apart."""
     source = record["target"]
-    assert isinstance(source, DrawnMask)
-    return {"image": record["image"], "target": PackedMask(source), "name": record["name"]}
+    assert isinstance(source, RenderedMask)
+    return {"image": record["image"], "target": ObjectLabels(source), "name": record["name"]}
 
 
 class ObjectCensus:

@@ -13,9 +13,9 @@ import numpy as np
 from data_utils.class_map import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
-from data_utils.image_io.regions import regions_of
 from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
+from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointRecords
 from data_utils.sources.records import Record, Records, Subset
@@ -154,8 +154,8 @@ class PointReader(TargetReader):
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[PointWindows]:
-        with regions_of(record["image"]) as regions:
-            yield PointWindows(self, record, regions.size)
+        with open_windowed(record["image"]) as picture:
+            yield PointWindows(self, record, picture.size)
 
     def to_preprocess(self) -> dict[str, Any]:
         return {}

@@ -13,9 +13,9 @@ from data_utils.class_map import ClassMap, NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
-from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, nearest, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume
+from data_utils.image_io.windowed import WindowedImage, open_windowed
 from data_utils.sources.records import LabelSet, Record, Records
 from runtime.errors import DataError
 from tasks.target import Target
@@ -200,11 +200,11 @@ class MaskWindows:
         size: (H, W) of the mask.
     """
 
-    def __init__(self, reader: MaskReader, regions: Regions, record: Record) -> None:
+    def __init__(self, reader: MaskReader, picture: WindowedImage, record: Record) -> None:
         self.reader = reader
-        self.regions = regions
+        self.picture = picture
         self.record = record
-        self.size = regions.size
+        self.size = picture.size
 
     def read(self, size: tuple[int, int], window: Window) -> Target:
         """The `window` of the target resized to `size` (H, W)."""
@@ -212,7 +212,7 @@ class MaskWindows:
         row_range, column_range = window
         rows = nearest(height, self.size[0])[slice(*row_range)]
         columns = nearest(width, self.size[1])[slice(*column_range)]
-        needed = self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        needed = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
         name = self.record["name"]
         values = read_mask(needed, name)
         resized = values[rows - rows[0]][:, columns - columns[0]]
@@ -263,5 +263,5 @@ class MaskReader(TargetReader):
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[MaskWindows]:
-        with regions_of(record["target"]) as regions:
-            yield MaskWindows(self, regions, record)
+        with open_windowed(record["target"]) as picture:
+            yield MaskWindows(self, picture, record)

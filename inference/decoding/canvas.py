@@ -50,7 +50,7 @@ class Canvas:
         if is_first:
             self.values[: len(before)] = before
 
-    def bands(self) -> Iterator[np.ndarray]:
+    def strips(self) -> Iterator[np.ndarray]:
         """The rows from top to bottom, some at a time."""
         for top in range(0, self.rows, ROWS):
             yield self.values[top : min(top + ROWS, self.rows)]

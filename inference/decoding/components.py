@@ -1,4 +1,4 @@
-"""Connected components of an image that comes in bands: each is handed on as soon as no band can add to it."""
+"""Connected components of an image that comes in strips: each is handed on as soon as no strip can add to it."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -46,9 +46,9 @@ def joined(pieces: list[Component]) -> Component:
 
 
 class ComponentStream:
-    """Finds the components of pixels that are not 0, in bands along the first axis.
+    """Finds the components of pixels that are not 0, in strips along the first axis.
 
-    Pixels are connected through their sides. Memory: the components that the last band touches, whatever the image's
+    Pixels are connected through their sides. Memory: the components that the last strip touches, whatever the image's
     size.
     """
 
@@ -57,31 +57,31 @@ class ComponentStream:
         self._edge: np.ndarray | None = None  # for each pixel of the last row, the number of its component, from 1
         self._top = 0
 
-    def add(self, band: np.ndarray) -> Iterator[Component]:
-        """The components that end above the last row of the next band (n, ...)."""
+    def add(self, strip: np.ndarray) -> Iterator[Component]:
+        """The components that end above the last row of the next strip (n, ...)."""
         from scipy.ndimage import find_objects, label
 
-        labels, count = label(band, sides(band.ndim))
+        labels, count = label(strip, sides(strip.ndim))
         pieces: list[Component] = []
         for number, box in enumerate(find_objects(labels), 1):
-            values = np.where(labels[box] == number, band[box], 0)
+            values = np.where(labels[box] == number, strip[box], 0)
             start = [side.start for side in box]
             start[0] += self._top
             pieces.append(Component(tuple(start), values))
-        self._top += len(band)
+        self._top += len(strip)
         members = [*self._open, *([piece] for piece in pieces)]
         group_of = self._groups(labels[0], count)
         groups: dict[int, list[Component]] = {}
-        for group, of_member in zip(group_of.tolist(), members, strict=True):
-            groups.setdefault(group, []).extend(of_member)
+        for group, boxes in zip(group_of.tolist(), members, strict=True):
+            groups.setdefault(group, []).extend(boxes)
         # of the pixels of the last row: 0 for none, else the number of the group, from 1
         numbers = np.concatenate([[0], group_of + 1])
         last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
         open_groups = np.unique(last_row[last_row > 0])
         self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
         self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
-        for of_group in groups.values():
-            yield joined(of_group)
+        for boxes_of_group in groups.values():
+            yield joined(boxes_of_group)
 
     def finish(self) -> Iterator[Component]:
         """The components that touch the last row of the image."""
@@ -90,7 +90,7 @@ class ComponentStream:
         self._open = []
 
     def _groups(self, first_row: np.ndarray, count: int) -> np.ndarray:
-        """The group of each open component and then of each component of a band, whose first row has these labels.
+        """The group of each open component and then of each component of a strip, whose first row has these labels.
 
         Those that touch are of one group.
         """

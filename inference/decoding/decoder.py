@@ -16,24 +16,30 @@ from tasks.task import Task
 UNSURE = 255  # the level of an answer that is as likely as any other
 
 
-class Band(NamedTuple):
+class Strip(NamedTuple):
     """A part of a prediction: the next rows of an image, or slices of a volume.
 
     rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
     probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
-    noted: what else was asked for of the rows that were read.
+    extras: what else was asked for of the rows that were read.
     """
 
     rows: np.ndarray | None
     probabilities: np.ndarray | None = None
-    noted: tuple[np.ndarray, ...] = ()
+    extras: tuple[np.ndarray, ...] = ()
 
 
 class Decoder(ABC):
-    """Reads the prediction of one image or volume from its logits, which come in bands from top to bottom.
+    """Reads the prediction of one image or volume from its logits, which come in strips from top to bottom.
 
-    A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
-    bands in `add`, and return the rest in `finish`.
+    A caller uses it in one of two ways:
+
+    - `add` for each strip, then `finish`: what is settled comes to the CPU while it is written. `read` does both.
+    - `take` for each strip, then `conclude` with all that it gave: the prediction is whole, and stays on the device. So
+      evaluations score it.
+
+    A task whose pixels stand alone says by `decode` how each is read, and needs nothing else. Others override both
+    ways: they keep what they need of the strips, and give the prediction in `finish` and in `conclude` (or `predict`).
 
     Args:
         scratch: the folder of a temporary file, should one be needed; None for that of temporary files.
@@ -87,15 +93,15 @@ class Decoder(ABC):
         Here each output is a question of its own, and the entropy is that of the one whose answer is least sure.
         """
         probabilities = self.probabilities(logits, dim)
-        of_outputs = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
-        return of_outputs.amax(dim) / math.log(2)
+        output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+        return output_entropy.amax(dim) / math.log(2)
 
     def uncertainty(self, logits: Tensor) -> Tensor:
-        """The entropy of a band of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
+        """The entropy of a strip of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
         return (self.entropy(logits) * UNSURE).round().to(torch.uint8)
 
     def certainty(self, logits: Tensor) -> Tensor | None:
-        """What `Task.count_certainty` takes of a band of logits (outputs, n, ...); None where a task counts nothing."""
+        """What `Task.count_certainty` takes of a strip of logits (outputs, n, ...); None if the task counts nothing."""
         return None
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -120,42 +126,42 @@ class Decoder(ABC):
         return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))
 
     def take(self, logits: Tensor) -> Tensor | None:
-        """The answers to a band of logits (1, outputs, n, ...); None where they are kept until all bands are read."""
+        """The answers to a strip of logits (1, outputs, n, ...); None where they are kept until all strips are read."""
         return self.decode(logits, dim=1).to(getattr(torch, self.dtype))
 
     def conclude(self, answers: Sequence[Tensor]) -> Tensor:
-        """The prediction, with a first axis of 1, from what `take` gave for all bands of an image."""
+        """The prediction, with a first axis of 1, from what `take` gave for all strips of an image."""
         return self.predict(torch.cat(list(answers), dim=1))
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
-        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
+        """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.
 
         Args:
-            noted: further tensors that were computed from the band, and are wanted on the CPU.
+            extras: further tensors that were computed from the strip, and are wanted on the CPU.
         """
         answers = self.decode(logits).to(getattr(torch, self.dtype))
-        return self.downloaded(logits, answers, probabilities=probabilities, noted=noted)
+        return self.downloaded(logits, answers, probabilities=probabilities, extras=extras)
 
     def downloaded(
-        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, noted: Sequence[Tensor]
-    ) -> Band:
-        """A band on the CPU, with the answers in the place of its rows. The host waits once for all."""
-        tensors = [*noted]
+        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, extras: Sequence[Tensor]
+    ) -> Strip:
+        """A strip on the CPU, with the answers in the place of its rows. The host waits once for all."""
+        tensors = [*extras]
         if answers is not None:
             tensors.append(answers)
         if probabilities:
             tensors.append(self.probabilities(logits))
         arrays = [tensor.numpy() for tensor in download(tensors)]
-        others = iter(arrays[len(noted) :])
-        rows = None if answers is None else next(others)
-        return Band(rows, next(others) if probabilities else None, tuple(arrays[: len(noted)]))
+        arrays_left = iter(arrays[len(extras) :])
+        rows = None if answers is None else next(arrays_left)
+        return Strip(rows, next(arrays_left) if probabilities else None, tuple(arrays[: len(extras)]))
 
-    def finish(self) -> Iterator[Band]:
-        """The rest of the prediction, when all bands were read."""
+    def finish(self) -> Iterator[Strip]:
+        """The rest of the prediction, when all strips were read."""
         return iter(())
 
-    def read(self, bands: Iterable[Tensor], *, probabilities: bool) -> Iterator[Band]:
-        """The prediction of an image from all of its bands."""
-        for logits in bands:
+    def read(self, strips: Iterable[Tensor], *, probabilities: bool) -> Iterator[Strip]:
+        """The prediction of an image from all of its strips."""
+        for logits in strips:
             yield self.add(logits, probabilities=probabilities)
         yield from self.finish()

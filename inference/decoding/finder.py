@@ -1,7 +1,7 @@
 """Objects in the answers of pixels: the connected components of what is no background, cut where they are shallow.
 
 A component is cut by itself, in its own box, by a watershed from its deep parts: so the objects depend on the answers
-alone, not on the bands in which they come. They are numbered from top to bottom by their first pixel.
+alone, not on the strips in which they come. They are numbered from top to bottom by their first pixel.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from data_utils.visualize_objects import shades_of, touching
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
 from runtime.errors import DataError
-from tasks.matching import CLASS_BITS, packed
+from tasks.matching import CLASS_BITS, pack_labels
 from tasks.objects import Objects
 
 LEVELS = 255  # of depth and certainty
@@ -71,7 +71,7 @@ class ObjectFinder:
         self._hollow: list[int] = []  # the indices of those that have holes to fill
 
     def add(self, answers: np.ndarray) -> None:
-        """Read the next band (n, ...)."""
+        """Read the next strip (n, ...)."""
         if self._canvas is None:
             self._canvas = Canvas(answers.shape[1:], self.scratch)
         self._canvas.grow(len(answers))
@@ -79,7 +79,7 @@ class ObjectFinder:
             self._separate(component)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """The labels of all pixels from top to bottom, int32: number and class, as `packed` makes them."""
+        """The labels of all pixels from top to bottom, int32: number and class, as `pack_labels` makes them."""
         if self._canvas is None:
             return
         for component in self._components.finish():
@@ -94,11 +94,11 @@ class ObjectFinder:
         shades = shades_of(len(order), map(tuple, pairs.tolist()))
         label_of = np.zeros(len(self._found) + 1, np.int32)
         for number, index in enumerate(order, 1):
-            _, found = self._found[index]
-            self.objects.append(found._replace(number=number, shade=int(shades[number])))
-            label_of[found.number] = packed(np.array(number), np.array(found.class_index))
-        for band in self._canvas.bands():
-            yield label_of[band]
+            _, detected = self._found[index]
+            self.objects.append(detected._replace(number=number, shade=int(shades[number])))
+            label_of[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
+        for strip in self._canvas.strips():
+            yield label_of[strip]
 
     def _kept(self) -> list[int]:
         """The indices of the objects that are not left out."""
@@ -106,33 +106,33 @@ class ObjectFinder:
         if not self.task.drops_border:
             return list(range(len(self._found)))
         size = (self._canvas.rows, *self._canvas.sides)
-        kept = []
-        for index, (_, found) in enumerate(self._found):
-            start, end = found.box[: len(size)], found.box[len(size) :]
+        indices = []
+        for index, (_, detected) in enumerate(self._found):
+            start, end = detected.box[: len(size)], detected.box[len(size) :]
             if min(start) > 0 and all(stop < side for stop, side in zip(end, size, strict=True)):
-                kept.append(index)
-        return kept
+                indices.append(index)
+        return indices
 
     def _fill(self, index: int) -> None:
         """Add to an object what it encloses, unless another object lies there."""
         assert self._canvas is not None
-        first_pixel, found = self._found[index]
+        first_pixel, detected = self._found[index]
         axes = len(first_pixel)
-        start = found.box[:axes]
-        window = tuple(slice(low, high) for low, high in zip(start, found.box[axes:], strict=True))
+        start = detected.box[:axes]
+        window = tuple(slice(low, high) for low, high in zip(start, detected.box[axes:], strict=True))
         values = self._canvas.values[window]
-        hole_numbers = holes(values == found.number)
+        hole_numbers = holes(values == detected.number)
         occupied = np.unique(hole_numbers[values > 0])
         is_filled = (hole_numbers > 0) & ~np.isin(hole_numbers, occupied)
         pixels = int(is_filled.sum())
         if not pixels:
             return
-        values[is_filled] = found.number
-        size = found.size + pixels
+        values[is_filled] = detected.number
+        size = detected.size + pixels
         center = []
-        for low, mean, positions in zip(start, found.center, np.nonzero(is_filled), strict=True):
-            center.append((mean * found.size + low * pixels + int(positions.sum())) / size)
-        self._found[index] = (first_pixel, found._replace(size=size, center=tuple(center)))
+        for low, mean, positions in zip(start, detected.center, np.nonzero(is_filled), strict=True):
+            center.append((mean * detected.size + low * pixels + int(positions.sum())) / size)
+        self._found[index] = (first_pixel, detected._replace(size=size, center=tuple(center)))
 
     def _first_pixel(self, index: int) -> tuple[int, ...]:
         return self._found[index][0]
@@ -171,7 +171,7 @@ class ObjectFinder:
             center.append(start + int(axis.sum()) / size)
             first_pixel.append(start + int(axis[0]))
             end.append(start + side)
-        found = DetectedObject(
+        detected = DetectedObject(
             number=number,
             class_index=int(np.bincount(answers & BYTE).argmax()),
             size=size,
@@ -181,7 +181,7 @@ class ObjectFinder:
         )
         if self.task.fills_holes and has_hole(is_object):
             self._hollow.append(len(self._found))
-        self._found.append((tuple(first_pixel), found))
+        self._found.append((tuple(first_pixel), detected))
 
 
 def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:

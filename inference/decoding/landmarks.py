@@ -1,4 +1,4 @@
-"""The place of each landmark from its map, read band by band."""
+"""The place of each landmark from its map, read strip by strip."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from tasks.landmarks import Landmarks
 from tasks.task import Task
 
@@ -55,16 +55,16 @@ class LandmarkDecoder(Decoder):
         self._peaks = PeakFinder(self.task)  # for the next image
         return prediction[None]
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
         self._peaks.add(logits)
-        return self.downloaded(logits, None, probabilities=probabilities, noted=noted)
+        return self.downloaded(logits, None, probabilities=probabilities, extras=extras)
 
-    def finish(self) -> Iterator[Band]:
-        yield Band(self._peaks.finish().cpu().numpy())
+    def finish(self) -> Iterator[Strip]:
+        yield Strip(self._peaks.finish().cpu().numpy())
 
 
 class PeakFinder:
-    """Reads the maps (K, *spatial) of an image band by band; no more of them is kept than the last rows."""
+    """Reads the maps (K, *spatial) of an image strip by strip; no more of them is kept than the last rows."""
 
     def __init__(self, task: Landmarks) -> None:
         self.nowhere = task.nowhere
@@ -119,8 +119,8 @@ class PeakFinder:
         self._searched = stop
         is_higher = peaks > self._peaks
         patches = self._around(rows, start, pixels)
-        others = [1] * (rows.ndim - 1)
-        self._patches = torch.where(is_higher.view(-1, *others), patches, self._patches)
+        other_axes = [1] * (rows.ndim - 1)
+        self._patches = torch.where(is_higher.view(-1, *other_axes), patches, self._patches)
         self._pixels = torch.where(is_higher[:, None], pixels, self._pixels)
         self._peaks = torch.where(is_higher, peaks, self._peaks)
 
@@ -145,9 +145,9 @@ class PeakFinder:
         offsets = []
         for axis in range(axes):
             line = self._patches
-            for other in reversed(range(axes)):
-                if other != axis:
-                    line = line.select(1 + other, self.radius)
+            for other_axis in reversed(range(axes)):
+                if other_axis != axis:
+                    line = line.select(1 + other_axis, self.radius)
             line = line[:, self.radius - 2 : self.radius + 3].double()
             offset = _top(line[:, 1:4])
             # at the border the parabola runs through the next two pixels

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from inference.decoding.classes import class_entropy, most_likely
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
@@ -18,7 +18,7 @@ from tasks.task import Task
 
 
 class ObjectDecoder(Decoder):
-    """Labels of objects: number and class, as `tasks.matching.packed` makes them; known when all bands are read."""
+    """Labels of objects, as `tasks.matching.pack_labels` makes them; they are known when all strips are read."""
 
     dtype = "int32"
     reading = (
@@ -38,10 +38,10 @@ class ObjectDecoder(Decoder):
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """What a pixel says by itself: class, depth and how certain it is to be no background, as one number."""
         classes = logits.shape[dim] - 1
-        of_classes = logits.narrow(dim, 0, classes)
-        most_likely_class = most_likely(of_classes, dim).int()
+        class_logits = logits.narrow(dim, 0, classes)
+        most_likely_class = most_likely(class_logits, dim).int()
         depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().int()
-        certainty = ((1 - of_classes.softmax(dim).select(dim, 0)) * LEVELS).round().int()
+        certainty = ((1 - class_logits.softmax(dim).select(dim, 0)) * LEVELS).round().int()
         answers = most_likely_class | (depth << DEPTH_SHIFT) | (certainty << CERTAINTY_SHIFT)
         return answers.masked_fill(most_likely_class == 0, 0)
 
@@ -54,8 +54,8 @@ class ObjectDecoder(Decoder):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         """Those of the classes, and then the depth."""
         classes = logits.shape[dim] - 1
-        of_classes = logits.narrow(dim, 0, classes).softmax(dim)
-        return torch.cat([of_classes, logits.narrow(dim, classes, 1).sigmoid()], dim)
+        class_logits = logits.narrow(dim, 0, classes).softmax(dim)
+        return torch.cat([class_logits, logits.narrow(dim, classes, 1).sigmoid()], dim)
 
     def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
         """That of the classes."""
@@ -64,22 +64,22 @@ class ObjectDecoder(Decoder):
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1
         limits = torch.finfo(probabilities.dtype)
-        of_classes = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
+        class_probabilities = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
         depth = probabilities.narrow(dim, classes, 1).logit(eps=limits.eps)
-        return torch.cat([of_classes, depth], dim)
+        return torch.cat([class_probabilities, depth], dim)
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
-        band = self.downloaded(logits, self.decode(logits), probabilities=probabilities, noted=noted)
-        assert band.rows is not None
-        self._finder.add(band.rows)
-        return band._replace(rows=None)
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
+        strip = self.downloaded(logits, self.decode(logits), probabilities=probabilities, extras=extras)
+        assert strip.rows is not None
+        self._finder.add(strip.rows)
+        return strip._replace(rows=None)
 
-    def finish(self) -> Iterator[Band]:
+    def finish(self) -> Iterator[Strip]:
         for rows in self._finder.finish():
-            yield Band(rows)
+            yield Strip(rows)
 
 
 def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:

@@ -14,8 +14,8 @@ class RegionDecoder(OverlapDecoder):
     task: Regions
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        found = super().decode(logits, dim)
-        bits = torch.zeros_like(found)
-        for bit, of_label in enumerate(self.task.bits_of_labels()):
-            bits = torch.where((found >> bit & 1).bool(), of_label, bits)
+        answers = super().decode(logits, dim)
+        bits = torch.zeros_like(answers)
+        for bit, label_bits in enumerate(self.task.bits_of_labels()):
+            bits = torch.where((answers >> bit & 1).bool(), label_bits, bits)
         return bits

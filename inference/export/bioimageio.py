@@ -243,8 +243,8 @@ def answer_names(config: UNetConfig) -> list[str]:
     names = list(new_format(config).names)
     if isinstance(task_of_model(config), Objects):
         names.append("depth")
-    of_channels = names[-config.num_classes :]  # that of pixels without any class has no channel
-    return [re.sub(r"\W", "_", name) for name in of_channels]
+    channel_names = names[-config.num_classes :]  # that of pixels without any class has no channel
+    return [re.sub(r"\W", "_", name) for name in channel_names]
 
 
 def numbered(word: str, count: int) -> list[str]:
@@ -284,8 +284,8 @@ def card_of(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
     if card is None or not card.is_file():
         return "U-Net", f"A U-Net that gives {answer_text(config)}."
     text = ModelCard.load(card).text.strip()
-    first, _, rest = text.partition("\n")
-    return first.removeprefix("# "), rest.strip()
+    first, _, body = text.partition("\n")
+    return first.removeprefix("# "), body.strip()
 
 
 def cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image:

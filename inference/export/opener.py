@@ -72,8 +72,8 @@ def open_hub(path: str) -> Answer:
         for pixels in images:
             image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
             mask = np.zeros((image.height, image.width), np.int64)
-            for part in segment(image):
-                mask[np.asarray(part["mask"]) > 0] = indices[part["label"]]
+            for segment_entry in segment(image):
+                mask[np.asarray(segment_entry["mask"]) > 0] = indices[segment_entry["label"]]
             masks.append(mask)
         return np.stack(masks)
 

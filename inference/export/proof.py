@@ -63,9 +63,9 @@ def check_mask(runtime: str, mask: Tensor, logits: Tensor) -> None:
     if mask.shape != logits[:, 0].shape:
         raise ModelError(f"{runtime}'s masks are not of the size of the images, {sides} pixels")
     best = logits.amax(dim=1)
-    chosen = logits.gather(1, mask[:, None].long())[:, 0]
+    chosen_logits = logits.gather(1, mask[:, None].long())[:, 0]
     tolerated = TOLERANCE * max(1.0, logits.abs().max().item())
-    differing = (best - chosen > tolerated).sum().item()
+    differing = (best - chosen_logits > tolerated).sum().item()
     if differing:
         raise ModelError(
             f"{runtime}'s masks differ from predict.py's in {differing} of {mask.numel()} pixels at {sides}"

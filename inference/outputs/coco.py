@@ -40,8 +40,8 @@ def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Se
                 annotations += 1
                 annotation |= {"id": annotations, "image_id": number}
                 file.write((separator + json.dumps(annotation)).encode())
-        rest = json.dumps({"images": entries, "categories": categories})
-        file.write(f"\n], {rest[1:]}\n".encode())
+        remaining_members = json.dumps({"images": entries, "categories": categories})
+        file.write(f"\n], {remaining_members[1:]}\n".encode())
 
 
 def annotations_of(labels: np.ndarray, table: Path, ids: dict[str, int]) -> Iterator[dict[str, Any]]:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import Regions
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
 from inference.outputs.prediction_format import MaskFormat, MaskSink
@@ -52,8 +52,8 @@ class ImageWriter:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        bands: Iterable[Tensor],
-        image: Regions | None,
+        strips: Iterable[Tensor],
+        image: WindowedImage | None,
         sink: RowSink | None,
         missing: ReadMissing | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class ImageWriter:
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         with self._output_files(job, size, image, sink, missing) as files:
-            for _ in map_ahead(files.write, bands, ahead=AHEAD):
+            for _ in map_ahead(files.write, strips, ahead=AHEAD):
                 pass
             files.finish()
 
@@ -76,14 +76,14 @@ class ImageWriter:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        image: Regions | None,
+        image: WindowedImage | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
     ) -> Iterator["OutputFiles"]:
         """The files of an image, which come into being together, the first one last."""
-        shown = None
+        read_rows = None
         if image and OVERLAY in self.extensions:
-            shown = _bright_rows(image, job.name)
+            read_rows = _bright_rows(image, job.name)
         with ExitStack() as stack:
             decoder = new_decoder(self.task, job.output.parent)
             mask = stack.enter_context(self.output_format.open_mask(job, size, decoder))
@@ -91,66 +91,64 @@ class ImageWriter:
             for extension in self.extensions:
                 if extension not in (*self.output_format.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
-            overlay = None
-            if shown:
-                overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
-            probabilities: NpyWriter | GeoTiffWriter | None = None
+            writers = ImageFiles(mask, files)
+            if read_rows:
+                writers.overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
             if PROBABILITIES in files and isinstance(job, RasterJob):
                 writer = GeoTiffWriter(files[PROBABILITIES], size, job.place, self.task.outputs, np.nan)
-                probabilities = stack.enter_context(writer)
+                writers.probabilities = stack.enter_context(writer)
             elif PROBABILITIES in files:
-                probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
-            uncertainty: MaskSink | None = None
+                writers.probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
             if UNCERTAINTY in files and isinstance(job, RasterJob):
-                uncertainty = MaskRaster(stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place)))
+                raster = stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place))
+                writers.uncertainty = MaskRaster(raster)
             elif UNCERTAINTY in files:
-                uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
-            polygons = None
+                writers.uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
             for extension in set(POLYGONS) & set(self.extensions):
                 assert isinstance(job, RasterJob)
                 opened = open_polygons(job, extension, self.output_format, decoder, size[1])
-                polygons = stack.enter_context(opened)
-            yield OutputFiles(
-                self.output_format,
-                decoder,
-                files,
-                mask,
-                overlay,
-                probabilities,
-                uncertainty,
-                polygons,
-                shown,
-                sink,
-                missing,
-            )
+                writers.polygons = stack.enter_context(opened)
+            yield OutputFiles(self.output_format, decoder, writers, read_rows, sink, missing)
+
+
+@dataclass
+class ImageFiles:
+    """What an image's files are written by; None for files that are not asked for.
+
+    Args:
+        files: the open files by their extensions, without the mask and polygons.
+    """
+
+    mask: MaskSink
+    files: Mapping[str, BinaryIO]
+    overlay: PngWriter | None = None
+    probabilities: NpyWriter | GeoTiffWriter | None = None
+    uncertainty: MaskSink | None = None
+    polygons: PolygonSink | None = None
 
 
 class OutputFiles:
-    """The open files of one image, written a band at a time."""
+    """The open files of one image, written a strip at a time.
+
+    Args:
+        read_rows: gives the rows of the image that the overlay shows.
+        sink: takes the rows of the prediction too.
+        missing: says where the image holds no data.
+    """
 
     def __init__(
         self,
         output_format: MaskFormat,
         decoder: Decoder,
-        files: Mapping[str, BinaryIO],
-        mask: MaskSink,
-        overlay: PngWriter | None,
-        probabilities: NpyWriter | GeoTiffWriter | None,
-        uncertainty: MaskSink | None,
-        polygons: PolygonSink | None,
-        shown: ReadRows | None,
+        writers: ImageFiles,
+        read_rows: ReadRows | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
     ) -> None:
         self.output_format = output_format
         self.decoder = decoder
-        self.files = files
-        self.mask = mask
-        self.overlay = overlay
-        self.probabilities = probabilities
-        self.uncertainty = uncertainty
-        self.polygons = polygons
-        self.shown = shown
+        self.writers = writers
+        self.read_rows = read_rows
         self.sink = sink
         self.missing = missing
         self._top = 0
@@ -158,75 +156,75 @@ class OutputFiles:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
-        noted = []
-        if self.uncertainty:
-            noted.append(self.decoder.uncertainty(logits))
+        extras = []
+        if self.writers.uncertainty:
+            extras.append(self.decoder.uncertainty(logits))
         certainty = self.decoder.certainty(logits) if self.sink else None
         if certainty is not None:
-            noted.append(certainty)
-        band = self.decoder.add(logits, probabilities=self.probabilities is not None, noted=noted)
-        arrays = iter(band.noted)
-        if self.uncertainty:
-            self.uncertainty.write(next(arrays))
-        self._append(band, next(arrays, None))
+            extras.append(certainty)
+        strip = self.decoder.add(logits, probabilities=self.writers.probabilities is not None, extras=extras)
+        arrays = iter(strip.extras)
+        if self.writers.uncertainty:
+            self.writers.uncertainty.write(next(arrays))
+        self._append(strip, next(arrays, None))
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
-        for band in self.decoder.finish():
-            self._append(band)
-        if self.polygons:
-            self.polygons.finish()
-        self.output_format.write_tables(self.files, self.decoder, None)
+        for strip in self.decoder.finish():
+            self._append(strip)
+        if self.writers.polygons:
+            self.writers.polygons.finish()
+        self.output_format.write_tables(self.writers.files, self.decoder, None)
 
-    def _append(self, band: Band, certainty: np.ndarray | None = None) -> None:
-        if self.probabilities and band.probabilities is not None:
-            self._write_probabilities(band.probabilities)
-        if band.rows is None:
+    def _append(self, strip: Strip, certainty: np.ndarray | None = None) -> None:
+        if self.writers.probabilities and strip.probabilities is not None:
+            self._write_probabilities(strip.probabilities)
+        if strip.rows is None:
             return
         top = self._top
-        self._top += len(band.rows)
+        self._top += len(strip.rows)
         missing = self.missing(top, self._top) if self.missing else None
-        values = self.output_format.mask_values(band.rows)
-        if isinstance(self.mask, RasterSink):
-            self.mask.write(values, missing)
+        values = self.output_format.mask_values(strip.rows)
+        if isinstance(self.writers.mask, RasterSink):
+            self.writers.mask.write(values, missing)
         else:
-            self.mask.write(values)
-        if self.overlay and self.shown:
+            self.writers.mask.write(values)
+        if self.writers.overlay and self.read_rows:
             output_format = self.output_format.of_prediction(self.decoder)
-            self.overlay.write(output_format.overlay(self.shown(top, self._top), band.rows))
-        if self.polygons:
-            self.polygons.add(band.rows, missing)
+            self.writers.overlay.write(output_format.overlay(self.read_rows(top, self._top), strip.rows))
+        if self.writers.polygons:
+            self.writers.polygons.add(strip.rows, missing)
         if self.sink:
-            self.sink.add(band.rows, missing, certainty)
+            self.sink.add(strip.rows, missing, certainty)
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""
-        assert self.probabilities is not None
+        assert self.writers.probabilities is not None
         top = self._written
         self._written += probabilities.shape[1]
-        if self.missing and isinstance(self.probabilities, GeoTiffWriter):
+        if self.missing and isinstance(self.writers.probabilities, GeoTiffWriter):
             missing = self.missing(top, self._written)
             if missing is not None:
                 probabilities = np.where(missing, np.float32(np.nan), probabilities)
-        self.probabilities.write(probabilities)
+        self.writers.probabilities.write(probabilities)
 
 
-def missing_rows(regions: Regions) -> ReadMissing | None:
+def missing_rows(picture: WindowedImage) -> ReadMissing | None:
     """A function that says of rows of an image where it holds no data, (n, W) bool; None where all of it does."""
-    if not regions.may_miss:
+    if not picture.may_miss:
         return None
-    return lambda top, bottom: missing_pixels(regions.read(top, bottom))
+    return lambda top, bottom: missing_pixels(picture.read(top, bottom))
 
 
-def _bright_rows(regions: Regions, name: str) -> ReadRows:
+def _bright_rows(picture: WindowedImage, name: str) -> ReadRows:
     """A function that gives rows of an image as uint8 (n, W, 3), all of them equally bright."""
 
     def read(top: int, bottom: int) -> np.ndarray:
-        return read_image(regions.read(top, bottom), name)
+        return read_image(picture.read(top, bottom), name)
 
     limits = None
     if read(0, 1).dtype != np.uint8:
-        height = regions.size[0]
+        height = picture.size[0]
         sampled = np.unique(np.linspace(0, height - 1, SAMPLED_ROWS).astype(int))
         limits = value_limits(np.concatenate([read(row, row + 1) for row in sampled.tolist()]))
     return lambda top, bottom: to_rgb(read(top, bottom), limits)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import BandSource, DrawnMask, VolumeFile
+from data_utils.image_io.formats import BandSource, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
 
 # extensions of outputs
@@ -17,8 +17,8 @@ PROBABILITIES = ".npy"
 UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
 
-# a file and its page, a mask that is drawn from other files or channels, or a volume of several
-MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | DrawnMask | VolumeFile
+# a file and its page, a mask that is rendered from other files or channels, or a volume of several
+MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | RenderedMask | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)

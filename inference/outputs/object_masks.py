@@ -6,32 +6,32 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import read_mask
 from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
 from runtime.errors import DataError
-from tasks.matching import packed
+from tasks.matching import pack_labels
 from unet.config import IGNORE_INDEX
 
 
 @dataclass(frozen=True)
-class AnnotatedObjects(DrawnMask):
+class AnnotatedObjects(RenderedMask):
     """True objects, from annotations.
 
     Args:
-        source: draws their numbers and mask values.
+        source: renders their numbers and mask values.
         index_of_value: for each mask value, the index that the model gives to its class, 0 for none.
     """
 
-    source: DrawnMask
+    source: RenderedMask
     index_of_value: tuple[int, ...]
 
-    def draw(self) -> np.ndarray:
-        """(H, W) int64: number and class of each pixel, as `tasks.matching.packed` makes them."""
-        numbers, values = self.source.draw_objects()
+    def render(self) -> np.ndarray:
+        """(H, W) int64: number and class of each pixel, as `tasks.matching.pack_labels` makes them."""
+        numbers, values = self.source.render_objects()
         classes = np.array(self.index_of_value)[values]
         classes[values == IGNORE_INDEX] = IGNORE_INDEX
-        return packed(numbers, classes[numbers])
+        return pack_labels(numbers, classes[numbers])
 
 
 def indices_of_values(classes: Sequence[tuple[object, str]], names: Sequence[str]) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def indices_of_values(classes: Sequence[tuple[object, str]], names: Sequence[str
 
 
 @dataclass(frozen=True)
-class WrittenObjects(DrawnMask):
+class WrittenObjects(RenderedMask):
     """Objects that prediction wrote, with their classes.
 
     Args:
@@ -64,8 +64,8 @@ class WrittenObjects(DrawnMask):
     table: Path
     names: tuple[str, ...]
 
-    def draw(self) -> np.ndarray:
-        """(H, W) int64: number and class of each pixel, as `tasks.matching.packed` makes them."""
+    def render(self) -> np.ndarray:
+        """(H, W) int64: number and class of each pixel, as `tasks.matching.pack_labels` makes them."""
         numbers = read_mask(self.mask, str(self.mask))
         classes = np.zeros(int(numbers.max()) + 1, np.int64)
         for row in table_rows(self.table, IMAGE_COLUMNS):
@@ -73,4 +73,4 @@ class WrittenObjects(DrawnMask):
             if not 0 < number < len(classes) or row["class"] not in self.names:
                 raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
             classes[number] = self.names.index(row["class"]) + 1
-        return packed(numbers, classes[numbers])
+        return pack_labels(numbers, classes[numbers])

@@ -101,7 +101,7 @@ class ObjectFormat(MaskFormat):
     def reader_of(self, mask: MaskFile) -> MaskReader:
         if not isinstance(mask, AnnotatedObjects | WrittenObjects):
             return self.reader
-        return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), is_packed=True)
+        return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), reads_labels=True)
 
     def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
         return [numbers_of(rows)]

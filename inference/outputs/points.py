@@ -11,13 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import Regions
 from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, joined_tables
 from data_utils.visualize import legend
-from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
+from data_utils.visualize_points import point_colors, render_points, render_volume_points
 from inference.decoding import new_decoder
 from inference.outputs.images import ReadMissing, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
@@ -128,8 +128,8 @@ class PointImageWriter:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        bands: Iterable[Tensor],
-        image: Regions | None,
+        strips: Iterable[Tensor],
+        image: WindowedImage | None,
         sink: RowSink | None,
         missing: ReadMissing | None = None,
     ) -> None:
@@ -141,12 +141,12 @@ class PointImageWriter:
             missing: of no meaning here.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, self.output_format.maps_file(job, self.extensions))
+        prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         places = prediction[:, :-2] * np.array(size) - 0.5
         picture = None
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
-            picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
+            picture = render_points(pixels, places, prediction[:, -2] >= FOUND)
         positions = from_pixels(places, self.output_format.task.space, size)
         self.output_format.write(job, self.output_format.table(job.image.name, prediction, positions, size), picture)
         if sink is not None:
@@ -161,16 +161,16 @@ class PointVolumeWriter:
     task: Task
     extensions: tuple[str, ...]
 
-    def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
+    def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
         """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, self.output_format.maps_file(job, self.extensions))
+        prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
         places = prediction[:, :-2] * np.array(size) - 0.5
         is_found = prediction[:, -2] >= FOUND
         picture = None
         if OVERLAY in self.extensions:
-            picture = draw_volume_points(voxels, header.spacing, places, is_found)
+            picture = render_volume_points(voxels, header.spacing, places, is_found)
         table = self.output_format.table(
             job.image.name, prediction, from_voxels(places, self.output_format.task.space, header)
         )
@@ -178,19 +178,19 @@ class PointVolumeWriter:
         return prediction
 
 
-def read_prediction(task: Task, bands: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
+def read_prediction(task: Task, strips: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
     """The prediction (K, n + 2) of an image, whose maps (K, *spatial) are written to a file, if one is given."""
     decoder = new_decoder(task)
     if maps_file is None:
-        (last,) = [band.rows for band in decoder.read(bands, probabilities=False) if band.rows is not None]
+        (last,) = [strip.rows for strip in decoder.read(strips, probabilities=False) if strip.rows is not None]
         return last
     maps: list[np.ndarray] = []
     prediction = np.empty(0)
-    for band in decoder.read(bands, probabilities=True):
-        if band.probabilities is not None:
-            maps.append(band.probabilities)
-        if band.rows is not None:
-            prediction = band.rows
+    for strip in decoder.read(strips, probabilities=True):
+        if strip.probabilities is not None:
+            maps.append(strip.probabilities)
+        if strip.rows is not None:
+            prediction = strip.rows
     with replaced_file(maps_file) as file:
         np.save(file, np.concatenate(maps, axis=1))
     return prediction

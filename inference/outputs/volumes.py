@@ -28,7 +28,7 @@ class VolumeWriter:
     task: Task
     extensions: tuple[str, ...]
 
-    def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
+    def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
         """Write logits (outputs, n, H, W) as they come, and return the prediction (D, H, W).
 
         The mask is kept in memory, and so is the uncertainty where it is asked for; probabilities go to a temporary
@@ -52,16 +52,16 @@ class VolumeWriter:
                 probabilities = np.memmap(scratch, np.float32, "w+", shape=(self.task.outputs, *size))
             uncertainty = np.empty(size, np.uint8) if UNCERTAINTY in files else None
             if uncertainty is not None:
-                bands = _noted(bands, decoder, uncertainty)
-            for band in decoder.read(bands, probabilities=probabilities is not None):
-                if band.rows is not None:
+                strips = _noted(strips, decoder, uncertainty)
+            for strip in decoder.read(strips, probabilities=probabilities is not None):
+                if strip.rows is not None:
                     start = mask_stop
-                    mask_stop += len(band.rows)
-                    mask[start:mask_stop] = band.rows
-                if probabilities is not None and band.probabilities is not None:
+                    mask_stop += len(strip.rows)
+                    mask[start:mask_stop] = strip.rows
+                if probabilities is not None and strip.probabilities is not None:
                     start = probabilities_stop
-                    probabilities_stop += band.probabilities.shape[1]
-                    probabilities[:, start:probabilities_stop] = band.probabilities
+                    probabilities_stop += strip.probabilities.shape[1]
+                    probabilities[:, start:probabilities_stop] = strip.probabilities
             if probabilities is not None:
                 write_volume(files[PROBABILITIES], probabilities, job.volume)
             if uncertainty is not None:
@@ -76,10 +76,10 @@ class VolumeWriter:
         return mask
 
 
-def _noted(bands: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
-    """The bands of logits as they come, whose uncertainty is noted in an array (D, H, W)."""
+def _noted(strips: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
+    """The strips of logits as they come, whose uncertainty is noted in an array (D, H, W)."""
     start = 0
-    for logits in bands:
+    for logits in strips:
         stop = start + logits.shape[1]
         uncertainty[start:stop] = download([decoder.uncertainty(logits)])[0].numpy()
         start = stop

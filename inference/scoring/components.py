@@ -18,7 +18,7 @@ HIT = 2  # one that the other mask has, too
 
 
 class AreaCounter:
-    """Counts the areas of class indices that come in bands; the first class is background.
+    """Counts the areas of class indices that come in strips; the first class is background.
 
     An area is found where the prediction has a pixel of its class in it. Ignored pixels are of no class.
 
@@ -37,11 +37,11 @@ class AreaCounter:
         self.found = np.zeros((classes, BINS), np.int64)
         self.predicted = np.zeros(classes, np.int64)
         self.false = np.zeros(classes, np.int64)
-        # of each class that the last band holds, the components of the true mask and those of the prediction
+        # of each class that the last strip holds, the components of the true mask and those of the prediction
         self._streams: dict[int, tuple[ComponentStream, ComponentStream]] = {}
 
     def add(self, predicted: np.ndarray, true: np.ndarray) -> None:
-        """Count the next band (n, ...) of class indices."""
+        """Count the next strip (n, ...) of class indices."""
         predicted = np.where(true == IGNORE_INDEX, IGNORE_INDEX, predicted)
         present = set(np.unique(predicted).tolist()) | set(np.unique(true).tolist())
         for index in sorted(present | self._streams.keys()):
@@ -53,10 +53,10 @@ class AreaCounter:
     def _add_class(self, index: int, predicted: np.ndarray, true: np.ndarray) -> None:
         streams = self._streams.setdefault(index, (ComponentStream(), ComponentStream()))
         true_areas, predicted_areas = streams
-        both = HIT * (predicted & true).astype(np.uint8)
-        for area in true_areas.add(true * np.uint8(AREA) + both):
+        hits = HIT * (predicted & true).astype(np.uint8)
+        for area in true_areas.add(true * np.uint8(AREA) + hits):
             self._count_true(index, area)
-        for area in predicted_areas.add(predicted * np.uint8(AREA) + both):
+        for area in predicted_areas.add(predicted * np.uint8(AREA) + hits):
             self._count_predicted(index, area)
 
     def finish(self) -> None:

@@ -102,8 +102,8 @@ class PointScorer:
 
     def _target(self, job: Job, size: tuple[int, ...]) -> PointTarget:
         """The true points of a job, in its own pixels."""
-        every = tuple(range(len(self.task.names)))
-        reader = PointReader(self.task.names, every, self.task.partners)
+        all_landmarks = tuple(range(len(self.task.names)))
+        reader = PointReader(self.task.names, all_landmarks, self.task.partners)
         record: Record = {"image": str(job.image), "target": self._source(job), "name": job.name}
         if isinstance(job, VolumeJob):
             return reader.read_volume(record, read_volume_header(job.volume, job.name))
@@ -148,7 +148,7 @@ def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list
     rows: dict[str, list[int]] = {}
     for row, image in enumerate(table.images):
         rows.setdefault(_stem(image), []).append(row)
-    found = []
+    written_files = []
     missing = []
     for job in jobs:
         stem = _stem(str(job.image))
@@ -157,10 +157,10 @@ def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list
             missing.append(str(job.image))
             continue
         best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
-        found.append(replace(job, truth=(path, best)))
+        written_files.append(replace(job, truth=(path, best)))
     if missing:
         raise DataError(f"--truth {path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
-    return found
+    return written_files
 
 
 def _stem(image: str) -> str:

@@ -1,4 +1,4 @@
-"""Scoring a prediction against its true mask, a band of rows at a time, at the true mask's own size."""
+"""Scoring a prediction against its true mask, a strip of rows at a time, at the true mask's own size."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
+from data_utils.image_io.windowed import open_windowed, open_windowed_file
 from data_utils.loading.image_input import without_missing
 from data_utils.targets.reader import MaskReader
 from inference.outputs.jobs import ImageJob, MaskFile
@@ -72,22 +72,22 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, of which a window is read at a time where its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
-        opened = regions_of(mask)
-    elif isinstance(mask, DrawnMask):
-        name = "the true objects"  # what draws them names the file
-        opened = regions_of(mask)
+        opened = open_windowed(mask)
+    elif isinstance(mask, RenderedMask):
+        name = "the true objects"  # what renders them names the file
+        opened = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)
         path, page = mask
         name = str(path)
-        opened = open_regions(path, page)
-    with opened as regions:
+        opened = open_windowed_file(path, page)
+    with opened as picture:
 
         def read(top: int, bottom: int) -> Target:
-            rows = read_mask(regions.read(top, bottom), name)
+            rows = read_mask(picture.read(top, bottom), name)
             return reader.of_mask(rows, name)
 
-        yield MaskRows(name, regions.size, read)
+        yield MaskRows(name, picture.size, read)
 
 
 class TruthScorer:
@@ -149,8 +149,8 @@ class TruthScorer:
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
         self.scores.add(preds, target, 0)
         if certainty is not None:
-            of_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
-            self.scores.add_reliability(self.task.count_certainty(of_target, preds, target))
+            certainty_at_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
+            self.scores.add_reliability(self.task.count_certainty(certainty_at_target, preds, target))
         if self._areas is not None:
             self._areas.add(pred, truth.main)
         if self._mask_rows is not None:

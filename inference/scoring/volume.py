@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
 from inference.outputs.jobs import MaskFile, VolumeJob
@@ -128,7 +128,7 @@ def _as_volume(mask: MaskFile) -> VolumeFile:
     if isinstance(mask, VolumeFile):
         return mask
     assert not isinstance(mask, ClassMasks | ClassChannels)
-    if isinstance(mask, DrawnMask):
+    if isinstance(mask, RenderedMask):
         raise DataError("the true objects of a volume are a label volume, and no annotations")
     path, _ = mask
     return VolumeFile((str(path),))
@@ -165,8 +165,8 @@ def surface_scores(
             predicted = np.pad(pred[box] == index, 1)
             ways = _surface_distances(true, predicted, spacing)
             hd95[index] = max(np.percentile(way, PERCENTILE) for way in ways)
-            both = np.concatenate(ways)
-            dice[index] = [(both <= mm).mean() for mm in TOLERANCES]
+            distances = np.concatenate(ways)
+            dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
     return SurfaceScores(hd95, dice, missed)
 
 

@@ -74,7 +74,7 @@ class Cuts:
             axis.weights = [next(uploaded) for _ in axis.weights]
             axis.totals = next(uploaded)
 
-    def bands(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
+    def strips(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
         """Logits (num_classes, n, ...) from the first row or slice to the last, from each row's weighted sums."""
         next_tops = [top for top, _ in self.rows[1:]]
         next_tops.append(self.rows[-1][1])

@@ -84,6 +84,6 @@ def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
     network = network.double()
     image = image.double()
     whole = network(image)[:, :, grid:-grid]
-    part = network(image[:, :, grid:-grid])
-    difference = (part - whole)[:, :, edge : part.shape[2] - edge].abs().max() / whole.std()
+    trimmed = network(image[:, :, grid:-grid])
+    difference = (trimmed - whole)[:, :, edge : trimmed.shape[2] - edge].abs().max() / whole.std()
     return edge if difference < ROUNDING else None

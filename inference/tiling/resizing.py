@@ -28,13 +28,13 @@ def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(full_precision(logits), size=tuple(size), mode=mode, align_corners=False)
 
 
-def bands_at_sizes(
+def strips_at_sizes(
     forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig
 ) -> Iterator[Iterator[Tensor]]:
-    """For each image or volume, bands of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
+    """For each image or volume, strips of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
 
     As `plan` says, images (B, C, H, W) share one forward pass, volumes (B, C, D, H, W) are computed one by one, or each
-    is computed in tiles. What is computed whole is one band, unless its logits take more than WHOLE_LOGITS.
+    is computed in tiles. What is computed whole is one strip, unless its logits take more than WHOLE_LOGITS.
     """
     input_size = images.shape[2:]
     tiling = plan(config, input_size)
@@ -45,14 +45,14 @@ def bands_at_sizes(
         computed = ([logits] for logits in forward(images))
     else:
         computed = ([forward(image[None])[0]] for image in images)
-    for bands, size in zip(computed, sizes, strict=True):
+    for strips, size in zip(computed, sizes, strict=True):
         if tiling is not None or _are_large(config, size):
-            yield (band[None] for band in resize_bands(iter(bands), input_size, size))
+            yield (strip[None] for strip in resize_strips(iter(strips), input_size, size))
         else:
-            yield (resize_logits(logits[None], size) for logits in bands)
+            yield (resize_logits(logits[None], size) for logits in strips)
 
 
-def in_bands(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
+def in_strips(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
     """Whether logits at `size`, computed from a network input of `input_size`, are not had at once."""
     return plan(config, input_size) is not None or _are_large(config, size)
 
@@ -62,19 +62,19 @@ def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:
 
 
 def _tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
-    """Bands of logits (outputs, n, ...) of an image (C, *spatial) at its own size."""
+    """Strips of logits (outputs, n, ...) of an image (C, *spatial) at its own size."""
     size = image.shape[1:]
     # views are taken here, since the thread that reads rows is not in inference mode
     rows = {(start, stop): image[:, start:stop] for start, stop in Cuts(size, tiling).rows}
     return stream_logits(forward, lambda *span: rows[span], size, tiling, pixels_per_batch(image.device))
 
 
-def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:
-    """`resize_logits` from `size` to `target` on rows that come one band after another, (num_classes, n, w) each.
+def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:
+    """`resize_logits` from `size` to `target` on rows that come one strip after another, (num_classes, n, w) each.
 
-    Bands of volumes are slices (num_classes, n, h, w). As many are kept as one band of the target needs.
+    Strips of volumes are slices (num_classes, n, h, w). As many are kept as one strip of the target needs.
     """
-    source = next(bands)  # rows [first, first + n) of the image, as many as are still needed
+    source = next(strips)  # rows [first, first + n) of the image, as many as are still needed
     first = 0
     length = band_length(len(source), target)
     for start in range(0, target[0], length):
@@ -85,7 +85,7 @@ def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[
         last = min(int(positions[-1]) + 1, size[0] - 1)
         while first + source.shape[1] <= last:
             done = min(int(positions[0]) - first, source.shape[1])
-            source = torch.cat([source[:, done:], next(bands)], dim=1)
+            source = torch.cat([source[:, done:], next(strips)], dim=1)
             first += done
         if size[0] == target[0]:
             rows = source[:, start - first : stop - first]

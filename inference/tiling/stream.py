@@ -66,7 +66,7 @@ def stream_logits(
     rows_ahead = 1 if len(size) == 2 else 0
     inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
     rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
-    yield from cuts.bands(_row_sums(forward, rows, pixels, forward_of_row))
+    yield from cuts.strips(_row_sums(forward, rows, pixels, forward_of_row))
 
 
 def _row_sums(
@@ -98,8 +98,8 @@ def batch_logits(
     sums = iter(_sums(forward, rows, pixels))
     logits = []
     for cuts in cuts_of_images:
-        bands = cuts.bands(islice(sums, len(cuts.rows)))
-        logits.append(torch.cat(list(bands), dim=1))
+        strips = cuts.strips(islice(sums, len(cuts.rows)))
+        logits.append(torch.cat(list(strips), dim=1))
     return logits
 
 

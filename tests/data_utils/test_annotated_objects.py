@@ -151,14 +151,14 @@ def test_annotations_are_the_truth_of_predictions(tmp_path, write):
     write(tmp_path)
     truths = open_true_masks(tmp_path, None, [Path("a")], (), ("dog", "cat"))
     true = truths.find(Path("a"), Path("a"), 0, 1)
-    labels = true.draw()
+    labels = true.render()
     numbers, classes = numbers_of(labels), classes_of(labels)
     assert len(np.unique(numbers)) == 4 and set(classes[numbers == 0]) == {0}
     assert classes[5, 5] == classes[5, 14] == 2 and classes[15, 24] == 1 and numbers[5, 5] != numbers[5, 14]
     target = ObjectFormat(("background", "dog", "cat")).reader_of(true).of_mask(labels, "a")
     np.testing.assert_array_equal(target.mask, classes)
     one_class = open_true_masks(tmp_path, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
-    assert set(classes_of(one_class.draw()).ravel()) == {0, 1}
+    assert set(classes_of(one_class.render()).ravel()) == {0, 1}
     assert truths.find(Path("z"), Path("z"), 0, 1) is None and truths.missing == ["z"]
 
 
@@ -190,12 +190,12 @@ def test_classes_of_written_objects_are_read_with_them(tmp_path):
     header = ",".join(IMAGE_COLUMNS)
     table.write_text(f"{header}\n1,dog,1,0,1,0,1,1,2,0.9\n2,cat,2,0,2.5,0,2,1,4,0.8\n")
     written = ObjectFormat(("background", "cat", "dog")).written_mask(job)
-    assert classes_of(written.draw()).tolist() == [[0, 2, 1, 1]]
-    assert numbers_of(written.draw()).tolist() == [[0, 1, 2, 2]]
+    assert classes_of(written.render()).tolist() == [[0, 2, 1, 1]]
+    assert numbers_of(written.render()).tolist() == [[0, 1, 2, 2]]
     for row in ("1,bird,1,0,1,0,1,1,2,0.9", "3,dog,1,0,1,0,1,1,2,0.9", "-1,dog,1,0,1,0,1,1,2,0.9"):
         table.write_text(f"{header}\n{row}\n")
         with pytest.raises(DataError, match=r"out.objects.csv: object -?[13] is not one of .*out.png"):
-            written.draw()
+            written.render()
 
 
 def write_set(root: Path, counts: dict[str, int]) -> dict[str, np.ndarray]:
@@ -220,16 +220,16 @@ def test_a_folder_of_one_object_masks_is_numbered_in_the_order_of_their_names(tm
     records = one_object_masks.open_records(tmp_path, allow_unpaired=False)
     assert [record["name"] for record in records] == ["s1.png", "s2.png", "s10.png"]
     for record in records:
-        ids, values = record["target"].draw_objects()
+        ids, values = record["target"].render_objects()
         assert np.array_equal(ids, expected[Path(record["name"]).stem])
-        assert np.array_equal(record["target"].draw(), ids)
+        assert np.array_equal(record["target"].render(), ids)
         assert values.tolist() == [0] + [1] * int(ids.max())
     assert one_object_masks.images_of_set(tmp_path) == [
         (name, tmp_path / name / "images" / f"{name}.png") for name in ("s1", "s2", "s10")
     ]
     Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "s2" / "masks" / "m9.png")
     with pytest.raises(DataError, match=r"its masks m1\.png and m9\.png have different sizes, 20 x 30 and 4 x 5"):
-        records[1]["target"].draw()
+        records[1]["target"].render()
     Image.fromarray(np.zeros(SIZE, np.uint8)).save(tmp_path / "s2" / "images" / "other.png")
     assert one_object_masks.images_of_set(tmp_path) == []
     assert one_object_masks.images_of_set(tmp_path / "s1") == []

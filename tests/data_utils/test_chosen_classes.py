@@ -124,7 +124,7 @@ def test_a_run_on_chosen_classes_writes_and_scores_them(tmp_path):
     preprocess = run.config["preprocess"]
     assert (preprocess["class_names"], preprocess["class_values"]) == (["background", "person"], [0, 3])
     assert preprocess["outside_class"] == 0 and "joined_values" not in preprocess
-    truth = load_info(data).val.records[0]["target"].draw()
+    truth = load_info(data).val.records[0]["target"].render()
     model = UNet.from_pretrained(run.folder / "model")
     chosen = ClassMap.of_model(model.config.preprocess, 2)
     np.testing.assert_array_equal(chosen.encode(truth, "truth"), truth == 3)  # what --truth compares with

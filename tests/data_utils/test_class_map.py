@@ -14,7 +14,7 @@ from data_utils.analysis.inspect import raise_problems, total_pixels
 from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import ClassMap, _table, named_classes, parse_classes, resolve_classes
 from data_utils.image_io.reader import opened, read_header, read_mask
-from data_utils.image_io.regions import open_regions
+from data_utils.image_io.windowed import open_windowed_file
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -221,9 +221,9 @@ def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
     picture.save(tmp_path / f"a{suffix}")
     whole = read_mask(tmp_path / f"a{suffix}", "a")
     assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
-    with open_regions(tmp_path / f"a{suffix}") as regions:
-        np.testing.assert_array_equal(read_mask(regions.read(5, 25), "a"), whole[5:25])
-        np.testing.assert_array_equal(read_mask(regions.read(5, 25, 8, 33), "a"), whole[5:25, 8:33])
+    with open_windowed_file(tmp_path / f"a{suffix}") as picture:
+        np.testing.assert_array_equal(read_mask(picture.read(5, 25), "a"), whole[5:25])
+        np.testing.assert_array_equal(read_mask(picture.read(5, 25, 8, 33), "a"), whole[5:25, 8:33])
 
 
 def test_noise_is_counted_like_numpy_does():

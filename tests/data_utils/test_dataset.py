@@ -169,8 +169,8 @@ def test_the_network_input_of_many_images_is_computed_once_for_each_size(folder,
     info = load_info(folder)
     sizes = np.random.default_rng(0).integers(30, 33, (1000, 2))
     info = replace(info, train=replace(info.train, sizes=sizes), val=replace(info.val, sizes=sizes[:50]))
-    target_size, calls = Preprocess.target_size, []
-    monkeypatch.setattr(Preprocess, "target_size", lambda *size: calls.append(size) or target_size(*size))
+    input_size, calls = Preprocess.input_size, []
+    monkeypatch.setattr(Preprocess, "input_size", lambda *size: calls.append(size) or input_size(*size))
     shapes = network_shapes(info, UNetConfig(preprocess=Preprocess(scale=0.7)))
     assert shapes.val.tolist() == [[int(0.7 * height), int(0.7 * width)] for height, width in sizes[:50].tolist()]
     assert len(calls) == 9 + len(np.unique(sizes[:50], axis=0))

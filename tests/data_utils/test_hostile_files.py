@@ -20,9 +20,9 @@ from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.image_io.regions import open_regions
 from data_utils.image_io.tiff import tiff_pages
 from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.annotations.coco_mask import run_lengths
 from data_utils.sources.annotations.layout import find_file
@@ -281,8 +281,8 @@ def test_pictures_are_measured_before_they_are_decoded(tmp_path, little_memory, 
     for read in (read_image, read_mask):
         with pytest.raises(DataError, match=r"40,000 x 40,000 pixels needs 4\.8 GB of memory, 1\.0 GB are free"):
             read(str(tmp_path / "bomb.png"), "bomb")
-    with pytest.raises(ImageError, match="of memory"), open_regions(tmp_path / "bomb.png") as regions:
-        regions.read(0, 1)
+    with pytest.raises(ImageError, match="of memory"), open_windowed_file(tmp_path / "bomb.png") as picture:
+        picture.read(0, 1)
     with open(tmp_path / "bomb.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (30_000, 30_000)})
         file.truncate(30_000 * 30_000 + 128)
@@ -336,8 +336,8 @@ def test_pipes_are_no_pictures(tmp_path):
 def test_a_tiff_whose_codec_tifffile_lacks_is_read_whole(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.tif", compression="zstd")
-    with open_regions(tmp_path / "a.tif") as regions:
-        np.testing.assert_array_equal(np.asarray(regions.read(5, 9)), pixels[5:9])
+    with open_windowed_file(tmp_path / "a.tif") as picture:
+        np.testing.assert_array_equal(np.asarray(picture.read(5, 9)), pixels[5:9])
 
 
 def test_a_long_name_and_long_run_lengths_take_no_time():

@@ -11,7 +11,7 @@ from volumes import write_msd
 
 from data_utils.analysis.validate import name_values, odd_channels
 from data_utils.class_map import ClassMap
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.loading.image_input import ImageInput, fit_channels
 from data_utils.sources.holdout import hold_out_shards
@@ -100,13 +100,13 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
     preprocess = Preprocess(detect_unit_range=True)
     pixels = np.zeros((300, 2, 1), np.uint8)
     pixels[:290] = 1
-    image = ImageInput(ArrayRegions(pixels), preprocess, 1)
+    image = ImageInput(WindowedArray(pixels), preprocess, 1)
     assert image.slab(0, 3).max() == image.whole().max() == 255
     assert image.slab(290, 300).max() == 0
     pixels[299] = 2  # in another part than the rows that are asked for
-    image = ImageInput(ArrayRegions(pixels), preprocess, 1)
+    image = ImageInput(WindowedArray(pixels), preprocess, 1)
     assert image.slab(0, 3).max() == 1 and image.whole()[0, 0, 0] == 1
-    image = ImageInput(ArrayRegions(pixels), Preprocess(), 1)
+    image = ImageInput(WindowedArray(pixels), Preprocess(), 1)
     assert image.slab(0, 3).max() == 1
 
 

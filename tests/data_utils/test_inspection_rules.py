@@ -423,13 +423,13 @@ def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
     return {"image": str(folder / "image.tif"), "target": str(file), "name": "a"}
 
 
-def test_a_mask_that_is_read_in_bands_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
+def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
     mask = np.random.default_rng(0).choice(np.uint8([0, 0, 0, 5]), (160, 64))
     mask[150, 7] = 9
     record = write_pair(tmp_path, mask)
     whole = inspect(record)
-    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.regions.BAND", 64 * 32)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
     found = inspect_in_windows(record)
     assert (found.size, found.mask_size, found.kind, found.pixels) == (
         whole.size,
@@ -450,7 +450,7 @@ def test_a_large_image_is_measured_on_windows_from_its_first_to_its_last_row_and
     tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", tile=(16, 16))
     monkeypatch.setattr(normalization_module, "SIDE", 16)
     assert read_sample(str(tmp_path / "a.tif"), "a").shape == (90, 70, 1)  # it is small
-    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
     sample = read_sample(str(tmp_path / "a.tif"), "a")
     assert sample.shape == (16 * 16, 16, 1)
     windows = sample.reshape(4, 4, 16, 16)

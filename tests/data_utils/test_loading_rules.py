@@ -20,8 +20,8 @@ import torch
 from conftest import load_info, write_folder
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.image_io.regions import ArrayRegions
 from data_utils.image_io.volumes import VolumeHeader
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading import loaders
 from data_utils.loading.augment import _apply_gamma, augment, recolored
 from data_utils.loading.batch_sampler import BatchSplit, EvaluationSampler, Slot, padded_shapes, pixels_per_batch
@@ -344,7 +344,7 @@ def test_pixels_of_each_type_that_training_has_seen_are_welcome():
     for kind in ("uint8", "uint16", "float32"):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            ImageInput(ArrayRegions(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
+            ImageInput(WindowedArray(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
         assert [str(warning.message)[:65] for warning in said] == [
             "images hold float32 pixels, but the model was trained on uint8 an"
         ] * (kind == "float32")

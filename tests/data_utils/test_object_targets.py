@@ -79,13 +79,13 @@ def test_a_folder_of_masks_for_each_image_is_read_as_numbers(tmp_path):
     assert {record["name"] for record in train} <= {f"sample{index}.png" for index in range(4)}
     record = train[0]
     index = int(record["name"][6])
-    np.testing.assert_array_equal(record["target"].draw(), discs((40, 56), [4, 6, 9, 7][index], seed=index))
+    np.testing.assert_array_equal(record["target"].render(), discs((40, 56), [4, 6, 9, 7][index], seed=index))
 
 
 def test_an_image_without_objects_has_an_empty_folder(tmp_path):
     write_one_object_masks(tmp_path, [0, 4, 5])
     config = DataConfig(dataset=str(tmp_path))
-    masks = {record["name"]: record["target"].draw() for split in load_records(config) for record in split}
+    masks = {record["name"]: record["target"].render() for split in load_records(config) for record in split}
     assert masks["sample0.png"].shape == (40, 56) and masks["sample0.png"].max() == 0
 
 
@@ -98,7 +98,7 @@ def test_a_folder_that_lacks_a_part_is_named(tmp_path):
         Image.new("L", (8, 8)).save(tmp_path / name / "masks" / "small.png")
     train, _ = load_records(DataConfig(dataset=str(tmp_path), allow_unpaired=True))
     with pytest.raises(DataError, match="have different sizes, 40 x 56 and 8 x 8"):
-        train[0]["target"].draw()
+        train[0]["target"].render()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_task_is_found_unless_it_is_given():
 
 
 def test_large_label_images_are_read_in_windows(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 1000)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 1000)
     ids = np.zeros((60, 80), np.int32)
     ids[::2, ::2] = np.arange(1, 30 * 40 + 1).reshape(30, 40)  # more than classes may be
     for name, values in (("images", picture(ids)), ("masks", ids)):

@@ -27,7 +27,7 @@ from data_utils.sources.points import files
 from data_utils.sources.points.table import EMPTY, PointTable
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.sides import point_sides
-from data_utils.visualize_points import draw_points
+from data_utils.visualize_points import render_points
 from runtime.errors import DataError
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
 from unet import Preprocess
@@ -350,9 +350,9 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
 def test_drawn_points_show_truth_and_prediction():
     image = np.zeros((20, 30), np.uint8)
     places = np.array([[5.0, 5.0], [12.0, 20.0]])
-    drawn = draw_points(image, places, np.array([True, False]), places + 3, np.array([True, True]))
+    drawn = render_points(image, places, np.array([True, False]), places + 3, np.array([True, True]))
     assert drawn.shape[0] >= 320 and drawn.any(axis=2).any()
-    alone = draw_points(image, places, np.array([False, False]))
+    alone = render_points(image, places, np.array([False, False]))
     assert not alone.any()
 
 

@@ -119,10 +119,10 @@ def test_resizing_keeps_type_range_and_brightness():
 
 
 def test_target_size_rounds_down_and_is_never_empty():
-    assert Preprocess(scale=0.5).target_size(101, 7) == (50, 3)
-    assert Preprocess(scale=0.5).target_size(103, 5) == (51, 2)
-    assert Preprocess(scale=0.1).target_size(5, 5) == (1, 1)
-    assert Preprocess(image_size=(3, 4)).target_size(100, 100) == (3, 4)
+    assert Preprocess(scale=0.5).input_size(101, 7) == (50, 3)
+    assert Preprocess(scale=0.5).input_size(103, 5) == (51, 2)
+    assert Preprocess(scale=0.1).input_size(5, 5) == (1, 1)
+    assert Preprocess(image_size=(3, 4)).input_size(100, 100) == (3, 4)
 
 
 def test_image_is_channels_first_and_raw():

@@ -20,7 +20,7 @@ from data_utils.image_io.formats import BandSource
 from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
 from data_utils.image_io.places import Crs, Place, geo_keys, place_of
 from data_utils.image_io.rasters import open_raster
-from data_utils.image_io.regions import open_regions, regions_of
+from data_utils.image_io.windowed import open_windowed, open_windowed_file
 from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
 from data_utils.sources.placed import place_warnings, with_places
 from data_utils.sources.records import ListRecords
@@ -47,10 +47,10 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
             file.write(part, window=Window(left, top, part.shape[2], part.shape[1]))
     with rasterio.open(path) as file:
         expected = np.moveaxis(file.read(masked=True), 0, 2)
-    with open_regions(path) as regions:
+    with open_windowed_file(path) as picture:
         for _ in range(2):
             for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((33, 34), (17, 18)), ((60, 90), (60, 70))):
-                window = regions.read(*rows, *columns)
+                window = picture.read(*rows, *columns)
                 wanted = expected[slice(*rows), slice(*columns)]
                 assert np.array_equal(np.ma.getmaskarray(window), np.ma.getmaskarray(wanted))
                 assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(wanted, 7))
@@ -79,8 +79,11 @@ def test_a_raster_that_lacks_its_last_byte_is_cut_off(tmp_path):
         with tifffile.TiffFile(path) as tiff:
             end = tiff.pages[0].dataoffsets[0] + bands.nbytes
         path.write_bytes(path.read_bytes()[: end - 1])
-        with pytest.raises(ImageError, match="the file ends before its image does"), open_regions(path) as regions:
-            regions.read(7, 8)
+        with (
+            pytest.raises(ImageError, match="the file ends before its image does"),
+            open_windowed_file(path) as picture,
+        ):
+            picture.read(7, 8)
 
 
 def test_bands_of_files_must_have_one_size(tmp_path):
@@ -89,7 +92,7 @@ def test_bands_of_files_must_have_one_size(tmp_path):
         paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
     source = BandSource(tuple(paths), ())
     line = r"B0\.tif and .*B1\.tif: bands of 8 x 9 and 8 x 10 \(height x width\)"
-    with pytest.raises(ImageError, match=line), open_regions(source):
+    with pytest.raises(ImageError, match=line), open_windowed_file(source):
         pass
 
 
@@ -101,8 +104,8 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
     bands[:, :6, :9] = 0
     bands[:4, 12:15] = 0  # one band holds data
     path = write_raster(tmp_path / "a.tif", bands, nodata=0)
-    with open_regions(path) as regions:
-        network_input = ImageInput(regions, Preprocess(scale=scale, mean=(4.0,) * 5, std=(1.0,) * 5), 5)
+    with open_windowed_file(path) as picture:
+        network_input = ImageInput(picture, Preprocess(scale=scale, mean=(4.0,) * 5, std=(1.0,) * 5), 5)
         height, width = network_input.size
         rows = ((np.arange(height) + 0.5) * 24 / height).astype(int)
         columns = ((np.arange(width) + 0.5) * 32 / width).astype(int)
@@ -112,8 +115,8 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
         assert np.array_equal(missing, expected[top:bottom, left:right]) and missing.any()
         assert network_input.missing(((height - 4, height), (0, 4))) is None
     full = write_raster(tmp_path / "b.tif", bands)
-    with open_regions(full) as regions:
-        assert ImageInput(regions, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
+    with open_windowed_file(full) as picture:
+        assert ImageInput(picture, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
 
 
 def test_nothing_is_known_of_a_target_where_its_image_holds_no_data():
@@ -190,8 +193,8 @@ def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
     grid = grid_of(str(image))
     assert grid == Grid(grid.place, (8, 9)) and grid_of(str(tmp_path / "none.tif")) is None
     assert grid_of(str(tmp_path / "a.png")) is None
-    with regions_of(on_grid(str(mask), grid, "m")) as regions:
-        read = np.asarray(regions.read(0, 8))
+    with open_windowed(on_grid(str(mask), grid, "m")) as picture:
+        read = np.asarray(picture.read(0, 8))
     expected = np.zeros((8, 9), int)
     expected[:] = read[0, 0]  # what stands for nothing known
     for row in range(1, 8):

@@ -22,7 +22,7 @@ from data_utils.image_io.formats import BandSource
 from data_utils.image_io.places import place_of
 from data_utils.image_io.rasters import open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.image_io.regions import open_regions
+from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.samples import new_samples
 from data_utils.visualize import to_rgb
 from runtime.errors import DataError, ImageError
@@ -44,9 +44,9 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
     pixels = read_image(path)
     assert np.array_equal(pixels, np.moveaxis(bands, 0, 2)) and not isinstance(pixels, np.ma.MaskedArray)
     assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
-    with open_regions(path) as regions:
-        assert regions.in_windows
-        assert np.array_equal(regions.read(11, 50, 7, 66), pixels[11:50, 7:66])
+    with open_windowed_file(path) as picture:
+        assert picture.in_windows
+        assert np.array_equal(picture.read(11, 50, 7, 66), pixels[11:50, 7:66])
 
 
 def test_a_plain_tiff_is_read_as_before(tmp_path):
@@ -119,8 +119,8 @@ def test_bands_are_chosen_by_name_and_number(tmp_path):
     for chosen, indices in ((("B08", "b04", "2"), [3, 2, 1]), (("4", "1"), [3, 0])):
         source = BandSource((str(path),), chosen)
         assert np.array_equal(read_image(source), pixels[:, :, indices])
-        with open_regions(source) as regions:
-            assert np.array_equal(regions.read(3, 9), pixels[3:9][:, :, indices])
+        with open_windowed_file(source) as picture:
+            assert np.array_equal(picture.read(3, 9), pixels[3:9][:, :, indices])
     with pytest.raises(ImageError, match=r"a\.tif.*has 4 bands, none called B11; its bands are B02, B03, B04, B08"):
         read_image(BandSource((str(path),), ("B11",)))
     with pytest.raises(ImageError, match="none called 5"):
@@ -132,8 +132,8 @@ def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp
     grey = np.random.default_rng(0).integers(0, 4000, (1, 50, 60)).astype(np.uint16)
     path = write_raster(tmp_path / "grey.tif", grey, compress="lzw", nodata=7)
     assert np.array_equal(np.ma.getdata(read_image(path))[:, :, 0], grey[0])
-    with open_regions(path) as regions:
-        assert not regions.in_windows and np.array_equal(regions.read(9, 20)[:, :, 0], grey[0, 9:20])
+    with open_windowed_file(path) as picture:
+        assert not picture.in_windows and np.array_equal(picture.read(9, 20)[:, :, 0], grey[0, 9:20])
     bands, _ = scene(0)
     path = write_raster(tmp_path / "bands.tif", bands, compress="lzw")
     with pytest.raises(ImageError, match=r"compressed by LZW.*requirements-geo\.txt"):

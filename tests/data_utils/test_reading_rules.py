@@ -1,6 +1,6 @@
 """Small rules of image files: how much is read at once, what a stored value becomes, and where a file ends.
 
-Modules: data_utils/image_io/reader.py, data_utils/image_io/formats.py, data_utils/image_io/regions.py,
+Modules: data_utils/image_io/reader.py, data_utils/image_io/formats.py, data_utils/image_io/windowed.py,
 data_utils/image_io/tiff.py, data_utils/image_io/volumes.py, data_utils/image_io/writers.py,
 data_utils/image_io/nrrd.py, data_utils/image_io/meta_image.py, data_utils/image_io/class_masks.py.
 """
@@ -21,9 +21,9 @@ from data_utils.image_io.formats import VolumeFile, check_decoding, check_memory
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import decode_mask, read_header, read_image
-from data_utils.image_io.regions import ArrayRegions, bands, large_regions
 from data_utils.image_io.tiff import has_windows, page_numbers, read_window
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume, same_grid, write_volume
+from data_utils.image_io.windowed import WindowedArray, open_if_large, strips
 from data_utils.image_io.writers import NpyWriter, PngWriter
 from runtime.errors import DataError, ImageError
 from tasks.overlapping import unpack_bits
@@ -78,13 +78,13 @@ def test_an_image_of_four_thousand_by_four_thousand_pixels_is_read_in_windows(tm
     for width, is_large in ((4096, True), (4095, False)):
         path = tmp_path / f"{width}.npy"
         np.lib.format.open_memmap(path, "w+", np.uint8, (4096, width))  # an empty file without blocks
-        with large_regions(str(path)) as regions:
-            assert (regions is not None) is is_large
+        with open_if_large(str(path)) as picture:
+            assert (picture is not None) is is_large
 
 
 def test_four_million_pixels_are_read_together():
     picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
-    rows = [(top, len(part)) for top, part in bands(ArrayRegions(picture))]
+    rows = [(top, len(part)) for top, part in strips(WindowedArray(picture))]
     assert rows == [(0, 4194), (4194, 4194), (8388, 612)]
 
 
@@ -252,7 +252,7 @@ def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp
     masks = ClassMasks((ClassFile(""), ClassFile(path), ClassFile(path, 2)), (0, 1, 2))
     assert masks.name == path
     with pytest.raises(DataError, match=r"a\.tif page 3: mask of one class holds 1, 2"):
-        masks.draw()
+        masks.render()
 
 
 def test_a_class_without_a_file_is_unknown_and_another_classs_file_tells_the_size():

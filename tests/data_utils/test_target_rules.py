@@ -24,7 +24,7 @@ from data_utils.targets.reader import TargetReader
 from data_utils.targets.regions import RegionReader
 from data_utils.targets.sides import mirrored_name, point_sides
 from runtime.errors import DataError
-from tasks.matching import packed
+from tasks.matching import pack_labels
 from tasks.points import ABSENT, OUTSIDE, PRESENT
 from tasks.regions import Region
 
@@ -115,9 +115,9 @@ def test_of_a_stream_small_objects_are_kept_and_holes_stay():
 
 def test_objects_of_other_classes_are_none_and_may_count_nowhere():
     ids, values = np.array([[1, 2, 3, 0, 4]]), np.array([[7, 9, 8, 0, 255]])
-    labels = packed(ids, values)
+    labels = pack_labels(ids, values)
     for outside in (0, 255):
-        reader = ObjectReader(classes=((9, "a"), (7, "b")), outside=outside, is_packed=True)
+        reader = ObjectReader(classes=((9, "a"), (7, "b")), outside=outside, reads_labels=True)
         target = reader.of_mask(labels, "mask")
         assert target.mask.tolist() == [[2, 1, outside, 0, 255]] and target.ids.tolist() == [[1, 2, 0, 0, 0]]
     for others, outside in ((None, 0), ("background", 0), ("ignore", 255)):

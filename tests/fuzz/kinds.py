@@ -39,8 +39,8 @@ from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.placed_masks import Grid, on_grid
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.reader import decode_image, read_image, read_mask
-from data_utils.image_io.regions import bands, open_regions
 from data_utils.image_io.well_known_binary import well_known_binary
+from data_utils.image_io.windowed import open_windowed_file, strips
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.blocks import describe_neighbors
@@ -49,7 +49,7 @@ from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader, shapes_of_objects
-from inference.inputs import find_jobs
+from inference.inputs import InputRules, TruthFolder, find_jobs
 from inference.models import load_network
 from inference.outputs.coco import write_coco
 from inference.outputs.jobs import ImageJob, RasterJob
@@ -125,8 +125,8 @@ def read_picture(path: Path) -> None:
         decode_image(source, path.name, draft_for=PREPROCESS)
     with suppress(DataError):
         ImageInput.read(source, PREPROCESS, 3, path.name).whole()
-    with suppress(DataError), open_regions(path) as regions:
-        for _, rows in bands(regions):
+    with suppress(DataError), open_windowed_file(path) as picture:
+        for _, rows in strips(picture):
             read_image(rows, path.name)
     find_jobs([source], path.parent / "out", [".png"])
     page_job(path)
@@ -136,10 +136,10 @@ def read_raster(path: Path) -> None:
     """Read it as a picture, with all bands and some, and as a mask on another grid."""
     read_picture(path)
     source = BandSource((str(path),), ("2", "B1"))
-    with suppress(DataError), open_regions(source) as regions:
-        for _, rows in bands(regions):
+    with suppress(DataError), open_windowed_file(source) as picture:
+        for _, rows in strips(picture):
             read_image(rows, path.name)
-    for job in find_jobs([str(path)], path.parent / "out", [".png"], bands=("1",), writes_rasters=True):
+    for job in find_jobs([str(path)], path.parent / "out", [".png"], InputRules(bands=("1",), keeps_place=True)):
         if isinstance(job, RasterJob):
             write_outputs(job)
     grid = Grid(Place((10.0, 0.0, 500_000.0, 0.0, -10.0, 5_000_000.0), Crs(32633, ()), ()), SIZE)
@@ -176,7 +176,7 @@ def read_volume_file(path: Path) -> None:
     """Check it as image and label, and resample it for the network."""
     file = VolumeFile((str(path),), (1.0, 2.0, 2.0))
     inspect_volume({"image": file, "target": file, "name": path.name})
-    find_jobs([str(path)], path.parent / "out", [".nii.gz"], stacks=(1.0, 1.0, 1.0))
+    find_jobs([str(path)], path.parent / "out", [".nii.gz"], InputRules(stacks=(1.0, 1.0, 1.0)))
     VolumeInput.read(file, PREPROCESS, 1, path.name).whole()
 
 
@@ -676,7 +676,7 @@ def read_label_images(path: Path) -> None:
 def read_one_object_masks(path: Path) -> None:
     """The same of a folder for each image; and the images and true objects that predict.py finds in it."""
     root = path.parent.parent.parent
-    find_jobs([str(root)], root.parent / "out", [".png"], truth=root, objects=["cell"])
+    find_jobs([str(root)], root.parent / "out", [".png"], InputRules(objects=["cell"]), TruthFolder(root))
     read_objects(DataConfig(str(root), val_fraction=0.5, allow_unpaired=True))
 
 

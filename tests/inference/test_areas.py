@@ -8,21 +8,23 @@ from inference.scoring.components import BINS, AreaCounter, area_report, area_ta
 from unet.config import IGNORE_INDEX
 
 
-def counted(predicted: np.ndarray, true: np.ndarray, bands: int = 1) -> AreaCounter:
+def counted(predicted: np.ndarray, true: np.ndarray, strips: int = 1) -> AreaCounter:
     counter = AreaCounter(3)
-    for predicted_band, true_band in zip(np.array_split(predicted, bands), np.array_split(true, bands), strict=True):
-        counter.add(predicted_band, true_band)
+    for predicted_strip, true_strip in zip(
+        np.array_split(predicted, strips), np.array_split(true, strips), strict=True
+    ):
+        counter.add(predicted_strip, true_strip)
     counter.finish()
     return counter
 
 
 @pytest.mark.parametrize("size", [(40, 30), (12, 14, 10)])
-def test_areas_are_counted_alike_in_any_bands(size):
+def test_areas_are_counted_alike_in_any_strips(size):
     rng = np.random.default_rng(0)
     true, predicted = (rng.choice(3, size, p=(0.6, 0.3, 0.1)) for _ in range(2))
     whole = counted(predicted, true).counts()
-    for bands in (2, 5, size[0]):
-        np.testing.assert_array_equal(counted(predicted, true, bands).counts(), whole)
+    for strips in (2, 5, size[0]):
+        np.testing.assert_array_equal(counted(predicted, true, strips).counts(), whole)
     for index in (1, 2):
         labels, count = label(true == index)
         found = set(labels[(predicted == index) & (labels > 0)].tolist())
@@ -52,4 +54,4 @@ def test_ignored_pixels_are_of_no_area():
 
 def test_a_class_that_comes_again_begins_new_areas():
     true = np.repeat([1, 0, 1, 1, 2, 1], 4).reshape(6, 4)
-    assert counted(true, true, bands=6).counts()[1, :BINS].sum() == 3
+    assert counted(true, true, strips=6).counts()[1, :BINS].sum() == 3

@@ -1,4 +1,4 @@
-"""Objects from the answers of pixels: the same in any bands, numbered by position, apart where they touch.
+"""Objects from the answers of pixels: the same in any strips, numbered by position, apart where they touch.
 
 Modules: inference/decoding/objects.py, inference/decoding/finder.py, inference/decoding/components.py,
 inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
@@ -33,7 +33,7 @@ def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def found(answers: np.ndarray, cuts: list[int], **rules):
-    """Labels and objects, where bands end at `cuts`; `rules` are those of the task."""
+    """Labels and objects, where strips end at `cuts`; `rules` are those of the task."""
     finder = ObjectFinder(Objects(**rules))
     for start, stop in zip([0, *cuts], [*cuts, len(answers)], strict=True):
         finder.add(answers[start:stop])
@@ -41,7 +41,7 @@ def found(answers: np.ndarray, cuts: list[int], **rules):
 
 
 @pytest.mark.parametrize("size", [(90, 70), (24, 20, 22)])
-def test_any_bands_give_the_same_objects(size):
+def test_any_strips_give_the_same_objects(size):
     answers = noisy_answers(size, seed=0)
     assert len(found(answers, [])[1]) > label(answers > 0)[1] > 1  # some components are cut
     for rules in ({}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}):
@@ -59,8 +59,8 @@ class Shuffled(ComponentStream):
         super().__init__()
         self.components: list[Component] = []
 
-    def add(self, band: np.ndarray) -> Iterator[Component]:
-        self.components += super().add(band)
+    def add(self, strip: np.ndarray) -> Iterator[Component]:
+        self.components += super().add(strip)
         return iter(())
 
     def finish(self) -> Iterator[Component]:
@@ -249,7 +249,7 @@ def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
         grown.grow(rows)
         grown.values[grown.rows - 1] = rows
     assert not grown.values.flags.owndata
-    written = np.concatenate(list(grown.bands()))
+    written = np.concatenate(list(grown.strips()))
     assert len(written) == grown.rows and list(tmp_path.iterdir()) == []
     assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
 

@@ -19,11 +19,11 @@ from PIL import Image
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
 from inference.args import parse_args
-from inference.inputs import find_jobs, named_job
+from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs import disk, new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.disk import check_disk
@@ -69,15 +69,15 @@ def matrix_of(pred: np.ndarray, truth: np.ndarray, classes: int = 3) -> list[lis
     return matrix.tolist()
 
 
-@pytest.mark.parametrize(("size", "band"), [((7, 5), 2), ((7, 5), 7), ((14, 10), 3), ((3, 2), 1), ((21, 5), 4)])
-def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_the_bands(size, band):
+@pytest.mark.parametrize(("size", "strip"), [((7, 5), 2), ((7, 5), 7), ((14, 10), 3), ((3, 2), 1), ((21, 5), 4)])
+def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_the_strips(size, strip):
     rng = np.random.default_rng(0)
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
     read_rows: list[tuple[int, int]] = []
     scorer = TruthScorer(TASK, pred.shape, rows_of(truth, read_rows), boundary=True)
-    for top in range(0, 7, band):
-        scorer.add(pred[top : top + band])
+    for top in range(0, 7, strip):
+        scorer.add(pred[top : top + strip])
     rows = [int((row + 0.5) * 7 / size[0]) for row in range(size[0])]
     columns = [int((column + 0.5) * 5 / size[1]) for column in range(size[1])]
     under_centers = pred[np.ix_(rows, columns)]
@@ -329,9 +329,8 @@ def touch(folder: Path, *names: str) -> None:
 
 def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[str, tuple[str, ...]]:
     """The outputs of inputs below `folder`, each with the files that are read for it."""
-    jobs = find_jobs(
-        [str(folder / pattern) for pattern in patterns], folder / "out", [".png"], channels=channels, **options
-    )
+    inputs = [str(folder / pattern) for pattern in patterns]
+    jobs = find_jobs(inputs, folder / "out", [".png"], InputRules(channels), **options)
     relative = {}
     for job in jobs:
         files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
@@ -371,7 +370,7 @@ def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_k
         ("s_0002", 1, (4, 5)),
         ("s_0003", 2, (4, 5)),
     ]
-    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], stacks=(3.0, 1.0, 1.0))
+    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stacks=(3.0, 1.0, 1.0)))
     assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
 
 
@@ -404,7 +403,7 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
     (tmp_path / "truth").mkdir()
     touch(tmp_path, "truth/b.png")
     with pytest.raises(DataError, match=r"has no mask for 1 inputs, the first is a; if the masks have a suffix"):
-        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
 
 
 def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
@@ -465,29 +464,29 @@ def test_a_model_says_how_its_predictions_are_written():
     ]
 
 
-def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp_path):
+def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(tmp_path):
     output_format = ClassFormat(CLASSES)
     logits = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(0))
     pixels = np.random.default_rng(0).integers(0, 60_000, (9, 6, 1)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
     rows = logits.argmax(0).numpy().astype(np.uint8)
     taken = []
-    sink = SimpleNamespace(add=lambda band, missing, certainty: taken.append(band))
+    sink = SimpleNamespace(add=lambda strip, missing, certainty: taken.append(strip))
     writer = ImageWriter(output_format, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
-    writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)
+    writer.write(job, (9, 6), logits.split(4, dim=1), WindowedArray(pixels), sink)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
-    assert np.array_equal(np.concatenate(taken), rows) and [len(band) for band in taken] == [4, 4, 1]
+    assert np.array_equal(np.concatenate(taken), rows) and [len(strip) for strip in taken] == [4, 4, 1]
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0).numpy(), rtol=1e-6)
     shown = np.asarray(Image.open(job.file(".overlay.png")))
-    bands = [slice(0, 4), slice(4, 8), slice(8, 9)]
-    low, high = np.percentile(pixels, (1, 99))  # one brightness for all bands
-    expected = [output_format.overlay(to_rgb(pixels[band], (low, high)), rows[band]) for band in bands]
+    strips = [slice(0, 4), slice(4, 8), slice(8, 9)]
+    low, high = np.percentile(pixels, (1, 99))  # one brightness for all strips
+    expected = [output_format.overlay(to_rgb(pixels[strip], (low, high)), rows[strip]) for strip in strips]
     assert np.array_equal(shown, np.concatenate(expected))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
 
 
-def test_mask_and_probabilities_of_a_volume_are_written_band_by_band(tmp_path):
+def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path):
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
     task = Classes(("a", "b"))
     logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
@@ -518,17 +517,17 @@ def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
     assert (writer.images.extensions, writer.volumes.extensions) == (extensions, extensions)
 
 
-def test_bands_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
+def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
     assert band_length(3, (10_000, 10)) == 64
     assert band_length(4, (99, 256, 256)) == 16 and band_length(4, (99, 4096, 4096)) == 1
 
 
 @pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])
-def test_a_bar_is_shown_where_there_are_several_bands(capsys, rows, is_tracked):
+def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked):
     predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
     job = ImageJob(image=Path("in/tall.tif"), size=(rows, 9), output=Path("out"))
-    bands = iter(range((rows + 63) // 64))
-    assert list(tracked(bands, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
+    strips = iter(range((rows + 63) // 64))
+    assert list(tracked(strips, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
     printed = capsys.readouterr().err
     assert (f"tall.tif: 100% {(rows + 63) // 64}/{(rows + 63) // 64}" in printed) is is_tracked
 
@@ -608,7 +607,7 @@ def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_n
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
-    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
     assert [job.truth for job in jobs] == [(tmp_path / f"truth/s_000{page}_mask.png", 0) for page in (1, 2)]
 
 

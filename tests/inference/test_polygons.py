@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def outlined(mask, rows):
-    """(number, rings) of the areas of a mask that comes in bands of rows."""
+    """(number, rings) of the areas of a mask that comes in strips of rows."""
     outliner = Outliner(mask.shape[1])
     batches = []
     for top in range(0, len(mask), rows):

@@ -1,4 +1,4 @@
-"""Prediction on a device: work is queued without waiting, and results are fetched once for an image or a written band.
+"""Prediction on a device: work is queued without waiting, and results are fetched once for an image or a written strip.
 
 Proved on torch's meta device, whose tensors have shapes but no values: reading one raises, and so does mixing devices.
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import inference.decoding.decoder
 import inference.predictor
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.outputs import new_format
 from inference.outputs.images import OutputFiles
@@ -87,10 +87,10 @@ def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
 
     passes.clear()
     with Uploads() as uploads:
-        bands = list(predictor.bands(ArrayRegions(IMAGES[0])))
+        strips = list(predictor.strips(WindowedArray(IMAGES[0])))
     assert uploads.waits == []
     tiled, resized = predictor.tilings(SHAPES[0])[0] is not None, scale != 1
-    assert len(uploads.all) == len(passes) // views + tiled + resized * len(bands)
+    assert len(uploads.all) == len(passes) // views + tiled + resized * len(strips)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])  # an ONNX file computes on the CPU
@@ -99,9 +99,9 @@ def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
         predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
         with Uploads() as uploads:
             (logits,) = predictor.in_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
-            bands = list(predictor.bands(ArrayRegions(IMAGES[0])))
+            strips = list(predictor.strips(WindowedArray(IMAGES[0])))
         assert uploads.waits == []
-        assert logits.is_meta and all(band.is_meta for band in bands)
+        assert logits.is_meta and all(strip.is_meta for strip in strips)
 
 
 def test_mask_and_probabilities_take_one_wait(downloads):
@@ -133,7 +133,7 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
 @pytest.mark.parametrize(("extensions", "tensors"), [((MASK,), 1), ((MASK, OVERLAY, PROBABILITIES), 2)])
 @pytest.mark.parametrize("in_windows", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_host_waits_once_for_each_image_or_written_band(
+def test_the_host_waits_once_for_each_image_or_written_strip(
     downloads, monkeypatch, tmp_path, extensions, tensors, in_windows, count
 ):
     if in_windows:
@@ -143,8 +143,8 @@ def test_the_host_waits_once_for_each_image_or_written_band(
     pipeline = PredictionPipeline(predictor, writer, set())
     todo = jobs(tmp_path, count)
     results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
-    bands = 2 if in_windows else 1  # of 64 rows
-    assert downloads == [tensors + 1] * bands * count  # and how sure the prediction is, which is scored too
+    strips = 2 if in_windows else 1  # of 64 rows
+    assert downloads == [tensors + 1] * strips * count  # and how sure the prediction is, which is scored too
     assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
     assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)
 

@@ -27,10 +27,10 @@ def forward(batch: torch.Tensor) -> torch.Tensor:
     return torch.cat([batch, batch.square()], dim=1)
 
 
-def bands_of(forward_of_row=None) -> torch.Tensor:
+def strips_of(forward_of_row=None) -> torch.Tensor:
     pixels = torch.arange(1200, dtype=torch.float32).view(1, *SIZE) / 7
-    bands = stream_logits(forward, lambda start, stop: pixels[:, start:stop], SIZE, TILING, 2**10, forward_of_row)
-    return torch.cat(list(bands), dim=1)
+    strips = stream_logits(forward, lambda start, stop: pixels[:, start:stop], SIZE, TILING, 2**10, forward_of_row)
+    return torch.cat(list(strips), dim=1)
 
 
 def predict_together(rank: int, processes: int, folder) -> None:
@@ -39,11 +39,11 @@ def predict_together(rank: int, processes: int, folder) -> None:
     shared = SharedRows(Mesh.of_process(rank, processes, processes), 2, torch.device("cpu"))
     if rank == 0:
         with shared.lead(0):
-            assert torch.equal(bands_of(shared.forward_of_row), bands_of())
+            assert torch.equal(strips_of(shared.forward_of_row), strips_of())
         with pytest.raises(OSError, match="disk full"), shared.lead(1):
             raise OSError("disk full")
         with pytest.raises(DataError, match="is cut"), shared.lead(2):
-            bands_of(shared.forward_of_row)
+            strips_of(shared.forward_of_row)
         shared.end()
     else:
         numbers = []
@@ -52,7 +52,7 @@ def predict_together(rank: int, processes: int, folder) -> None:
             with shared.follow((DataError,)):
                 if number == 2 and rank == 1:
                     raise DataError("scan.nii: is cut")
-                bands_of(shared.forward_of_row)
+                strips_of(shared.forward_of_row)
         assert numbers == [0, 1, 2]
     dist.destroy_process_group()
 

@@ -13,14 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, plan, stream_logits
 from inference.tiling.cuts import Axis
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import resize_bands, resize_logits
+from inference.tiling.resizing import resize_logits, resize_strips
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
@@ -39,8 +39,8 @@ def network(depth: int, upsample: str = "transpose", norm: str = "batch", **prep
 
 def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
     pixels = 2 * math.prod(tiling.size)  # two tiles at a time
-    bands = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
-    return torch.cat(list(bands), dim=1)
+    strips = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
+    return torch.cat(list(strips), dim=1)
 
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
@@ -102,9 +102,9 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
         return batch
 
     pixels = 3 * tile_height * tile_width
-    bands = stream_logits(forward, lambda start, stop: image[:, start:stop], (height, width), tiling, pixels)
+    strips = stream_logits(forward, lambda start, stop: image[:, start:stop], (height, width), tiling, pixels)
     # float64, blended with weights that add up to one: measured 4e-16
-    torch.testing.assert_close(torch.cat(list(bands), dim=1), image, rtol=0, atol=1e-13)
+    torch.testing.assert_close(torch.cat(list(strips), dim=1), image, rtol=0, atol=1e-13)
     assert all(shape[2] <= tile_height + grid and shape[3] <= tile_width + grid for shape in starts)
 
 
@@ -136,13 +136,13 @@ def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.73, 1.3])
 @pytest.mark.parametrize("shape", [(233, 191), (8, 400), (400, 9), (1, 300), (130, 401)])
-def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale, shape):
+def test_tiles_and_strips_of_a_predictor_equal_the_whole_image_at_any_scale(scale, shape):
     model = network(2, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
     (expected,) = whole.in_batch([whole.inputs(image).tensors], [shape])
     for predictor in (whole, tiles):
-        logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
+        logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 2e-16
 
 
@@ -151,8 +151,8 @@ def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale
 def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
     logits = torch.rand(2, size, 9, dtype=torch.float64)
     (expected,) = resize_logits(logits[None], (target, 5))
-    bands = list(resize_bands(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
-    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
+    strips = list(resize_strips(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
+    assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
 
 
 def test_float32_tiles_are_within_the_promised_rounding():
@@ -162,7 +162,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     assert tiles.tilings(image.shape[:2])[0].exact
     (expected,) = whole.in_batch([whole.inputs(image).tensors], [image.shape[:2]])
     # docs/performance.md promises 1e-5; measured 3e-8. With half the overlap, blended, it would be 2.5e-5.
-    assert (torch.cat(list(tiles.bands(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-6
+    assert (torch.cat(list(tiles.strips(WindowedArray(image))), dim=1) - expected).abs().max() < 1e-6
 
 
 def test_the_most_likely_class_is_the_first_of_equals_as_argmax_has_it():
@@ -221,7 +221,7 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         image[280:, 30:] = brightest
         predictor = Predictor(model, tile_size=64)
         (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
-        logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
+        logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
 
 

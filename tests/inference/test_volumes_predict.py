@@ -22,7 +22,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.visualize import contours
 from data_utils.visualize_volumes import volume_page
 from inference import Predictor
-from inference.inputs import find_jobs
+from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
@@ -30,7 +30,7 @@ from inference.pipeline import PredictionPipeline, plan_work
 from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, plan, stream_logits
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import bands_at_sizes, resize_bands, resize_logits
+from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import ImageError, ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -55,8 +55,8 @@ def network(channels: int = 1, classes: int = 2, *, dims: int = 3, preprocess: P
 
 
 def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
-    bands = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, 10**5)
-    return torch.cat(list(bands), dim=1)
+    strips = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, 10**5)
+    return torch.cat(list(strips), dim=1)
 
 
 def affine(axes: str, spacing: tuple[float, ...], tilt: float = 0.0) -> np.ndarray:
@@ -165,15 +165,15 @@ def test_slabs_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(m
     with torch.inference_mode():
         (expected,) = batch_logits(model, [image], [tiling], 10**5)
         monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 3 * 4 * 2 * 30 * 41)
-        bands = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
-        assert max(band.shape[1] for band in bands) == 3
-        assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
+        strips = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
+        assert max(strip.shape[1] for strip in strips) == 3
+        assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
 
 
 def joined(model: UNet, image: torch.Tensor) -> list[torch.Tensor]:
-    """The bands in which an evaluation has the logits of a volume."""
-    (bands,) = bands_at_sizes(model, image[None], [image.shape[1:]], model.config)
-    return list(bands)
+    """The strips in which an evaluation has the logits of a volume."""
+    (strips,) = strips_at_sizes(model, image[None], [image.shape[1:]], model.config)
+    return list(strips)
 
 
 def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkeypatch):
@@ -185,9 +185,9 @@ def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkey
         tiling = plan(model.config, image.shape[1:])
         assert tiling.size == (20, 20, 20)
         monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 3 * 4 * 2 * 30 * 36)
-        bands = joined(model, image)
-        assert len(bands) > 10
-        assert torch.equal(torch.cat(bands, dim=2)[0], tiled(model, image, tiling))
+        strips = joined(model, image)
+        assert len(strips) > 10
+        assert torch.equal(torch.cat(strips, dim=2)[0], tiled(model, image, tiling))
 
 
 @pytest.mark.parametrize("slices", [1, 7, 100])
@@ -205,9 +205,9 @@ def test_slices_of_logits_are_resized_as_all_of_them_are(monkeypatch, size, targ
     logits = torch.rand(2, *size, dtype=torch.float64)
     (expected,) = resize_logits(logits[None], target)
     monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 4 * 4 * 2 * target[1] * target[2])
-    bands = list(resize_bands(iter(logits.split(slices, dim=1)), size, target))
-    assert max(band.shape[1] for band in bands) <= 4
-    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
+    strips = list(resize_strips(iter(logits.split(slices, dim=1)), size, target))
+    assert max(strip.shape[1] for strip in strips) <= 4
+    assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
 
 
 GRIDS = {
@@ -332,7 +332,7 @@ def test_finished_volumes_are_skipped(tmp_path):
 def test_files_of_channels_are_one_case_where_the_model_takes_several(tmp_path):
     for case, channel in product("ab", range(2)):
         save(tmp_path / "in" / f"{case}_{channel:04}.nii.gz", voxels(seed=channel))
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], channels=2)
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], InputRules(channels=2))
     assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
     assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
     assert jobs[0].size == (12, 18, 20) and jobs[0].spacing == (1, 1, 1)

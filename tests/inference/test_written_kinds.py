@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.regions import regions_of
 from data_utils.image_io.volumes import read_label_volume, read_volume_header
+from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.files import FORMATS, content, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
@@ -70,8 +70,8 @@ def bits() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 16, SIZE, dtype=np.int32)
 
 
-def written_bands(output_format, job: ImageJob, prediction: np.ndarray) -> None:
-    """Write a mask in bands of 4 rows."""
+def written_strips(output_format, job: ImageJob, prediction: np.ndarray) -> None:
+    """Write a mask in strips of 4 rows."""
     with output_format.open_mask(job, prediction.shape, None) as mask:
         for top in range(0, len(prediction), 4):
             mask.write(output_format.mask_values(prediction[top : top + 4]))
@@ -80,13 +80,13 @@ def written_bands(output_format, job: ImageJob, prediction: np.ndarray) -> None:
 def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):
     output_format = OverlapFormat(CLASSES)
     job = image_job(tmp_path, "sub/a")
-    written_bands(output_format, job, bits)
+    written_strips(output_format, job, bits)
     for bit, folder in enumerate(("blood", "a_b", "A_B_2", "class")):
         mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
         assert np.array_equal(mask, 255 * (bits >> bit & 1))
     assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
-    with regions_of(output_format.written_mask(job)) as regions:
-        target = output_format.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    with open_windowed(output_format.written_mask(job)) as picture:
+        target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits) and (target.known == 15).all()
     tall = volume_job(tmp_path)
     prediction = np.random.default_rng(1).integers(0, 16, tall.size, dtype=np.int32)
@@ -103,11 +103,11 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     output_format = OverlapFormat(CLASSES).for_file(tmp_path / "a.tiff")
     assert isinstance(output_format, PageFormat)
     job = image_job(tmp_path)
-    written_bands(output_format, job, bits)
+    written_strips(output_format, job, bits)
     with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
-    with regions_of(output_format.written_mask(job)) as regions:
-        target = output_format.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    with open_windowed(output_format.written_mask(job)) as picture:
+        target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits)
     with pytest.raises(SettingsError, match=r"a\.PNG: classes that may overlap have a mask each; give a folder"):
         OverlapFormat(CLASSES).for_file(tmp_path / "a.PNG")
@@ -154,13 +154,13 @@ def test_written_objects_have_the_classes_of_their_table(tmp_path):
     Image.fromarray(LABELS).save(tmp_path / "a.png")
     rows = [(1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4))]
     table = write_table(tmp_path / "a.csv", *rows)
-    objects = WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).draw()
+    objects = WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).render()
     assert np.array_equal(numbers_of(objects), LABELS)
     assert np.array_equal(classes_of(objects), np.array([0, 1, 2, 1])[LABELS])
     for row in ((4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))):
         write_table(table, row)
         with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
-            WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).draw()
+            WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).render()
 
 
 def test_true_objects_have_the_classes_of_the_model(tmp_path):
@@ -171,8 +171,8 @@ def test_true_objects_have_the_classes_of_the_model(tmp_path):
     assert {value for value, index in enumerate(one) if index == 1} == {1, 2, 7}
     assert indices_of_values((), ("cell",))[1] == 1
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
-    source = SimpleNamespace(draw_objects=lambda: drawn)
-    objects = AnnotatedObjects(source, indices).draw()
+    source = SimpleNamespace(render_objects=lambda: drawn)
+    objects = AnnotatedObjects(source, indices).render()
     assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
     assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
 

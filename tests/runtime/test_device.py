@@ -107,10 +107,10 @@ def device(tmp_path_factory) -> Device:
     for name, flags in PREDICTIONS.items():
         for count in IMAGES:
             device.predict((name, count), photographs[:count], *(flag.format(**known) for flag in flags))
-    for rows in (128, 384):  # read in windows, and written in bands of 64 rows
+    for rows in (128, 384):  # read in windows, and written in strips of 64 rows
         tall = folder / f"tall_{rows}.png"
         Image.fromarray(rng.integers(0, 256, (rows, 40, 3), dtype=np.uint8)).save(tall)
-        device.predict(("bands", rows), [tall], "--tile-size", "32", script=script(folder, IN_WINDOWS))
+        device.predict(("strips", rows), [tall], "--tile-size", "32", script=script(folder, IN_WINDOWS))
     device.train(("float norm",), *RARELY, "--max-steps", "2")
     device.commands[("float norm",)][0] = script(folder, FLOAT_NORM)
     device.train(("rehearsed",), *RARELY, "--max-minutes", "0.01")
@@ -225,7 +225,7 @@ def test_the_host_waits_at_most_once_for_a_predicted_image(device, name):
 
 
 def test_the_host_waits_at_most_once_for_a_band_of_a_large_image(device):
-    more = device.more(("bands", 128), ("bands", 384))
+    more = device.more(("strips", 128), ("strips", 384))
     assert 0 < sum(more.values()) <= (384 - 128) // 64, more
 
 

@@ -23,7 +23,7 @@ from tasks.calibration import (
 from tasks.classes import Classes, ClassTarget
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from train_utils.evaluation import Evaluation, read_bands
+from train_utils.evaluation import Evaluation, read_strips
 from train_utils.run_state import RunState
 
 TASK = Classes(("a", "b", "c"))
@@ -61,14 +61,14 @@ def test_the_error_is_that_of_the_definition_and_near_zero_where_the_model_knows
         assert (np.mean(gaps) > 0) == (factor > 1)  # too little sure of itself, or too much
 
 
-def test_counts_add_up_exactly_over_images_bands_and_copies(monkeypatch):
+def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
     logits, target = sample(1000)
     target.mask[0, ::7] = 255
     whole = TASK.reliability(logits, target)
     assert whole[:, 0].sum() == (target.mask != 255).sum() and whole.dtype == torch.int64
-    parts = [TASK.reliability(logits[:, :, top : top + 90], target.band(top, top + 90)) for top in range(0, 1000, 90)]
+    parts = [TASK.reliability(logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
     assert torch.equal(sum(parts), whole)
-    monkeypatch.setattr("tasks.calibration.COUNTED", 77)
+    monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
     assert torch.equal(TASK.reliability(logits, target), whole)
     bins = torch.arange(999) % (BINS + 1)
     values = torch.arange(999) * STEPS
@@ -113,7 +113,7 @@ def test_an_evaluation_records_the_error_and_a_checkpoint_keeps_the_counts():
     logits, target = sample(400)
     scores = TASK.new_scores(1)
     reliability = no_counts()
-    prediction, _ = read_bands(TASK, new_decoder(TASK), logits.split(90, dim=2), target, reliability)
+    prediction, _ = read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, reliability)
     scores.add(prediction, target, 0)
     assert "eval/calibration_error" not in Evaluation(1, 0.5, scores).record()
     scores.reliability = reliability

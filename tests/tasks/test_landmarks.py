@@ -1,4 +1,4 @@
-"""Landmarks: the loss over bands and processes, places from maps, scores.
+"""Landmarks: the loss over strips and processes, places from maps, scores.
 
 Modules: tasks/landmarks.py, tasks/points.py, tasks/point_scores.py, inference/decoding/landmarks.py.
 """
@@ -53,17 +53,17 @@ def random_points(size: tuple[int, ...], seed: int = 0, count: int = 2) -> Tenso
 
 
 @pytest.mark.parametrize("size", [(23, 30), (9, 14, 17)])
-def test_the_loss_of_bands_adds_up_to_that_of_the_whole(size):
+def test_the_loss_of_strips_adds_up_to_that_of_the_whole(size):
     points = random_points(size)
     targets = target(points, [[PRESENT, ABSENT, PRESENT], [UNKNOWN, PRESENT, OUTSIDE]], size)
     logits = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     whole = TASK.finish(TASK.partial(logits, targets))
     sums: tuple[Tensor, ...] = ()
     top = 0
-    for band in logits.split(4, dim=2):
-        part = TASK.partial(band, targets.band(top, top + band.shape[2]))
+    for strip in logits.split(4, dim=2):
+        part = TASK.partial(strip, targets.strip(top, top + strip.shape[2]))
         sums = tuple(map(torch.add, sums, part)) if sums else part
-        top += band.shape[2]
+        top += strip.shape[2]
     torch.testing.assert_close(TASK.finish(sums), whole, rtol=1e-12, atol=1e-12)
 
 
@@ -109,11 +109,11 @@ def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one():
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
 @pytest.mark.parametrize("length", [1, 3, 50])
-def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_bands_too(size, length):
+def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_strips_too(size, length):
     points = random_points(size, seed=3, count=1)
     decoder = LandmarkDecoder(TASK)
-    for band in gaussian_maps(points, size).split(length, dim=2):
-        assert decoder.take(band) is None
+    for strip in gaussian_maps(points, size).split(length, dim=2):
+        assert decoder.take(strip) is None
     prediction = decoder.conclude(())[0]
     places = prediction[:, : len(size)] * torch.tensor(size) - 0.5
     assert (places - points[0]).abs().max() < 0.05

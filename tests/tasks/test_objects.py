@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.classes import Classes
-from tasks.matching import COLUMNS, THRESHOLDS, classes_of, numbers_of, packed
+from tasks.matching import COLUMNS, THRESHOLDS, classes_of, numbers_of, pack_labels
 from tasks.objects import Objects, ObjectTarget, normalized_depth
 from tasks.step_loss import StepLoss
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -27,7 +27,7 @@ def target_of(ids: np.ndarray, mask: np.ndarray | None = None) -> ObjectTarget:
 
 
 def as_tensor(ids: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(packed(ids, ids > 0))[None]
+    return torch.from_numpy(pack_labels(ids, ids > 0))[None]
 
 
 def scores_of(predicted: np.ndarray, true: np.ndarray, mask: np.ndarray | None = None):
@@ -139,14 +139,14 @@ def test_classes_match_only_themselves():
     scores = task.new_scores(1)
     ids = np.array([[1, 1, 0, 2, 2]])
     mask = np.array([[1, 1, 0, 2, 2]], np.uint8)
-    wrong = torch.from_numpy(packed(ids, np.array([[1, 1, 0, 1, 1]])))[None]
+    wrong = torch.from_numpy(pack_labels(ids, np.array([[1, 1, 0, 1, 1]])))[None]
     scores.add(wrong, target_of(ids, mask), 0)
     assert [values["found"] for values in scores.classes] == [1, 0]
     assert scores.record()["eval/ap50/a"] == 0.5 and scores.record()["eval/ap50/b"] == 0
 
 
 def test_labels_hold_number_and_class():
-    labels = packed(np.array([0, 7, 70_000]), np.array([0, 2, 1]))
+    labels = pack_labels(np.array([0, 7, 70_000]), np.array([0, 2, 1]))
     assert numbers_of(labels).tolist() == [0, 7, 70_000]
     assert classes_of(labels).tolist() == [0, 2, 1]
 
@@ -187,16 +187,16 @@ def test_depth_of_a_volume_uses_all_axes():
     assert depth[4, 4, 4] == 1 and depth[1, 4, 4] == depth[4, 4, 7] == 0.25
 
 
-def test_the_loss_of_bands_adds_up_to_that_of_the_image():
+def test_the_loss_of_strips_adds_up_to_that_of_the_image():
     task = Objects()
     target = target_of(discs((40, 30), 12, seed=3))
     logits = torch.randn(1, task.outputs, 40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    drawn = task.draw(target)
+    rendered = task.render(target)
     parts = []
     for rows in (slice(0, 9), slice(9, 40)):
-        parts.append(task.partial(logits[:, :, rows], drawn.at((slice(None), rows))))
+        parts.append(task.partial(logits[:, :, rows], rendered.at((slice(None), rows))))
     summed = tuple(sum(values) for values in zip(*parts, strict=True))
-    torch.testing.assert_close(task.finish(summed), task.finish(task.partial(logits, drawn)))
+    torch.testing.assert_close(task.finish(summed), task.finish(task.partial(logits, rendered)))
 
 
 def test_the_loss_does_not_depend_on_how_a_step_is_split():

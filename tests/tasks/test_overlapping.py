@@ -74,15 +74,15 @@ def test_the_loss_is_that_of_each_class_by_itself(kind):
     assert loss.counts(targets)[1] == pairs == 11  # the third class is not in the first image
 
 
-def test_shares_of_micro_batches_and_sums_of_bands_add_up():
+def test_shares_of_micro_batches_and_sums_of_strips_add_up():
     logits, targets = sample()
     task = Overlapping(NAMES)
     loss = StepLoss(task)
     counts = loss.counts(targets)
     shares = [loss(logits[[i]], targets.at(slice(i, i + 1)), counts) for i in range(4)]
     torch.testing.assert_close(sum(shares), loss(logits, targets, counts), **FLOAT64)
-    bands = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(4), slice(4, 9))]
-    joined = tuple(map(torch.add, *bands))
+    strips = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(4), slice(4, 9))]
+    joined = tuple(map(torch.add, *strips))
     torch.testing.assert_close(task.finish(joined), loss.sums(logits, targets), **FLOAT64)
 
 

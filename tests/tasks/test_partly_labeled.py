@@ -109,7 +109,7 @@ def test_a_step_in_parts_has_the_loss_of_the_whole():
     torch.testing.assert_close(sum(loss.counts(targets.at(part)) for part in parts), counts, rtol=0, atol=0)
     shares = [loss([level[part] for level in levels], targets.at(part), counts) for part in parts]
     assert sum(shares).item() == pytest.approx(whole.item(), abs=1e-12)
-    # and bands of an image add up before the logarithm
+    # and strips of an image add up before the logarithm
     task = loss.task
     sums = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(0, 2), slice(2, 6))]
     finished = task.finish(tuple(map(torch.add, *sums)))

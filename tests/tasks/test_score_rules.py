@@ -15,8 +15,8 @@ from tasks import task_of_model
 from tasks.classes import Classes, ClassTarget
 from tasks.confusion import ClassCounts, format_table
 from tasks.landmarks import Landmarks
-from tasks.matching import Matches, Overlaps, found_by_size, packed
-from tasks.objects import DrawnObjects, Objects, ObjectTarget, normalized_depth
+from tasks.matching import Matches, Overlaps, found_by_size, pack_labels
+from tasks.objects import Objects, ObjectTarget, RenderedObjects, normalized_depth
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.point_scores import LandmarkScores, score_cell, score_titles
@@ -181,8 +181,8 @@ def batch_of(target: PointTarget) -> PointTarget:
 
 
 def test_a_band_of_points_is_counted_from_its_own_first_row():
-    band = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).band(3, 8)
-    assert band.points.tolist() == [[[2, 4]]] and band.shape == (1, 5, 12)
+    strip = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).strip(3, 8)
+    assert strip.points.tolist() == [[[2, 4]]] and strip.shape == (1, 5, 12)
 
 
 def test_a_moved_point_is_outside_only_where_it_was_there():
@@ -219,7 +219,7 @@ HALF_LOGITS = [
     (Classes(("a", "b", "c")), ClassTarget(torch.tensor([[[0, 1, 2, 255]]]))),
     (PartlyLabeledClasses(("a", "b", "c")), PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([0]))),
     (Overlapping(("a", "b", "c")), OverlapTarget(torch.tensor([[[0, 1, 2, 5]]]), torch.tensor([[[7, 7, 3, 7]]]))),
-    (Objects(), DrawnObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
+    (Objects(), RenderedObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
     (replace(MARKS, names=("a", "b", "c")), batch_of(marked([[0, 0], [0, 1], [0, 2]], [PRESENT] * 3, (1, 4)))),
 ]
 
@@ -241,7 +241,7 @@ def test_tensors_of_a_task_go_to_its_device():
 
 def labels(*rows: list[int]) -> torch.Tensor:
     ids = np.array(rows)
-    return torch.from_numpy(packed(ids, ids > 0))[None]
+    return torch.from_numpy(pack_labels(ids, ids > 0))[None]
 
 
 def objects_of(*rows: list[int], mask: list[list[int]] | None = None) -> ObjectTarget:
@@ -323,16 +323,16 @@ def test_depth_is_counted_up_to_twenty_pixels():
 def test_depth_is_learned_where_pixels_are_known_and_counted_so():
     task = Objects()
     target = objects_of([1, 1, 0, 0], mask=[[1, 255, 0, 0]])
-    drawn = task.draw(target)
+    rendered = task.render(target)
     logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    depth = drawn.depth[0, 0].double()
+    depth = rendered.depth[0, 0].double()
     chance = logits[0, 2, 0].sigmoid()
     errors = -(depth * chance.log() + (1 - depth) * (1 - chance).log())
-    assert task.partial(logits, drawn)[-1].item() == pytest.approx(errors[[0, 2, 3]].sum().item())
+    assert task.partial(logits, rendered)[-1].item() == pytest.approx(errors[[0, 2, 3]].sum().item())
     assert task.counts(target)[-1] == 3
     classes = task.classes.partial(logits[:, :2], ClassTarget(target.mask))
     assert all(
-        torch.equal(ours, theirs) for ours, theirs in zip(task.partial(logits, drawn)[:-1], classes, strict=True)
+        torch.equal(ours, theirs) for ours, theirs in zip(task.partial(logits, rendered)[:-1], classes, strict=True)
     )
 
 
@@ -386,9 +386,9 @@ def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances()
     assert lines[1].startswith("a class of a long name  ") and lines[2].split()[3:5] == ["n/a", "n/a"]
 
 
-def test_padding_lies_behind_an_image_and_bands_end_before_their_last_row():
+def test_padding_lies_behind_an_image_and_strips_end_before_their_last_row():
     target = ClassTarget(np.arange(9, dtype=np.uint8).reshape(3, 3))
     assert target.padded((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
     batch = ClassTarget.stack([target.map(torch.from_numpy)])
-    assert batch.band(1, 2).mask.tolist() == [[[3, 4, 5]]]
+    assert batch.strip(1, 2).mask.tolist() == [[[3, 4, 5]]]
     assert batch.for_loss().mask.dtype == torch.int64

@@ -26,6 +26,7 @@ from runtime.errors import CheckpointError
 from train_utils.monitoring import rehearsal
 from train_utils.optim import build_optimizer
 from train_utils.preflight import Copies, step_bytes
+from train_utils.results import Publisher
 from train_utils.settings.encoder import load_encoder
 from train_utils.sharding import prepare_sharding, whole_network
 from train_utils.sync_batchnorm import synchronize_batchnorm
@@ -75,13 +76,13 @@ MORE_FAMILIES = [pytest.param(family, marks=pytest.mark.slow) for family in ("fo
 def test_a_run_leaves_a_model_that_needs_neither_the_encoders_folder_nor_a_network(folder, tmp_path, family):
     encoder = shutil.copytree(folder / family, folder / "moved" / family)
     shutil.copytree(folder / "data", folder / "moved" / "data", dirs_exist_ok=True)
-    publish, trained = train.publish_evaluation, []
+    publish, trained = Publisher.publish, []
 
-    def keep(accelerator: Accelerator, network: UNet, *results: object) -> None:
-        trained.append(copy.deepcopy(network).eval())
-        publish(accelerator, network, *results)
+    def keep(publisher: Publisher, *results: object) -> None:
+        trained.append(copy.deepcopy(publisher.network).eval())
+        publish(publisher, *results)
 
-    with network_refused(), mock.patch.object(train, "publish_evaluation", keep):
+    with network_refused(), mock.patch.object(Publisher, "publish", keep):
         found = run(tmp_path / "out", encoder, "--max-steps", "2", "--eval-every", "2")
     shutil.rmtree(encoder)
     assert found.exit_code == 0, found.output

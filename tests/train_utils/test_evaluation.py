@@ -20,10 +20,10 @@ import tasks.confusion
 import train
 from inference.decoding import new_decoder
 from inference.tiling import Tiling
-from inference.tiling.resizing import bands_at_sizes
+from inference.tiling.resizing import strips_at_sizes
 from tasks.calibration import no_counts
 from tasks.classes import Classes, ClassScores, ClassTarget
-from train_utils.evaluation import Evaluation, read_bands
+from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -91,14 +91,14 @@ def in_tiles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 3000 * 32 * 2)
 
 
-def in_bands(patch: pytest.MonkeyPatch) -> None:
-    """Have logits taken in bands, though an image is computed whole, and pixels counted few at a time."""
+def in_strips(patch: pytest.MonkeyPatch) -> None:
+    """Have logits taken in strips, though an image is computed whole, and pixels counted few at a time."""
     patch.setattr(inference.tiling.resizing, "WHOLE_LOGITS", 0)
-    patch.setattr(tasks.classes, "COUNTED_BYTES", 20_000)
-    patch.setattr(tasks.confusion, "COUNTED", 1000)
+    patch.setattr(tasks.classes, "BYTES_AT_ONCE", 20_000)
+    patch.setattr(tasks.confusion, "PIXELS_AT_ONCE", 1000)
 
 
-def test_an_evaluation_in_tiles_and_bands_has_the_scores_and_the_loss_of_whole_images(tmp_path, monkeypatch):
+def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_images(tmp_path, monkeypatch):
     write_folder(tmp_path / "train", 2, seed=0, size=(32, 48))
     write_folder(tmp_path / "val", 2, seed=1, size=(100, 64))
     write_folder(tmp_path / "more", 1, seed=2, size=(48, 90))
@@ -118,7 +118,7 @@ def test_an_evaluation_in_tiles_and_bands_has_the_scores_and_the_loss_of_whole_i
         model.double()  # so that the whole and its tiles are equal but for 1e-15
         evaluations.append(evaluate(accelerator, model, *arguments))
         assert not any(plans)
-        for force in (in_tiles, in_bands):
+        for force in (in_tiles, in_strips):
             with pytest.MonkeyPatch.context() as patch:
                 force(patch)
                 evaluations.append(evaluate(accelerator, model, *arguments))
@@ -148,10 +148,10 @@ def test_a_volume_in_exact_tiles_has_the_prediction_and_the_loss_of_the_whole_on
     target.mask[:, :7] = 255
 
     def evaluated() -> tuple[Tensor, Tensor, int]:
-        (bands,) = bands_at_sizes(network, volume, [target.shape[1:]], network.config)
-        bands = list(bands)
-        prediction, partial = read_bands(task, new_decoder(task), bands, target, no_counts())
-        return prediction, task.finish(partial), len(bands)
+        (strips,) = strips_at_sizes(network, volume, [target.shape[1:]], network.config)
+        strips = list(strips)
+        prediction, partial = read_strips(task, new_decoder(task), strips, target, no_counts())
+        return prediction, task.finish(partial), len(strips)
 
     with torch.inference_mode():
         whole, sums, _ = evaluated()

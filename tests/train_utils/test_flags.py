@@ -790,7 +790,7 @@ def check_deterministic(run, folder, monkeypatch):
     seen = []
     step = train.train_step
     monkeypatch.setattr(
-        train, "train_step", lambda *a: seen.append(torch.are_deterministic_algorithms_enabled()) or step(*a)
+        train, "train_step", lambda *a, **k: seen.append(torch.are_deterministic_algorithms_enabled()) or step(*a, **k)
     )
     run.fresh()
     run.fresh("--deterministic")

@@ -81,17 +81,21 @@ def test_steps_are_timed_for_three_hundredths_of_the_time_and_forty_at_most(cloc
     assert rehearsed.times.step == pytest.approx((timed * seconds + again * 2 * seconds) / (timed + again))
 
 
-@pytest.mark.parametrize(("tries", "step", "made"), [(True, 1.0, 1 + 3), (True, 3.01, 0), (False, 1.0, 0)])
-def test_three_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(clock, tries, step, made):
+@pytest.mark.parametrize(("can", "step", "tries"), [(True, 1.0, True), (True, 3.01, False), (False, 1.0, False)])
+def test_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(can, step, tries):
     rehearsed = new_rehearsal(10)  # 18 seconds for measuring
-    rehearsed._tries_bf16 = tries
+    rehearsed._can_use_bf16 = can
     rehearsed.times.step = step
+    assert rehearsed.tries_bf16 is tries
+
+
+def test_three_steps_are_timed_in_bf16_behind_one_that_is_not(clock):
+    rehearsed = new_rehearsal(10)
     count = 0
     for _ in rehearsed.timed_in_bf16(iter(range(9))):
-        assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
         count += 1
-        clock.takes(50 if count == 1 else 0.5)  # the first one is not timed
-    assert count == made and rehearsed._bf16_step == (0.5 if made else None)
+        clock.takes(50 if count == 1 else 0.5)
+    assert count == 1 + 3 and rehearsed._bf16_step == 0.5
 
 
 class Batches:

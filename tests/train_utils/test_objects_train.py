@@ -25,7 +25,7 @@ from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob
 from inference.outputs.objects import ObjectFormat
 from inference.scoring.truth import ImageScorer
-from tasks.matching import packed
+from tasks.matching import pack_labels
 from tasks.objects import Objects
 from train_utils.reporting.objects import BLUE, GREEN, RED, describe_errors, mark_objects
 from unet import UNet
@@ -363,7 +363,7 @@ def write_objects(folder: Path, count: int) -> Path:
     decoder = type("Decoder", (), {"objects": [DetectedObject(1, 1, 1, (0.0, 0.0), (0, 0, 1, 1), 1.0)] * count})
     output_format = ObjectFormat(("background", "object"))
     with output_format.open_mask(job, (2, 2), decoder) as mask:
-        mask.write(output_format.mask_values(packed(np.array([[0, count], [1, 2]]), np.ones((2, 2), int))))
+        mask.write(output_format.mask_values(pack_labels(np.array([[0, count], [1, 2]]), np.ones((2, 2), int))))
     return output_format.mask_file(job)
 
 
@@ -394,7 +394,7 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
 
 def test_the_page_counts_objects():
     output_format = ObjectFormat(("background", "cell"))
-    labels = packed(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
+    labels = pack_labels(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
     assert [entry.text for entry in output_format.legend_entries(labels)] == ["2 objects"]
     assert [entry.text for entry in output_format.legend_entries(labels[:1])] == ["1 object"]
     assert output_format.legend() is None and output_format.shades(labels)[0, 0] == 0
@@ -402,16 +402,16 @@ def test_the_page_counts_objects():
 
 def test_found_missed_and_invented_objects_have_colors_of_their_own():
     truth, pred = np.zeros((8, 12), int), np.zeros((8, 12), int)
-    truth[1:5, 1:5] = pred[1:5, 1:5] = packed(np.array(1), np.array(1))
-    truth[1:5, 7:11] = packed(np.array(2), np.array(1))
-    pred[6:8, 0:4] = packed(np.array(2), np.array(1))
+    truth[1:5, 1:5] = pred[1:5, 1:5] = pack_labels(np.array(1), np.array(1))
+    truth[1:5, 7:11] = pack_labels(np.array(2), np.array(1))
+    pred[6:8, 0:4] = pack_labels(np.array(2), np.array(1))
     shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
     assert [tuple(shown[y, x]) for y, x in ((2, 2), (2, 8), (7, 1))] == [GREEN, RED, BLUE]
 
 
 def test_an_object_that_goes_on_in_ignored_pixels_is_found():
-    label = packed(np.array(1), np.array(1))
-    truth, pred = np.full((8, 12), packed(np.array(0), np.array(255))), np.full((8, 12), label)
+    label = pack_labels(np.array(1), np.array(1))
+    truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
     truth[:, :4] = label
     shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
     assert tuple(shown[4, 1]) == GREEN and tuple(shown[4, 8]) not in (GREEN, RED, BLUE)
@@ -424,8 +424,11 @@ def test_errors_are_counted_in_words():
     pred[:4, :8], pred[:4, 8:10], pred[:4, 10:] = 1, 2, 3
     assert describe_errors(truth, truth) == "errors"
     # the third is missed, an IoU of one half makes one of those that are split or merged found
-    assert describe_errors(packed(truth, truth > 0), packed(pred, pred > 0)) == "errors: 2 missed, 1 split, 2 merged"
+    assert (
+        describe_errors(pack_labels(truth, truth > 0), pack_labels(pred, pred > 0))
+        == "errors: 2 missed, 1 split, 2 merged"
+    )
     truth[6:, :2] = 0
     truth[6:, 4:8] = 9
-    ignored = packed(truth, np.where(truth == 9, 255, truth > 0))
-    assert describe_errors(ignored, packed(truth, truth > 0)) == "errors"
+    ignored = pack_labels(truth, np.where(truth == 9, 255, truth > 0))
+    assert describe_errors(ignored, pack_labels(truth, truth > 0)) == "errors"

@@ -139,11 +139,19 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
 ):
     monkeypatch.setattr(rehearsal, "has_bf16_instructions", lambda device: knows)
     monkeypatch.setattr(rehearsal, "BF16_FASTER", 1e9 if share < 0.8 else 0.0)
+    computes_in_bf16 = []
+    step = train.train_step
+
+    def noted_step(*arguments, **options) -> torch.Tensor:
+        computes_in_bf16.append(torch.is_autocast_enabled("cpu"))
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(train, "train_step", noted_step)
     with mock.patch.object(rehearsal, "count_steps", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "9")
     assert run.exit_code == 0, run.output
     lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
-    assert len(lines) == advised
+    assert len(lines) == advised and sum(computes_in_bf16) == (4 if knows else 0)
     command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {tiny_folder}"
     assert all(command in line for line in lines)
 

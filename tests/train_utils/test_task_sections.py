@@ -27,8 +27,8 @@ from data_utils.targets.points import PointReader
 from data_utils.targets.regions import RegionReader
 from data_utils.visualize import GREY, RED, outlined_classes, palette, to_rgb
 from data_utils.visualize_objects import outlined, shaded
-from data_utils.visualize_points import draw_points, enlarged, point_colors
-from tasks.matching import ObjectScores, packed
+from data_utils.visualize_points import enlarged, point_colors, render_points
+from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
 from tasks.overlapping import OverlapScores, pack_bits
 from tasks.point_scores import LandmarkScores
@@ -134,7 +134,7 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     true = disc((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (0, 9, 4, 12), (8, 0, 12, 4))
     pred = disc((12, 16), (1, 0, 4, 4), (0, 5, 2, 7), (8, 8, 12, 12), (6, 1, 10, 3))
     classes = np.where(true == 4, 255, true > 0)
-    shown = mark_objects(np.full((12, 16), 200, np.uint8), packed(true, classes), packed(pred, pred > 0))
+    shown = mark_objects(np.full((12, 16), 200, np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     expected = np.full((12, 16, 3), 70)
     expected[6:8, 1:3] = expected[8:12, 8:12] = BLUE  # what of the last prediction lies beside the ignored object
     expected[0:4, 5:12] = RED
@@ -148,11 +148,11 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     expected[edges] = 0
     assert np.array_equal(outlines(labels), edges) and np.array_equal(shown, expected)
     section = ObjectSection(ObjectReader())
-    views = section.views(np.zeros((12, 16), np.uint8), packed(true, classes), packed(pred, pred > 0))
+    views = section.views(np.zeros((12, 16), np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
     assert np.array_equal(views["truth"], outlined(np.zeros((12, 16), np.uint8), shaded(true)))
     assert np.array_equal(views["prediction"], outlined(np.zeros((12, 16), np.uint8), shaded(pred)))
-    panel = section.panel(np.zeros((12, 16), np.uint8), packed(true, classes), packed(pred, pred > 0))
+    panel = section.panel(np.zeros((12, 16), np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     assert panel.shape == (12, 4 * 16 + 3 * 2, 3) and (panel[:, 16:18] == 255).all()
 
 
@@ -163,7 +163,7 @@ def test_objects_are_told_by_class_and_size():
     pred = disc((40, 40), (0, 0, 8, 8), (0, 10, 20, 27), (30, 20, 33, 23))
     true_classes, pred_classes = np.array([0, 1, 1, 1, 2]), np.array([0, 1, 1, 1])
     mask = torch.from_numpy(true_classes[true].astype(np.uint8))[None]
-    prediction = torch.from_numpy(packed(pred, pred_classes[pred]))[None]
+    prediction = torch.from_numpy(pack_labels(pred, pred_classes[pred]))[None]
     scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
     assert section.unfound(scores) == ["dirt"] and section.label(0.5) == "AP@0.5 0.5000"
     assert section.description() == "Instance segmentation: numbers for the objects of the classes cell, dirt."
@@ -226,7 +226,7 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     assert (name, shown.shape) == ("i", (30, 40, 3)) and truth.points[0].tolist() == [3, 7]
     np.testing.assert_allclose(pred, [[7, 19.5, 0.7], [14.5, 29.5, 0.4]])
     views = section.views(shown, truth, pred)
-    expected = draw_points(
+    expected = render_points(
         image, pred[:, :2], np.array([True, False]), np.array([[3, 7], [25, 20]]), np.array([True, False])
     )
     assert np.array_equal(views["truth and prediction"], expected)
@@ -239,7 +239,7 @@ def test_a_disc_lies_on_the_predicted_place_and_a_ring_about_the_true_one():
     black = np.zeros((60, 80), np.uint8)
     places = np.array([[20.0, 30.0], [40.0, 60.0]])
     truth = np.array([[20.0, 50.0], [10.0, 10.0]])
-    shown = draw_points(black, places, np.array([True, False]), truth, np.array([True, False]))
+    shown = render_points(black, places, np.array([True, False]), truth, np.array([True, False]))
     factor = round(480 / 80)
     assert shown.shape == (60 * factor, 80 * factor, 3)
     y, x = (np.array([20, 30]) + 0.5) * factor

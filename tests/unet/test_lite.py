@@ -131,8 +131,8 @@ def test_tiles_equal_the_whole_image():
     assert tiling.exact
     image = torch.rand(3, *size, dtype=torch.float64) * 255
     with torch.inference_mode():
-        bands = stream_logits(network, lambda start, stop: image[:, start:stop], size, tiling, 10**6)
-        assert (torch.cat(list(bands), dim=1) - network(image[None])[0]).abs().max() < 1e-12
+        strips = stream_logits(network, lambda start, stop: image[:, start:stop], size, tiling, 10**6)
+        assert (torch.cat(list(strips), dim=1) - network(image[None])[0]).abs().max() < 1e-12
 
 
 def test_the_exported_network_gives_the_same_logits(tmp_path):

@@ -8,6 +8,7 @@ from train_utils.settings.record import RunSettings
 from unet.config import NEWER, UNetConfig
 
 OBJECTS = {"model", "run", "flags", "identity"}  # the entries that every checkpoint has
+OWN_ENTRIES = {"model", "run", "score", "scaler"}  # those that are no settings
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class CheckpointState:
     """
 
     settings: RunSettings
-    model: UNetConfig
+    config: UNetConfig
     run: RunState
     score: float | None
     scaler: dict[str, Any] | None
@@ -34,18 +35,18 @@ class CheckpointState:
         for name in sorted(OBJECTS):
             if not isinstance(value[name], dict):
                 raise ValueError(f"its {name} is no object")
-        known_entries = {entry.name for entry in (*fields(cls), *fields(RunSettings))}
+        known_entries = OWN_ENTRIES | {entry.name for entry in fields(RunSettings)}
         unknown = sorted(value.keys() - known_entries)
         if unknown:
             raise ValueError(f"holds {', '.join(unknown)}, {NEWER}")
-        model = UNetConfig.from_json(value["model"])
+        config = UNetConfig.from_json(value["model"])
         run = RunState.from_json(value["run"])
         # "run" is also a setting, but in state.json it is the state
         entries = {key: entry for key, entry in value.items() if key != "run"}
         settings = RunSettings.from_json(entries)
-        return cls(settings, model, run, value.get("score"), value.get("scaler"))
+        return cls(settings, config, run, value.get("score"), value.get("scaler"))
 
     def to_json(self) -> dict[str, Any]:
         """What state.json holds."""
-        own = {"model": self.model.to_json(), "run": asdict(self.run), "score": self.score, "scaler": self.scaler}
+        own = {"model": self.config.to_json(), "run": asdict(self.run), "score": self.score, "scaler": self.scaler}
         return self.settings.to_json() | own

@@ -34,7 +34,7 @@ class FoundCheckpoint(NamedTuple):
 
     def model_config(self) -> UNetConfig | None:
         """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
-        return None if self.state is None else self.state.model
+        return None if self.state is None else self.state.config
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
@@ -57,9 +57,9 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
     return FoundCheckpoint(None, None, [])
 
 
-def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
+def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
-    for key, value in now.identity.items():
+    for key, value in current.identity.items():
         before = saved.identity.get(key)
         if key == CONTENT and before is None:
             continue
@@ -72,16 +72,16 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
                 " and data, or start a new run with --init-from"
             )
     notes = []
-    if saved.total_steps != now.total_steps:
+    if saved.total_steps != current.total_steps:
         notes.append(
-            f"the run is now {now.total_steps} steps long instead of {saved.total_steps}:"
+            f"the run is now {current.total_steps} steps long instead of {saved.total_steps}:"
             " the learning rate follows the schedule of the new length"
         )
-    for key, value in now.flags.items():
+    for key, value in current.flags.items():
         before = saved.flags.get(key)
         is_longer = key == "max_minutes" and value and before and value > before
         if key == "max_minutes" and value not in (None, before) and not is_longer:
-            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now.total_steps} steps")
+            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {current.total_steps} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
     return notes

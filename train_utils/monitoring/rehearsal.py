@@ -106,7 +106,7 @@ class Rehearsal:
         model: UNet,
         info: DatasetInfo,
         shapes: NetworkShapes,
-        split: BatchSplit,
+        batch_split: BatchSplit,
         output_dir: Path,
     ) -> None:
         assert args.max_minutes is not None
@@ -121,18 +121,20 @@ class Rehearsal:
         self.model = copy.deepcopy(model)
         self.state = RunState()
         self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
-        sampler = TrainingSampler(shapes.train, split, args.seed, range(0), info.train.records.group_sizes)
+        sampler = TrainingSampler(shapes.train, batch_split, args.seed, range(0), info.train.records.group_sizes)
         step_shapes = [batch.shape for batch in sampler.batches(epoch=0)]
         warm_up, timed = rehearsed_steps(step_shapes, is_slow_at_first(accelerator))
         self._warm_up = len(warm_up)
         steps = [*warm_up, *timed]
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-            self.loaders = build_loaders(info, model.config, shapes, split, steps, args.num_workers, accelerator.device)
+            self.loaders = build_loaders(
+                info, model.config, shapes, batch_split, steps, args.num_workers, accelerator.device
+            )
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
         self._timed_steps = 0
         self._bf16_step: float | None = None
-        self._tries_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
+        self._can_use_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
         self.seconds = 60 * args.max_minutes
         say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
 
@@ -167,15 +169,17 @@ class Rehearsal:
         total = self._timed_steps + count
         self.times.step = (self._timed_steps * self.times.step + count * seconds) / total
 
+    @property
+    def tries_bf16(self) -> bool:
+        """Whether this CPU has instructions for bf16, the run computes in float32, and there is time for both."""
+        return self._can_use_bf16 and 2 * BF16_STEPS * self.times.step <= MEASURED * self.seconds
+
     def timed_in_bf16(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """A few steps under autocast, where this CPU has instructions for bf16 and the run computes in float32."""
-        if not self._tries_bf16 or 2 * BF16_STEPS * self.times.step > MEASURED * self.seconds:
-            return
-        with torch.autocast("cpu", torch.bfloat16):
-            yield from islice(steps, 1)
-            begin = self._now()
-            yield from islice(steps, BF16_STEPS)
-            self._bf16_step = self._slowest((self._now() - begin) / BF16_STEPS)
+        """A few steps to make in bf16; the first one is not timed."""
+        yield from islice(steps, 1)
+        begin = self._now()
+        yield from islice(steps, BF16_STEPS)
+        self._bf16_step = self._slowest((self._now() - begin) / BF16_STEPS)
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""

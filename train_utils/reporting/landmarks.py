@@ -10,7 +10,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
 from data_utils.visualize import to_rgb
-from data_utils.visualize_points import draw_points, draw_volume_points, enlarged, point_colors
+from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
 from inference.predictor import Predictor
 from tasks.point_scores import ERROR, FOUND, STATE, LandmarkScores, error_text, score_cell, score_titles
 from tasks.points import PRESENT, PointTarget
@@ -76,7 +76,7 @@ class LandmarkSection(Section):
         prediction = predictor.prediction(record["image"], name)
         places = prediction[:, :-2] * np.array(header.size) - 0.5
         is_found = prediction[:, -2] >= FOUND
-        drawn = draw_volume_points(voxels, header.spacing, places, is_found, truth.points, truth.states == PRESENT)
+        drawn = render_volume_points(voxels, header.spacing, places, is_found, truth.points, truth.states == PRESENT)
         return Example(name, drawn, None, None)
 
     def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:  # type: ignore[override]  # points
@@ -85,7 +85,7 @@ class LandmarkSection(Section):
     def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]  # points
         if truth is None:  # of a volume
             return {"truth and prediction": image}
-        drawn = draw_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
+        drawn = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
         return {"image": enlarged(to_rgb(image))[0], "truth and prediction": drawn}
 
     def pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores

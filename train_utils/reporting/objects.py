@@ -125,7 +125,7 @@ def _known(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
     """Found, missed and invented objects in colors over the darkened image, uint8 (H, W, 3).
 
-    Image (H, W[, C]), truth and pred (H, W) labels as `tasks.matching.packed` makes them.
+    Image (H, W[, C]), truth and pred (H, W) labels as `tasks.matching.pack_labels` makes them.
     """
     picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
     is_ignored = classes_of(truth) == IGNORE_INDEX

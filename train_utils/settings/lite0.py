@@ -63,18 +63,18 @@ def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The package's weights under our names, without those of the classifier."""
-    places = []  # of each block, which the package counts through
+    block_names = []  # of each block, which the package counts through
     for stage, shape in enumerate(STAGES):
         for position in range(shape.blocks):
-            places.append(f"stages.{stage}.{position}")
+            block_names.append(f"stages.{stage}.{position}")
     ours = {}
     for name, weight in weights.items():
-        root, _, rest = name.partition(".")
+        root, _, ending = name.partition(".")
         if root == "_conv_stem":
-            ours[f"stem.conv.{rest}"] = weight
+            ours[f"stem.conv.{ending}"] = weight
         elif root == "_bn0":
-            ours[f"stem.norm.{rest}"] = weight
+            ours[f"stem.norm.{ending}"] = weight
         elif root == "_blocks":
-            number, part, kind = rest.split(".")
-            ours[f"{places[int(number)]}.{BLOCK_NAMES[part]}.{kind}"] = weight
+            number, part, kind = ending.split(".")
+            ours[f"{block_names[int(number)]}.{BLOCK_NAMES[part]}.{kind}"] = weight
     return ours

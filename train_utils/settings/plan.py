@@ -14,8 +14,8 @@ import torch
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
+from data_utils.image_io.windowed import LARGE
 from data_utils.sources.records import Record
 from runtime.errors import SettingsError
 from tasks.classes import Classes
@@ -227,14 +227,14 @@ def _scale(info: DatasetInfo, pixels: int) -> float:
     image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
     if image_pixels <= pixels or image_pixels > LARGE:  # crops of large images are read from the file at full size
         return 1.0
-    chosen = 1.0
+    smallest_scale = 1.0
     for scale in SCALES[1:]:
         if detail_kept(info, scale) < DETAIL_KEPT:
             break
-        chosen = scale
+        smallest_scale = scale
         if image_pixels * scale**2 <= pixels:
             break
-    return chosen
+    return smallest_scale
 
 
 def _scale_of_points(info: DatasetInfo, pixels: int) -> float:

@@ -76,14 +76,14 @@ def resolve_settings(
     output_dir: Path,
     profile: dict[str, str | int],
     info: DatasetInfo,
-    model: UNetConfig,
-    split: BatchSplit,
+    config: UNetConfig,
+    batch_split: BatchSplit,
     total_steps: int,
     num_workers: int,
 ) -> RunSettings:
     """The settings of a run, as they came out."""
-    architecture = {name: getattr(model, name) for name in ARCHITECTURE}
-    axes = {name: getattr(model, name) for name in NetworkAxes._fields}
+    architecture = {name: getattr(config, name) for name in ARCHITECTURE}
+    axes = {name: getattr(config, name) for name in NetworkAxes._fields}
     identity = {
         "task": info.config.task,
         "classes": info.reader.identity,
@@ -99,15 +99,15 @@ def resolve_settings(
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another
     }
-    model_settings = architecture | {"draft": model.preprocess.draft}
+    model_settings = architecture | {"draft": config.preprocess.draft}
     return RunSettings(
         flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
         profile=redact_all(profile),
         identity=redact_all(identity),
-        encoder=redact_all(model.encoder and encoder_name(model.encoder)),
+        encoder=redact_all(config.encoder and encoder_name(config.encoder)),
         total_steps=total_steps,
-        micro_batch_size=split.micro_batch_size,
-        accumulation=split.accumulation,
+        micro_batch_size=batch_split.micro_batch_size,
+        accumulation=batch_split.accumulation,
         num_workers=num_workers,
         run=redact_all(describe_run()),
         credentials_left_out=flags_with_credentials(args),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, DrawnMask, ImageSource
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in, wanted_splits
 from data_utils.sources.annotations.paired import PairedRecords
@@ -32,12 +32,12 @@ EVALUATED[list(IDS)] = IDS
 
 
 @dataclass(frozen=True)
-class EvaluatedIds(DrawnMask):
+class EvaluatedIds(RenderedMask):
     """A file of ids in which those that are not evaluated become 255."""
 
     file: str
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) uint8."""
         return EVALUATED.take(read_mask(self.file, self.file), mode="clip")  # -1 is a license plate, ignored too
 

@@ -42,7 +42,7 @@ TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), 
 CATEGORY = {"id": "a number", "name": "a number or text"}
 IMAGE = {"id": "a number or text", "file_name": "text"}
 ANNOTATION = {"image_id": "a number or text", "category_id": "a number or text"}
-DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # what drawing needs of an annotation
+RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # what rendering needs of an annotation
 
 
 class CocoFile(NamedTuple):
@@ -68,7 +68,7 @@ class CocoFile(NamedTuple):
 
 
 class CocoRecords(Records):
-    """Images of one file and what is drawn on them.
+    """Images of one file and their objects.
 
     The objects of all images are kept in one array of bytes: a million Python objects would be copied, page by page,
     into every loader process as their reference counts change.
@@ -117,22 +117,22 @@ class CocoRecords(Records):
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
-        """Key of names, sizes and times of all files, and of what the categories are drawn as."""
+        """Key of names, sizes and times of all files, and of the value that each category is rendered with."""
         paths = [*self.files]
         for name in self.names:
             paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
-        drawn = repr(("COCO", self.classes, self.values)).encode()
-        return digest_of_files(paths, b"/".join([drawn, *self.names]))
+        values = repr(("COCO", self.classes, self.values)).encode()
+        return digest_of_files(paths, b"/".join([values, *self.names]))
 
 
 def _encode_objects(entries: list[Entry]) -> bytes:
-    """The objects of an image as JSON, each with what drawing needs."""
+    """The objects of an image as JSON, each with what rendering needs."""
     objects: list[Entry] = []
     for entry in entries:
-        drawn = {key: entry.get(key) for key in DRAWN_KEYS}
+        fields = {key: entry.get(key) for key in RENDERED_KEYS}
         if FILE_KEY in entry:
-            drawn[FILE_KEY] = entry[FILE_KEY]
-        objects.append(drawn)
+            fields[FILE_KEY] = entry[FILE_KEY]
+        objects.append(fields)
     return json.dumps(objects).encode()
 
 

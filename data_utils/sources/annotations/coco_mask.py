@@ -1,4 +1,4 @@
-"""The mask of one COCO image: objects as polygons or run lengths (RLE), drawn by pycocotools, COCO's own code."""
+"""The mask of one COCO image: objects as polygons or run lengths (RLE), rendered by pycocotools, COCO's own code."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import numpy as np
 
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, clipped
+from data_utils.sources.annotations.polygons import check_rendered_size, checked_points, clipped
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import IGNORE_INDEX, MaskValue
@@ -37,7 +37,7 @@ class CocoMask(LayeredMask):
     """The objects of one image.
 
     Args:
-        objects: JSON list of the file's entries, of what drawing needs.
+        objects: JSON list of the file's entries, of what rendering needs.
         size: (H, W) as the file says, (0, 0) where it does not.
         values: category id -> mask value.
     """
@@ -48,7 +48,7 @@ class CocoMask(LayeredMask):
     objects: bytes
     values: dict[int, int]
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
         size = self._size()
         mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
@@ -58,7 +58,7 @@ class CocoMask(LayeredMask):
             mask[rle_code().decode(merged).astype(bool)] = value
         return np.ascontiguousarray(mask)
 
-    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         size = self._size()
         numbers = np.zeros(size, np.int32, order="F")
         values = [0]
@@ -67,7 +67,7 @@ class CocoMask(LayeredMask):
             values.append(value)
         return np.ascontiguousarray(numbers), np.array(values, np.uint8)
 
-    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
         size = self._size()
         objects: dict[int, list[Entry]] = defaultdict(list)
         crowds: dict[int, list[Entry]] = defaultdict(list)
@@ -82,7 +82,7 @@ class CocoMask(LayeredMask):
         """(H, W) of the mask: what the file says, else that of the image."""
         size, _ = read_header(self.image, self.image)
         if all(self.size):
-            check_drawing_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
+            check_rendered_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
             return self.size
         return size
 

@@ -173,7 +173,7 @@ def look_at(folder: Path) -> dict[str, Contents | None]:
 def _contents(path: str) -> Contents | None:
     try:
         content = read_labelme(path)
-    except DataError:  # the file is named when it is drawn
+    except DataError:  # the file is named when it is rendered
         return None
     objects: set[tuple[str, str]] = set()
     for number, shape in enumerate(content["shapes"]):

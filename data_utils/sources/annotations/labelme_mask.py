@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import open_picture, readable
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, fill
+from data_utils.sources.annotations.polygons import check_rendered_size, checked_points, fill
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 from tasks.overlapping import pack_bits
@@ -36,15 +36,15 @@ class LabelmeMask(LayeredMask):
     image: str
     values: dict[str, int]
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) uint8 of the size that the file says, else of the image's."""
         content = read_labelme(self.file)
         picture = self._empty_picture(content)
         for value, shape, where in self._shapes(content):
-            draw_shape(picture, shape, value, where)
+            render_shape(picture, shape, value, where)
         return np.asarray(picture)
 
-    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         """Shapes of one label and group are one object; background erases what lies below."""
         content = read_labelme(self.file)
         picture = self._empty_picture(content, mode="I")
@@ -59,10 +59,10 @@ class LabelmeMask(LayeredMask):
                 number = len(values)
                 values.append(value)
                 number_of_group[value, str(group)] = number
-            draw_shape(picture, shape, number, where)
+            render_shape(picture, shape, number, where)
         return np.asarray(picture), np.array(values, np.uint8)
 
-    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
         """What `LayeredMask` says: background takes all classes away, and what counts nowhere makes all unknown."""
         content = read_labelme(self.file)
         empty = self._empty_picture(content)
@@ -73,7 +73,7 @@ class LabelmeMask(LayeredMask):
         for value, shapes in groupby(self._shapes(content), key=itemgetter(0)):
             picture = empty.copy()
             for _, shape, where in shapes:
-                draw_shape(picture, shape, 1, where)
+                render_shape(picture, shape, 1, where)
             inside = np.asarray(picture, bool)
             if value in bit_of:
                 truth[inside] |= 1 << bit_of[value]
@@ -93,12 +93,12 @@ class LabelmeMask(LayeredMask):
             yield self.values[label], shape, f"{where} ({label})"
 
     def _empty_picture(self, content: dict[str, Any], mode: str = "L") -> Image.Image:
-        """A picture to draw on, of the size that the file says, else of the image's."""
+        """A picture to render on, of the size that the file says, else of the image's."""
         size = self._picture_size(content)
         width = content.get("imageWidth")
         height = content.get("imageHeight")
         if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
-            check_drawing_size((height, width), size, self.file)
+            check_rendered_size((height, width), size, self.file)
             size = height, width
         height, width = size
         return Image.new(mode, (width, height))
@@ -126,7 +126,7 @@ def read_labelme(file: str) -> dict[str, Any]:
     return content
 
 
-def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: str) -> None:
+def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: str) -> None:
     """Fill a shape. Raises DataError, with `where`, for what has no area or cannot be understood."""
     kind = shape.get("shape_type") or "polygon"
     if kind not in POINTS:

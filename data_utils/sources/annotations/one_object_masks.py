@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, DrawnMask
+from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
 from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, wanted_splits
 from data_utils.sources.annotations.paired import PairedRecords
@@ -24,13 +24,13 @@ LOOKED_AT = 5  # folders by which the layout is recognized
 
 
 @dataclass(frozen=True)
-class OneObjectMasks(DrawnMask):
+class OneObjectMasks(RenderedMask):
     """The masks of a folder, of an image: the pixels of each file that are not 0 are an object."""
 
     folder: str
     image: str
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) uint16: the number of the file, in the order of the names; where several overlap, the last one's."""
         names = pictures(self.folder)
         if not names:
@@ -52,8 +52,8 @@ class OneObjectMasks(DrawnMask):
         assert ids is not None
         return ids
 
-    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        ids = self.draw()
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        ids = self.render()
         values = np.ones(int(ids.max()) + 1, np.uint8)
         values[0] = 0
         return ids, values

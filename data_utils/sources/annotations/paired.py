@@ -71,12 +71,12 @@ class PairedRecords(Records):
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
-        """Key of the names, sizes and times of all files, and of what their classes are drawn as."""
+        """Key of the names, sizes and times of all files, and of the value that each class is rendered with."""
         paths: list[str] = []
         for i in range(len(self)):
             paths += [path for path in self.paths(i) if path]
-        drawn = repr((type(self).__name__, self.classes, self.values)).encode()
-        return digest_of_files(paths, b"/".join([drawn, *self.files[0], *self.files[1]]))
+        values = repr((type(self).__name__, self.classes, self.values)).encode()
+        return digest_of_files(paths, b"/".join([values, *self.files[0], *self.files[1]]))
 
 
 def _joined(folder: str, name: str) -> str:

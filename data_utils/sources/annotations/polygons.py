@@ -29,10 +29,10 @@ def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
     return flat.reshape(-1, 2)
 
 
-def check_drawing_size(size: tuple[int, int], picture: tuple[int, int], where: str) -> None:
+def check_rendered_size(size: tuple[int, int], picture: tuple[int, int], where: str) -> None:
     """DataError, with `where`, unless annotations made at `size` (H, W) fit a picture of (H, W), or of it resized.
 
-    So the memory that a drawing takes depends on the picture, not on a number in a file.
+    So the memory that rendering takes depends on the picture, not on a number in a file.
     """
     if not same_proportions(size, picture):
         raise DataError(size_mismatch(where, picture, size))
@@ -46,7 +46,7 @@ def check_drawing_size(size: tuple[int, int], picture: tuple[int, int], where: s
 def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """A polygon (n, 2) without what lies farther outside of a picture (H, W) than the picture is large.
 
-    One that stays nearer is returned as it is. Drawing takes memory for each pixel of an outline, also outside.
+    One that stays nearer is returned as it is. Rendering takes memory for each pixel of an outline, also outside.
     By the algorithm of Sutherland & Hodgman (1974): the polygon is cut along each side of that larger frame in turn.
     """
     height, width = size

@@ -1,4 +1,4 @@
-"""Polygons in the world (GeoJSON, GeoPackage), drawn on the grids of images with a place.
+"""Polygons in the world (GeoJSON, GeoPackage), rendered on the grids of images with a place.
 
 One file for all images beside the folder of images, or a file for each image in masks/, labels/ or annotations/.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import DrawnMask, check_memory
+from data_utils.image_io.formats import RenderedMask, check_memory
 from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes, wanted_splits
@@ -21,11 +21,11 @@ from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, children, fil
 from data_utils.sources.records import AnnotationSummary, Records
 from runtime.errors import DataError
 
-FARTHEST = 2**31  # pixels from an image, beyond which nothing is drawn
+FARTHEST = 2**31  # pixels from an image, beyond which nothing is rendered
 
 
 @dataclass(frozen=True)
-class PolygonMask(DrawnMask):
+class PolygonMask(RenderedMask):
     """The polygons of a file on the grid of an image; later ones lie over earlier ones.
 
     Args:
@@ -40,20 +40,22 @@ class PolygonMask(DrawnMask):
     column: str | None
     values: tuple[tuple[str, int], ...]
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         height, width = _grid(self.image).size
-        return self.draw_part((0, height), (0, width))
+        return self.render_part((0, height), (0, width))
 
-    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+    def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         size = (rows[1] - rows[0], columns[1] - columns[0])
         check_memory(size[0] * size[1], "the mask")
         mask = np.zeros(size, np.uint8)
         first = np.array([columns[0], rows[0]], float)
-        for rings, value in self._drawable(_grid(self.image), first, size):
+        for rings, value in self._shapes_near(_grid(self.image), first, size):
             fill_polygon(mask, rings, value)
         return mask
 
-    def _drawable(self, grid: Grid, first: np.ndarray, size: tuple[int, int]) -> Iterator[tuple[list[np.ndarray], int]]:
+    def _shapes_near(
+        self, grid: Grid, first: np.ndarray, size: tuple[int, int]
+    ) -> Iterator[tuple[list[np.ndarray], int]]:
         """The rings and the value of each shape in a part of the image, of `size` (H, W).
 
         Rings are in pixels from `first`, the (column, row) where the part begins.

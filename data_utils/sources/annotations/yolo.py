@@ -59,17 +59,17 @@ class YoloMask(LayeredMask):
     image: str
     values: tuple[int, ...]
 
-    def draw(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
         size, outlines = self._sorted_outlines()
         return _filled(size, "L", outlines, [outline.value for outline in outlines])
 
-    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         size, outlines = self._sorted_outlines()
         values = [0, *(outline.value for outline in outlines)]
         return _filled(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
 
-    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
         size = read_header(self.image, self.image)[0]
         outlines: dict[int, list[Outline]] = defaultdict(list)
         for outline in self._outlines(*size):
@@ -144,7 +144,7 @@ class YoloRecords(PairedRecords):
 
     @cached_property
     def annotations(self) -> AnnotationSummary:  # type: ignore[override]  # read once it is asked for
-        """Counted in all files; what is wrong with them shows when they are drawn."""
+        """Counted in all files; what is wrong with them shows when they are rendered."""
         counts: Counter[str] = Counter()
         annotated = 0
         for i in range(len(self)):

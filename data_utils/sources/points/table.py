@@ -307,8 +307,8 @@ class PointRecords(Records):
         paths: list[str] = []
         for name in self.names.tolist():
             paths += channel_files(os.path.join(self.folder, os.fsdecode(name)))
-        drawn = repr((table.layout, table.names, table.space, self.dims, self.spacing)).encode()
-        content = b"/".join([drawn, table.positions.tobytes(), table.states.tobytes(), *self.names])
+        layout = repr((table.layout, table.names, table.space, self.dims, self.spacing)).encode()
+        content = b"/".join([layout, table.positions.tobytes(), table.states.tobytes(), *self.names])
         return digest_of_files([*paths, *sorted(set(table.files))], content)
 
 

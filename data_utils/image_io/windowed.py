@@ -15,8 +15,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from data_utils.image_io.formats import (
     TIFF_SUFFIXES,
     BandSource,
-    DrawnMask,
     ImageSource,
+    RenderedMask,
     WindowSource,
     check_decoding,
     check_regular,
@@ -30,11 +30,11 @@ from runtime.errors import ImageError, one_line
 from unet.config import Preprocess
 
 LARGE = 2**24  # pixels: a larger image is read in windows to take a crop
-BAND = 2**22  # pixels that are read together
+STRIP = 2**22  # pixels that are read together
 WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
 
 
-class Regions(ABC):
+class WindowedImage(ABC):
     """A picture that is read a window at a time.
 
     Attributes:
@@ -53,12 +53,12 @@ class Regions(ABC):
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
         """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take."""
 
-    def draft_for(self, preprocess: Preprocess) -> "Regions":
+    def draft_for(self, preprocess: Preprocess) -> "WindowedImage":
         """The same picture with the detail that `preprocess` resizes from."""
         return self
 
 
-class ArrayRegions(Regions):
+class WindowedArray(WindowedImage):
     """Windows of an array (H, W) or (H, W, C), which may be mapped from a file."""
 
     def __init__(
@@ -73,7 +73,7 @@ class ArrayRegions(Regions):
         return self.array[top:bottom, left:right]
 
 
-class TiffRegions(Regions):
+class WindowedTiff(WindowedImage):
     """Windows of a TIFF page."""
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
@@ -87,7 +87,7 @@ class TiffRegions(Regions):
         return read_window(self.path, self.page, (top, bottom), (left, right))
 
 
-class RasterRegions(Regions):
+class WindowedRaster(WindowedImage):
     """Windows of a raster, masked where it holds no data."""
 
     def __init__(self, raster: Raster) -> None:
@@ -103,7 +103,7 @@ class RasterRegions(Regions):
             return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
 
 
-class JpegRegions(Regions):
+class WindowedJpeg(WindowedImage):
     """Windows of a JPEG file: of a copy that is decoded when the first one is read, with the detail needed."""
 
     in_windows = False
@@ -119,11 +119,11 @@ class JpegRegions(Regions):
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
         return self._pixels[top:bottom, left:right]
 
-    def draft_for(self, preprocess: Preprocess) -> ArrayRegions:
-        return ArrayRegions(*decode_image(self.path, str(self.path), draft_for=preprocess))
+    def draft_for(self, preprocess: Preprocess) -> WindowedArray:
+        return WindowedArray(*decode_image(self.path, str(self.path), draft_for=preprocess))
 
 
-class PillowRegions(Regions):
+class WindowedPicture(WindowedImage):
     """Windows of a picture in any other format: of one decoded copy, made when it is needed."""
 
     in_windows = False
@@ -157,7 +157,7 @@ class PillowRegions(Regions):
 
 
 @contextmanager
-def open_regions(path: Path | BandSource, page: int = 0) -> Iterator[Regions]:
+def open_windowed_file(path: Path | BandSource, page: int = 0) -> Iterator[WindowedImage]:
     """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
     Raises ImageError for what cannot be read.
@@ -165,49 +165,49 @@ def open_regions(path: Path | BandSource, page: int = 0) -> Iterator[Regions]:
     name = path.paths[0] if isinstance(path, BandSource) else str(path)
     with ExitStack() as stack:
         with readable(name):
-            regions = _regions(path, page, stack)
-        yield regions
+            image = _windowed_file(path, page, stack)
+        yield image
 
 
-def _regions(path: Path | BandSource, page: int, stack: ExitStack) -> Regions:
+def _windowed_file(path: Path | BandSource, page: int, stack: ExitStack) -> WindowedImage:
     raster = open_raster(path, stack, page)
     if raster is not None:
-        return RasterRegions(raster)
+        return WindowedRaster(raster)
     assert isinstance(path, Path)
     check_regular(path)
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if array.ndim not in (2, 3) or not array.size:
             raise ValueError(f"its shape is {array.shape}, not (H, W) or (H, W, C)")
-        return ArrayRegions(array)
+        return WindowedArray(array)
     if is_tiff(path):
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
         for side in (tiff_page.imagelength, tiff_page.imagewidth):
             if not isinstance(side, int) or side < 1:  # a damaged header may hold anything
                 raise ValueError(f"a side of it is {one_line(ValueError(side))}")
         if has_windows(tiff_page):
-            return TiffRegions(path, tiff_page)
+            return WindowedTiff(path, tiff_page)
     picture = stack.enter_context(open_picture(path))
     if isinstance(picture, JpegImageFile):
-        return JpegRegions(path, size_as_seen(picture))
-    return PillowRegions(path, picture, page)
+        return WindowedJpeg(path, size_as_seen(picture))
+    return WindowedPicture(path, picture, page)
 
 
-def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
-    """Windows of a path, or of a page of it, {"path": path, "page": number}; a drawn mask is drawn whole."""
+def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
+    """Windows of a path, or of a page of it, {"path": path, "page": number}; a rendered mask is rendered whole."""
     if isinstance(source, WindowSource):
         return source.open()
-    if isinstance(source, DrawnMask):
-        return nullcontext(ArrayRegions(source.draw()))
+    if isinstance(source, RenderedMask):
+        return nullcontext(WindowedArray(source.render()))
     if isinstance(source, BandSource):
-        return open_regions(source)
+        return open_windowed_file(source)
     if isinstance(source, dict):
-        return open_regions(Path(source["path"]), source.get("page", 0))
-    return open_regions(Path(cast(str, source)))
+        return open_windowed_file(Path(source["path"]), source.get("page", 0))
+    return open_windowed_file(Path(cast(str, source)))
 
 
 @contextmanager
-def large_regions(source: ImageSource) -> Iterator[Regions | None]:
+def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
     """Windows of a large image, or of a part of one, that has them; None for any other, which is decoded whole."""
     path: object = source
     if isinstance(source, dict) and source.get("bytes") is None:
@@ -215,24 +215,24 @@ def large_regions(source: ImageSource) -> Iterator[Regions | None]:
     if isinstance(source, BandSource):
         path = source.paths[0]
     with ExitStack() as stack:
-        regions = None
+        image = None
         if isinstance(source, WindowSource):
             with suppress(ImageError):
-                regions = stack.enter_context(source.open())
-            yield regions if regions and regions.in_windows else None
+                image = stack.enter_context(source.open())
+            yield image if image and image.in_windows else None
             return
         if isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES):
             with suppress(ImageError):  # the file will be named when it is decoded
-                regions = stack.enter_context(regions_of(source))
-        if regions and regions.in_windows and np.prod(regions.size) >= LARGE:
-            yield regions
+                image = stack.enter_context(open_windowed(source))
+        if image and image.in_windows and np.prod(image.size) >= LARGE:
+            yield image
         else:
             yield None
 
 
-def bands(regions: Regions) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
+def strips(image: WindowedImage) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
     """(first row, rows) of all rows of a picture, some at a time."""
-    height, width = regions.size
-    step = max(1, BAND // width)
+    height, width = image.size
+    step = max(1, STRIP // width)
     for top in range(0, height, step):
-        yield top, regions.read(top, min(top + step, height))
+        yield top, image.read(top, min(top + step, height))

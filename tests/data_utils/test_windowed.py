@@ -12,8 +12,8 @@ from PIL import Image
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import ArrayRegions, TiffRegions, open_regions
 from data_utils.image_io.tiff import tiff_pages
+from data_utils.image_io.windowed import WindowedArray, WindowedTiff, open_windowed_file
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from runtime.errors import ImageError
@@ -39,7 +39,7 @@ def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, ki
     preprocess = Preprocess(image_size=target)
     whole = ImageInput.read(image, preprocess, channels).whole()
     for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
-        rows = ImageInput(ArrayRegions(image), preprocess, channels).slab(start, stop)
+        rows = ImageInput(WindowedArray(image), preprocess, channels).slab(start, stop)
         np.testing.assert_array_equal(rows, whole[:, start:stop])
         assert rows.dtype == whole.dtype
 
@@ -70,11 +70,11 @@ def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path)
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
     whole = read_image(path)
-    with open_regions(path) as regions:
-        assert isinstance(regions, TiffRegions)
-        assert regions.size == (301, 333)
+    with open_windowed_file(path) as picture:
+        assert isinstance(picture, WindowedTiff)
+        assert picture.size == (301, 333)
         for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
-            np.testing.assert_array_equal(read_image(regions.read(start, stop)), whole[start:stop])
+            np.testing.assert_array_equal(read_image(picture.read(start, stop)), whole[start:stop])
 
 
 def turned(path: Path) -> None:
@@ -93,7 +93,10 @@ def veiled(path: Path) -> None:
 @pytest.mark.parametrize("array", [np.zeros(7), np.zeros((4, 4, 0)), np.zeros((2, 3, 4, 5))], ids=["1", "none", "4"])
 def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(ImageError, match=r"a\.npy cannot be read \(its shape is \("), open_regions(tmp_path / "a.npy"):
+    with (
+        pytest.raises(ImageError, match=r"a\.npy cannot be read \(its shape is \("),
+        open_windowed_file(tmp_path / "a.npy"),
+    ):
         pass
 
 
@@ -116,10 +119,10 @@ def test_what_has_no_windows_is_read_all_the_same(name, write, tmp_path, monkeyp
     monkeypatch.setattr(tiff_module, "has_codec", lambda compression: False)  # as without imagecodecs
     write(tmp_path / name)
     whole = read_image(tmp_path / name)
-    with open_regions(tmp_path / name) as regions:
-        assert regions.size == whole.shape[:2]
-        assert not isinstance(regions, TiffRegions)
-        np.testing.assert_array_equal(read_image(regions.read(10, 50)), whole[10:50])
+    with open_windowed_file(tmp_path / name) as picture:
+        assert picture.size == whole.shape[:2]
+        assert not isinstance(picture, WindowedTiff)
+        np.testing.assert_array_equal(read_image(picture.read(10, 50)), whole[10:50])
 
 
 def test_pages_of_a_tiff_are_found_and_their_thumbnails_left_out(tmp_path):
@@ -130,8 +133,8 @@ def test_pages_of_a_tiff_are_found_and_their_thumbnails_left_out(tmp_path):
             tiff.write(PICTURES["grey"][::4, ::4], photometric="minisblack", subfiletype=1)
     pages = tiff_pages(path)
     assert pages == [(0, (301, 333)), (2, (300, 333)), (4, (299, 333))]
-    with open_regions(path, 2) as regions:
-        np.testing.assert_array_equal(regions.read(0, 300)[:, :, 0], PICTURES["grey"][1:])
+    with open_windowed_file(path, 2) as picture:
+        np.testing.assert_array_equal(picture.read(0, 300)[:, :, 0], PICTURES["grey"][1:])
     np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], PICTURES["grey"][1:])
 
 
@@ -140,8 +143,8 @@ def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
     for layout in ({}, {"compression": "zlib", "tile": (64, 64)}):
         tifffile.imwrite(path, PICTURES["grey"], photometric="minisblack", **layout)
         path.write_bytes(path.read_bytes()[:60_000])
-        with pytest.raises(ImageError, match=r"a\.tif cannot be read"), open_regions(path) as regions:
-            regions.read(250, 301)
+        with pytest.raises(ImageError, match=r"a\.tif cannot be read"), open_windowed_file(path) as picture:
+            picture.read(250, 301)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -157,12 +160,12 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
     inputs = predictor.inputs(path)
     (shown,) = inputs.tensors
     np.testing.assert_array_equal(shown, whole)
-    with open_regions(path) as regions:
-        assert regions.size == inputs.size == read_image(path).shape[:2]
-        less = regions.draft_for(preprocess)
+    with open_windowed_file(path) as picture:
+        assert picture.size == inputs.size == read_image(path).shape[:2]
+        less = picture.draft_for(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
             np.testing.assert_array_equal(ImageInput(less, preprocess, 3).slab(start, stop), whole[:, start:stop])
-        np.testing.assert_array_equal(read_image(regions.read(10, 50)), read_image(path)[10:50])
+        np.testing.assert_array_equal(read_image(picture.read(10, 50)), read_image(path)[10:50])
 
 
 @pytest.mark.parametrize("kind", PICTURES)
@@ -173,11 +176,11 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
     tifffile.imwrite(path, PICTURES[kind], photometric=photometric, tile=(64, 48), compression="zlib")
     preprocess = Preprocess(image_size=target)
     whole = ImageInput.read(path, preprocess, channels).whole()
-    with open_regions(path) as regions:
+    with open_windowed_file(path) as picture:
         for height, width in ((1, 1), (40, 30), target):
             top, left = (target[0] - height) // 2, target[1] - width
             window = ((top, top + height), (left, left + width))
-            crop = ImageInput(regions, preprocess, channels).window(window)
+            crop = ImageInput(picture, preprocess, channels).window(window)
             assert crop.dtype == whole.dtype
             expected = whole[:, top : top + height, left : left + width]
             if target in ((301, 333), (height, width)):

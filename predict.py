@@ -8,6 +8,7 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 """
 
 import json
+from argparse import Namespace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from inference.decoding.objects import choose_objects
 from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
 from inference.outputs.polygons import check_polygons
+from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
@@ -128,6 +130,29 @@ def print_ranking(folder: Path, order: list[Ranked]) -> None:
     say(RIVAL)
 
 
+def output_extensions(args: Namespace, predictor: Predictor, output_format: PredictionFormat) -> tuple[str, ...]:
+    """Those of the files to write for each input. SettingsError for files that this model does not have."""
+    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
+        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
+    extensions = [*output_format.mask_extensions, *output_format.extensions]
+    if args.overlay:
+        extensions.append(OVERLAY)
+    if args.probabilities:
+        extensions.append(PROBABILITIES)
+    if args.uncertainty:
+        if output_format.kind != "mask":
+            raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
+        extensions.append(UNCERTAINTY)
+    if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
+        raise SettingsError(
+            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
+        )
+    if args.polygons:
+        extensions.append(f".{args.polygons}")
+        check_polygons(extensions[-1], output_format)
+    return tuple(extensions)
+
+
 def main() -> None:
     args = parse_args(__doc__)
 
@@ -156,38 +181,21 @@ def main() -> None:
     output_format = new_format(predictor.config)
     if args.file is not None:
         output_format = output_format.for_file(args.file)
-    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
-        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
-    extensions = [*output_format.mask_extensions, *output_format.extensions]
-    if args.overlay:
-        extensions.append(OVERLAY)
-    if args.probabilities:
-        extensions.append(PROBABILITIES)
-    if args.uncertainty:
-        if output_format.kind != "mask":
-            raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
-        extensions.append(UNCERTAINTY)
-    if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
-        raise SettingsError(
-            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
-        )
-    if args.polygons:
-        extensions.append(f".{args.polygons}")
-        check_polygons(extensions[-1], output_format)
-    writer = PredictionWriter(output_format, predictor.task, tuple(extensions), args.overwrite, args.boundary)
+    extensions = output_extensions(args, predictor, output_format)
+    writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
     work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
-    together, mine = divide_work(work, predictor, mesh, accelerator.num_processes)
+    shared_batches, own_batches = divide_work(work, predictor, mesh, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails stays behind
     scores = predictor.task.new_scores(1)
     scored: list[ScoredImage] = []
     failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, writer, work.finished)
-    image_count = len(together) * mesh.is_first + sum(len(batch) for batch in mine)
+    image_count = len(shared_batches) * mesh.is_first + sum(len(batch) for batch in own_batches)
     shared_rows = SharedRows(mesh, predictor.config.num_classes, accelerator.device)
-    results = chain(pipeline.run_together(together, shared_rows), pipeline.run(mine))
+    results = chain(pipeline.run_together(shared_batches, shared_rows), pipeline.run(own_batches))
     with accelerator.autocast():
         for job, result in track(results, image_count, "predicting", unit="image"):
             if isinstance(result, Exception):
@@ -204,8 +212,8 @@ def main() -> None:
     scored = gather_object(scored)
     scores_of_processes = gather_object([scores])
     scores = predictor.task.new_scores(1)
-    for others in scores_of_processes:
-        scores.merge(others)
+    for process_scores in scores_of_processes:
+        scores.merge(process_scores)
     if accelerator.is_main_process:
         report = None
         if args.truth and scored:

@@ -288,6 +288,7 @@ def main() -> None:
     say_profile(profile)
 
     # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
+    args = replace(args, place=on_main(accelerator, lambda: start.reads_places(args)))
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
     args = on_main(accelerator, lambda: start.plan(args, info))

@@ -38,13 +38,13 @@ def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:
         make_step, total, done = train.train_step, int(sys.argv[sys.argv.index("--max-steps") + 1]), 0
         first: list[Tensor] = []
 
-        def train_step(accelerator, model, optimizer, criterion, *rest):
+        def train_step(accelerator, model, optimizer, criterion, *rest, **options):
             nonlocal done
             weights = criterion.task.class_weights
             first[:] = first or [weights.clone()]
             weights.copy_(first[0] ** (1 - done / total))
             done += 1
-            return make_step(accelerator, model, optimizer, criterion, *rest)
+            return make_step(accelerator, model, optimizer, criterion, *rest, **options)
 
         train.train_step = train_step
 

@@ -5,7 +5,7 @@ python benchmarks/recipe.py run DATA RESULTS --minutes 3 --seeds 0 1 2
 python benchmarks/recipe.py table RESULTS
 
 DATA holds the folders `camvid` and `isbi2012`; benchmarks/sets.py names more sets for `--sets`. Cracks in pavement are
-drawn into RESULTS; train.py's own shapes are learnt in a minute (`--minutes 1 --sets shapes`). `rates` measures how
+drawn into RESULTS; train.py's own shapes are learned in a minute (`--minutes 1 --sets shapes`). `rates` measures how
 many steps each candidate makes in a minute of one core's time. `run` trains each candidate for as many steps as fit
 into the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables;
 whose rate was not measured, for it costs what the recipe does, has the recipe's. What stands in RESULTS/scores.jsonl is
@@ -122,9 +122,9 @@ def train_timed() -> None:
     """train.py without its report; the last line it prints is the processor time of its median step, in seconds."""
     make_step, starts = train.train_step, []
 
-    def train_step(*args):
+    def train_step(*args, **options):
         starts.append(time.process_time())  # of which other programs take none
-        return make_step(*args)
+        return make_step(*args, **options)
 
     train.train_step = train_step
     train.write_results = lambda *_: None

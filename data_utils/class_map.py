@@ -216,8 +216,8 @@ class ClassMap:
             raise ImageError(
                 f"mask values {min(numbers)} to {max(numbers)} cannot be written: a PNG mask holds 0 to 65535"
             )
-        table = np.array(numbers, dtype=np.uint8 if max(numbers) < 256 else np.uint16)
-        return table[indices]
+        dtype = np.uint8 if max(numbers) < 256 else np.uint16
+        return np.array(numbers, dtype)[indices]
 
     def encode(self, mask: np.ndarray, name: str) -> np.ndarray:
         """Mask values as `read_mask` gives them -> (H, W) uint8 class indices, 255 where ignored.
@@ -464,8 +464,10 @@ def _map_named(
     if outside == "ignore":
         return replace(class_map, outside=IGNORE_INDEX)
     if outside == BACKGROUND:
-        is_background = [name.lower() in BACKGROUND_NAMES for name in class_map.names]
-        return replace(class_map, outside=is_background.index(True) if any(is_background) else None)
+        for index, name in enumerate(class_map.names):
+            if name.lower() in BACKGROUND_NAMES:
+                return replace(class_map, outside=index)
+        return replace(class_map, outside=None)
     return class_map
 
 

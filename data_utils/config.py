@@ -28,6 +28,7 @@ class DataConfig:
         label_column: column of polygons in the world that says their class; None where they are of one.
         exclude: a file with the names of images that are left out.
         bands: names or numbers of the bands of rasters that are read, in this order; None for all.
+        place: whether TIFFs with a place in the world are read as rasters; else as pictures, wherever they lie.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
     """
@@ -65,6 +66,7 @@ class DataConfig:
     swap: str | None = None
     regions: str | None = None
     bands: tuple[str, ...] | None = None
+    place: bool = True
     label_column: str | None = None
     exclude: str | None = None
 

@@ -111,8 +111,8 @@ def main() -> None:
     parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()
-    how = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
-    config = DataConfig(str(args.folder), task=Classes.name, **how)
+    pairing = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
+    config = DataConfig(str(args.folder), task=Classes.name, **pairing)
     folders = open_folder(args.folder, ["test"], config, points={})
     splits = {name: open_split() for name, open_split in folders.items()}
     for records in read_label_files([*splits.values()], args.folder):

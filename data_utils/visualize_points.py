@@ -9,7 +9,7 @@ from data_utils.image_io.resize import resize_image
 from data_utils.visualize import palette, to_rgb, value_limits
 
 SMALLEST = 3  # pixels of the radius of a point
-SHARE = 1 / 150  # of the longer side of the picture
+SHARE = 1 / 150  # a share of the longer side of the picture
 LINE = (255, 255, 255)
 PLANE_SIDE = 360  # pixels of a volume's longest side on its picture
 LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it
@@ -44,16 +44,16 @@ def render_points(
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST, round(max(picture.size) * SHARE))
     colors = point_colors(len(predicted))
-    found = [_spot(place, factor) for place in predicted]
+    found_spots = [_spot(place, factor) for place in predicted]
     true = {}
     if truth is not None and is_true is not None:
         true = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
     for number, spot in true.items():
         if is_found[number]:
-            pen.line([spot, found[number]], fill=LINE, width=max(1, radius // 3))
+            pen.line([spot, found_spots[number]], fill=LINE, width=max(1, radius // 3))
     for number, color in enumerate(colors.tolist()):
         if is_found[number]:
-            _disc(pen, found[number], radius, fill=tuple(color), outline=(0, 0, 0))
+            _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))
         if number in true:
             _disc(pen, true[number], radius + 2, outline=tuple(color), width=2)
     return np.asarray(picture)
@@ -93,9 +93,9 @@ def render_volume_points(
     return np.hstack([np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures])
 
 
-def _on_plane(places: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
+def _on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
     """Places (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
-    spots = (places + 0.5) * factors - 0.5
+    spots = (points + 0.5) * factors - 0.5
     spots[:, 0] = height - 1 - spots[:, 0]
     return spots
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from data_utils.image_io.formats import BandSource, VolumeFile, format_remedy
+from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile, format_remedy
 from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
@@ -44,6 +44,7 @@ class InputRules:
         bands: those of TIFFs that are read, empty for all; they may be files, in a folder for each image.
         objects: the classes of a model of objects, else empty; where each image has a folder for it and its masks, the
             images are inputs.
+        reads_places: whether TIFFs with a place are read by it; else they are pictures, and so are their true masks.
         keeps_place: whether the outputs of TIFFs with a place have it too.
     """
 
@@ -51,6 +52,7 @@ class InputRules:
     stacks: Spacing | None = None
     bands: Sequence[str] = ()
     objects: Sequence[str] = ()
+    reads_places: bool = True
     keeps_place: bool = False
 
 
@@ -100,7 +102,8 @@ def find_jobs(
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
             true_mask = None
             if truths:
-                true_mask = _placed(truths.find(stem, page_stem, number, len(pages)), page)
+                true_mask = truths.find(stem, page_stem, number, len(pages))
+                true_mask = _placed(true_mask, page) if rules.reads_places else _as_picture(true_mask, page)
             jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
     if truth and truths and truths.missing:
         raise DataError(
@@ -121,6 +124,14 @@ def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
     height, width = job.size
     placed = on_grid(str(path), Grid(job.place, (height, width)), str(path))
     return placed if isinstance(placed, PlacedMask) else mask
+
+
+def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
+    """A true mask of an image, which is a picture where it is a TIFF."""
+    if not isinstance(job, ImageJob) or not isinstance(mask, tuple) or isinstance(mask, VolumeFile):
+        return mask
+    path, page = mask
+    return PictureFile(str(path), page) if is_tiff(path) else mask
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
@@ -223,13 +234,17 @@ def _pages(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
         pages = []
     jobs: list[Job] = []
     for page, size in pages:
-        page_source = source and source._replace(page=page)
-        job = ImageJob(image=first, size=size, output=first, page=page, bands=page_source)
+        stored: BandSource | PictureFile | None = None
+        if source is not None:
+            stored = source._replace(page=page)
+        elif not rules.reads_places and is_tiff(first):
+            stored = PictureFile(str(first), page)
+        job = ImageJob(image=first, size=size, output=first, page=page, stored=stored)
         grid = grid_of(str(first), page) if rules.keeps_place else None
         if grid is not None and grid.size == size:
             job = RasterJob(**vars(job), place=grid.place)
         jobs.append(job)
-    return jobs or [ImageJob(image=first, size=None, output=first, bands=source)]
+    return jobs or [ImageJob(image=first, size=None, output=first, stored=source)]
 
 
 def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from inference.scoring import new_image_scorer, new_volume_scorer
 from inference.scoring.points import PointScore, with_truths
 from inference.scoring.truth import ImageScore, ScoreError
 from inference.scoring.volume import VolumeScore
-from inference.tiling import Tiling, band_length
+from inference.tiling import Tiling, strip_length
 from inference.tiling.sharing import SharedRows
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
@@ -67,7 +69,13 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     output = args.output if args.file is None else args.file.with_suffix("")
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
-    rules = InputRules(config.in_channels, bands=config.preprocess.bands, keeps_place=writes_rasters)
+    preprocess = config.preprocess
+    rules = InputRules(
+        config.in_channels,
+        bands=preprocess.bands,
+        reads_places=preprocess.place or bool(preprocess.bands),
+        keeps_place=writes_rasters,
+    )
     if config.dims == 3:
         rules = replace(rules, stacks=config.preprocess.spacing)
     if output_format.has_objects:
@@ -84,15 +92,19 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
-    for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
+    output_folders: set[Path] = set()
+    for job in jobs:
+        output_folders.update(job.file(extension).parent for extension in writer.extensions)
+    for folder in output_folders:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()
-    sizes = Counter((job.size, job.spacing) for job in todo if job.size)
-    for (size, spacing), count in sizes.items():
+    sizes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in todo if job.size)
+    for (size, spacing, is_raster), count in sizes.items():
+        low_rows = is_raster and predictor.in_windows(size)
         # networks of an ensemble that cut alike count once
-        for tiling in dict.fromkeys(predictor.tilings(size, spacing)):
+        for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
             if tiling is not None:
                 tilings[tiling] += count
     for tiling, count in tilings.items():
@@ -143,7 +155,7 @@ class PredictionPipeline:
     ) -> Iterator[tuple[Job, Score | Exception | None]]:
         """The same as `run` for inputs that the processes of a group predict together; the leader has the results."""
         self.predictor.shared_rows = shared_rows
-        jobs = [job for batch in batches for job in batch]
+        jobs = list(chain.from_iterable(batches))
         if shared_rows.mesh.is_first:
             numbers = {job: number for number, job in enumerate(jobs)}
             compute = partial(self._lead, shared_rows, numbers)
@@ -252,7 +264,7 @@ class ImageSteps:
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
-        rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
+        rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         shown = None
         if inputs.pixels is not None:
             shown = WindowedArray(inputs.pixels)
@@ -313,7 +325,7 @@ class VolumeSteps:
 
 def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
     """The strips of a job with a progress bar, where there are several."""
-    count = math.ceil(size[0] / band_length(predictor.config.num_classes, size))
+    count = math.ceil(size[0] / strip_length(predictor.config.num_classes, size))
     if count <= 1:
         return strips
     return track(strips, count, job.image.name, unit="band")

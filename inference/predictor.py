@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed import WindowedImage
+from data_utils.image_io.windowed import WindowedImage, WindowedRaster
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
@@ -111,6 +111,9 @@ class Predictor:
                 raise ModelError(
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
+            bands = [config.preprocess.bands for config in (self.config, network.config)]
+            if bands[0] != bands[1]:  # large images are read once for all
+                raise ModelError(f"an ensemble needs models of the same bands: {bands[0]}, {bands[1]}")
         tasks = [task_of_model(network.config) for network in networks]
         self.task = tasks[0].of_ensemble(tasks[1:])
         self._decoder = self.new_decoder()
@@ -193,10 +196,13 @@ class Predictor:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(network.config, size, spacing) for network in self.networks]
 
-    def tilings(self, size: Size, spacing: Spacing = None) -> list[Tiling | None]:
+    def tilings(self, size: Size, spacing: Spacing = None, *, low_rows: bool = False) -> list[Tiling | None]:
         """How each network cuts an image or volume of `size`; SettingsError where an overlap leaves nothing of a tile.
 
         A network of images cuts each slice of a volume.
+
+        Args:
+            low_rows: as in `inference.tiling.plan`; for rasters that are read in windows.
         """
         tilings: list[Tiling | None] = []
         for network, input_shape in zip(self.networks, self.input_sizes(size, spacing), strict=True):
@@ -209,6 +215,7 @@ class Predictor:
                     self.tile_size,
                     self.overlap,
                     adds_reach=self.task.needs_exact_tiles,
+                    low_rows=low_rows,
                 )
             if tiling is not None and self.tta:
                 # a tile is turned about its own pooling grid, which is not that of the turned image
@@ -296,11 +303,11 @@ class Predictor:
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
-        For volumes they are slices (num_classes, n, H, W), with n from `band_length`. Memory: width x tile height x
+        For volumes they are slices (num_classes, n, H, W), with n from `strip_length`. Memory: width x tile height x
         classes, however high the image is; height x width x tile depth x classes, however deep the volume is.
         """
         size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
-        tilings = self.tilings(size, spacing)
+        tilings = self.tilings(size, spacing, low_rows=isinstance(image, WindowedRaster))
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
             strips = self._network_strips(network, network_input, tiling)

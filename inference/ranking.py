@@ -62,19 +62,19 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
             for group in strata.values():
                 remaining += group
             remaining.sort(key=_name)
-            next_one = remaining[int(rng.integers(len(remaining)))]
+            chosen_candidate = remaining[int(rng.integers(len(remaining)))]
             reason = "at random"
-            group = strata[next_one.stratum]
-            group.remove(next_one)
+            group = strata[chosen_candidate.stratum]
+            group.remove(chosen_candidate)
         else:
             names = sorted(strata)
             group = strata[names[turn % len(names)]]
             turn += 1
-            next_one = group.pop(0)
-            reason = f"the least sure of {next_one.stratum}"
-        order.append(Ranked(next_one, reason))
+            chosen_candidate = group.pop(0)
+            reason = f"the least sure of {chosen_candidate.stratum}"
+        order.append(Ranked(chosen_candidate, reason))
         if not group:
-            del strata[next_one.stratum]
+            del strata[chosen_candidate.stratum]
     return order
 
 

@@ -14,7 +14,7 @@ from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
 from data_utils.loading.volume_input import SliceInput, VolumeInput
-from data_utils.sources.bands import with_bands
+from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
@@ -67,15 +67,16 @@ def read_inputs(
     for config in configs:
         check_takes_images(config, name)
         preprocess = config.preprocess
-        detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands)
+        detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)
         if detail not in decoded:
-            source = with_bands(image, preprocess.bands)
+            source = as_model_reads(image, preprocess)
             decoded[detail] = WindowedArray(*decode_image(source, name, page, draft_for=preprocess))
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
     missing = missing_pixels(first.array)
-    return NetworkInputs(tensors, first.size, first.array if keep_pixels else None, missing)
+    pixels = first.array if keep_pixels else None
+    return NetworkInputs(tensors, first.size, pixels, missing)
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
@@ -109,7 +110,10 @@ def open_input(
                 " give a model that was trained on volumes"
             )
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
-        inputs.append(SliceInput(volume) if config.dims == 2 else volume)
+        if config.dims == 2:
+            inputs.append(SliceInput(volume))
+        else:
+            inputs.append(volume)
     return header.size, header.spacing, inputs
 
 

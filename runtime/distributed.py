@@ -115,7 +115,7 @@ def notice_lost_machines(timeout: timedelta) -> None:
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): seconds,
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): seconds,
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): PROBES - 1,
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # of what was sent; milliseconds
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # in milliseconds, for what was sent
     }
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_ESTABLISHED:

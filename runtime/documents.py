@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 
 Root = type | tuple[type, ...]
 
-MOST_BYTES = 2**26  # of a file that describes something
-MOST_BYTES_OF_DATA = 2**32  # of a file that holds a data set, such as the annotations of all images
+MOST_BYTES = 2**26  # the largest file that describes something
+MOST_BYTES_OF_DATA = 2**32  # the largest file that holds a data set, such as the annotations of all images
 MOST_BYTES_OF_YAML = 2**20
-MOST_LEVELS = 64  # of lists and objects in each other
-MOST_DIGITS = 300  # of a whole number: a float holds no more
-MOST_CHARACTERS = 2**12  # of a value in YAML: a long `1:1:1...` is a number that takes minutes to compute
+MOST_LEVELS = 64  # lists and objects may be nested so deep
+MOST_DIGITS = 300  # a float holds no whole number of more digits
+MOST_CHARACTERS = 2**12  # a longer value in YAML, `1:1:1...`, may be a number that takes minutes to compute
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes a surrogate, which is text only in a pair
 ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list"}
 

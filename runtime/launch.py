@@ -35,7 +35,7 @@ COMM_HOOKS = {
     "fp16": DDPCommunicationHookType.FP16,
     "bf16": DDPCommunicationHookType.BF16,
 }
-MOST_GRAPHS = 1024  # of one piece of code: that of all blocks of one class, each of which meets up to 16 shapes
+MOST_GRAPHS = 1024  # all blocks of one class share their code, and each meets up to 16 shapes
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities names instructions of x86 and Arm so
 
 

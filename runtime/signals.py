@@ -22,7 +22,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.is_asked = False
-        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # of stdout and stderr
+        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # stdout and stderr
         for number in stop_signals():
             if not _outlasts_terminal(number):
                 signal.signal(number, self._remember)

@@ -15,7 +15,7 @@ from tasks.confusion import REPLICAS
 
 BINS = 15  # those of Guo et al., of equal width: ((b - 1) / 15, b / 15]
 STEPS = 2**20  # a confidence is a whole number of steps; float32 holds each
-PIXELS_AT_ONCE = 2**22  # that are counted: each takes tens of bytes meanwhile
+PIXELS_AT_ONCE = 2**22  # each pixel takes tens of bytes while it is counted
 PIXELS, RIGHT, CONFIDENCE = range(3)  # the columns
 
 

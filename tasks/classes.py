@@ -13,7 +13,7 @@ from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRe
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
 
-BYTES_AT_ONCE = 2**30  # that `counts` takes for some rows
+BYTES_AT_ONCE = 2**30  # `counts` takes as many rows at a time as fit
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 from unet.config import IGNORE_INDEX
 
 REPLICAS = 64  # copies of each count on a device: two warps add to different addresses; 6 MB for 150 classes
-PIXELS_AT_ONCE = 2**24  # that are counted: each takes tens of bytes meanwhile
+PIXELS_AT_ONCE = 2**24  # each pixel takes tens of bytes while it is counted
 
 
 def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = IGNORE_INDEX) -> Tensor:

@@ -14,10 +14,10 @@ from tasks.task import Scores
 from unet.config import IGNORE_INDEX
 
 CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
-THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # of the IoU, from which on objects match
+THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # objects match from such an IoU on
 SIZES = (64, 256, 1024, 4096)  # pixels: objects of fewer, and of as many or more than the last, are counted apart
 PRECISION = 2**32  # sums of IoU are whole numbers of such parts, so that no order of adding them rounds otherwise
-PIXELS_AT_ONCE = 2**24  # that are counted
+PIXELS_AT_ONCE = 2**24  # counting more at a time would only take memory
 
 # the columns of the sums of a class
 MATCHES = slice(0, len(THRESHOLDS))
@@ -345,10 +345,10 @@ def size_labels() -> list[str]:
     return [*labels, f"{SIZES[-1]:,} and more"]
 
 
-def found_by_size(found: Sequence[int], objects: Sequence[int]) -> str:
+def found_by_size(found_counts: Sequence[int], objects: Sequence[int]) -> str:
     """How many of the objects of each range of sizes were found, in words."""
     texts = []
-    for label, found_ones, all_ones in zip(size_labels(), found, objects, strict=True):
+    for label, found_ones, all_ones in zip(size_labels(), found_counts, objects, strict=True):
         if all_ones:
             texts.append(f"{label}: {found_ones:,} of {all_ones:,}")
     return "; ".join(texts) or "no objects"

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
-from tasks.confusion import mean_of_present, ratios, text_table
+from tasks.confusion import mean_of_present, ratios, score_text, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
 from unet.config import UNetConfig
 
 MOST_CLASSES = 31  # bits of an int32 but its sign
 ALL_CLASSES = 2**MOST_CLASSES - 1
-PIXELS_AT_ONCE = 2**22  # that are counted for a score: the bits of each take some bytes meanwhile
+PIXELS_AT_ONCE = 2**22  # the bits of each pixel take some bytes while they are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,11 +161,7 @@ class OverlapScores(ClassMeans):
 
 def text_of_means(values: dict[str, Any]) -> str:
     """The means of some classes in a line."""
-    texts = []
-    for key, title in (("mean_iou", "mean IoU"), ("mean_dice", "mean Dice")):
-        number = values[key]
-        texts.append(f"{title} n/a" if number is None else f"{title} {number:.4f}")
-    return ", ".join(texts)
+    return f"mean IoU {score_text(values['mean_iou'])}, mean Dice {score_text(values['mean_dice'])}"
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -209,7 +205,7 @@ class Overlapping(PixelsAndRegions):
         spatial = tuple(range(2, logits.ndim))
         pixels = logits.new_zeros(())
         if self.pixel_term != "dice":
-            entropy = (1 - truth) * logits - log_probs  # of the sigmoid against 0 or 1
+            entropy = (1 - truth) * logits - log_probs  # cross-entropy of the sigmoid against 0 or 1
             if self.pixel_term == "focal":
                 entropy = entropy * (1 - (-entropy).exp()) ** FOCAL_GAMMA
             by_class = (entropy * known).sum(dim=(0, *spatial))
@@ -220,7 +216,7 @@ class Overlapping(PixelsAndRegions):
         return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
 
     def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
-        """That of each pixel and class, which is sure of its answer or of the opposite."""
+        """The counts of each pixel and class, which is sure of its answer or of the opposite."""
         return self.count_certainty(logits.float().sigmoid(), logits, targets)
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target

@@ -125,7 +125,7 @@ class PartlyLabeledClasses(Classes):
         return pixels, overlap, predicted, size
 
     def reliability(self, logits: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
-        """That of the pixels whose class the image is labeled for."""
+        """The counts of the pixels whose class the image is labeled for."""
         labeled, _ = self._divide(targets)
         return super().reliability(logits, labeled)
 

@@ -45,8 +45,8 @@ class LandmarkScores(Scores):
         """Count (1, K, n + 2): places as shares of the image's sides, presence, confidence."""
         unit = target.unit[0]
         size = target.size[0].to(unit.device)
-        places = prediction[0, :, :-2] * size - 0.5
-        errors = ((places - target.points[0]) * unit).square().sum(dim=1).sqrt()
+        points = prediction[0, :, :-2] * size - 0.5
+        errors = ((points - target.points[0]) * unit).square().sum(dim=1).sqrt()
         lengths = size * unit
         states = target.states[0]
         is_known = (states == ABSENT) | (states == PRESENT)
@@ -135,12 +135,15 @@ class LandmarkScores(Scores):
         """A line for each landmark and one for all."""
         titles = score_titles(self.unit)
         width = max(8, *map(len, self.names))
-        rows = [" ".join([f"{'landmark':<{width}}", *(f"{title:>{max(8, len(title))}}" for title in titles.values())])]
+        heading = [f"{'landmark':<{width}}"]
+        for title in titles.values():
+            heading.append(title.rjust(8))
+        rows = [" ".join(heading)]
         for landmark, name in [*enumerate(self.names), (None, "all")]:
             values = self.values(landmark)
             cells = []
             for key, title in titles.items():
-                cells.append(f"{score_cell(key, values[key]):>{max(8, len(title))}}")
+                cells.append(score_cell(key, values[key]).rjust(max(8, len(title))))
             rows.append(" ".join([f"{name:<{width}}", *cells]))
         return "\n".join(rows)
 

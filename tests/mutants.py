@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/outlines.py",
         "_areas",
-        "np.where(corners.falls, -1, 1) * np.arange(count)",
-        "np.arange(count)",
+        "np.where(corners.falls, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)",
+        "np.arange(count, dtype=index_type)",
         "test_polygons.py",
     ),
     Mutant(
@@ -70,10 +70,31 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/polygons.py",
-        "polygons_of",
-        "closed[::-1] if is_outline == is_clockwise else closed",
+        "_rings_in_world",
+        "closed[::-1] if is_first == is_clockwise else closed",
         "closed",
         "test_polygons.py",
+    ),
+    Mutant(
+        "data_utils/sources/bands.py",
+        "as_model_reads",
+        "preprocess.place or preprocess.bands",
+        "True",
+        "test_raster_outputs.py",
+    ),
+    Mutant(
+        "train_utils/run_dir.py",
+        "RunStart.reads_places",
+        "config is None or config.preprocess.place or needs_places",
+        "True",
+        "test_starting_rules.py",
+    ),
+    Mutant(
+        "inference/tiling/planning.py",
+        "_plan_image",
+        "low_rows and config.in_channels > PICTURE_CHANNELS",
+        "config.in_channels > PICTURE_CHANNELS",
+        "test_raster_outputs.py",
     ),
     Mutant(
         "inference/outputs/polygons.py", "PolygonSink.add", "np.where(missing, 0, layer)", "layer", "test_polygons.py"
@@ -955,15 +976,15 @@ MUTANTS = [
     Mutant(
         "inference/decoding/views.py",
         "averaged_views",
-        "network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes)",
-        "network(batch.rot90(turn, (2, 3)).flip(axes))",
+        "network(view).flip(axes)",
+        "network(view)",
         "test_predict.py test_tiling.py",
     ),
     Mutant(
         "inference/tiling/cuts.py",
         "Cuts.first_sums",
-        "sums[:, :self.rest.shape[1]] = self.rest",
-        "sums[:, :self.rest.shape[1]] = 0",
+        "sums[:, :self.shared_sums.shape[1]] = self.shared_sums",
+        "sums[:, :self.shared_sums.shape[1]] = 0",
         "test_volumes_predict.py",
     ),
     Mutant("inference/tiling/receptive_field.py", "_reach_along", "2 * (kernel // 2)", "2", "test_volumes_predict.py"),
@@ -1499,7 +1520,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/label_warnings.py",
         "label_warnings",
-        "class_map is not None and not ignored",
+        "class_map is not None and not ignores_values",
         "class_map is not None",
         "test_dataset_info.py",
     ),
@@ -1597,8 +1618,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/label_warnings.py",
         "label_warnings",
-        "class_map is not None and not ignored",
-        "class_map is not None and not ignored and not named",
+        "class_map is not None and not ignores_values",
+        "class_map is not None and not ignores_values and not has_names",
         "test_annotations_folders.py",
     ),
     Mutant(
@@ -3159,7 +3180,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/decoding/finder.py",
-        "ObjectFinder._note",
+        "ObjectFinder._add_object",
         "size < self.task.smallest",
         "size <= self.task.smallest",
         "test_object_decoding.py",

@@ -63,7 +63,7 @@ def write_labelme(folder: Path, images: list[str], positions: np.ndarray) -> Non
 
 
 def coco_content(images: list[str], positions: np.ndarray) -> dict:
-    """COCO's keypoints of images; those whose place is NaN are not labelled."""
+    """COCO's keypoints of images; those whose place is NaN are not labeled."""
     annotations = []
     entries = []
     for number, (image, places) in enumerate(zip(images, positions, strict=True), 7):

@@ -105,7 +105,7 @@ def _raw_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
 def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
     """A raw micro-batch, augmented on the device."""
     images, targets = augment(
-        batch["images"], batch["targets"], batch["draws"], batch["numbers"], fill=fill, std=std, recolor=recolor
+        batch["images"], batch["targets"], batch["draws"], batch["packed_draws"], fill=fill, std=std, recolor=recolor
     )
     return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)
 

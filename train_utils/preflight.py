@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
 from inference.decoding import new_decoder
-from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
+from inference.tiling.planning import STRIP_MEMORY, computed_bytes, plan
 from inference.tiling.resizing import in_strips, strips_at_sizes
 from runtime.console import say
 from runtime.device import upload
@@ -32,7 +32,7 @@ GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory fr
 EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
 COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained weight, beside itself
 HOPELESS = 3  # times the free memory: half precision and other kernels need less than an estimate, but not so much less
-MOST_ELEMENTS = 2**31 - 1  # of a tensor on an accelerator: many kernels count with 32 bits
+MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
 STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
@@ -43,17 +43,17 @@ class Copies(NamedTuple):
 
     Args:
         trained: copies of those that are not frozen: gradients, optimizer state.
-        every: copies of all of them, frozen ones too: their average.
+        all_weights: copies of all of them, frozen ones too: their average.
     """
 
     trained: int
-    every: int = 0
+    all_weights: int = 0
 
     def bytes_for(self, network: nn.Module) -> int:
         """Bytes of all copies of the network's weights."""
         total = 0
         for parameter in network.parameters():
-            total += self.every * parameter.nbytes
+            total += self.all_weights * parameter.nbytes
             if parameter.requires_grad:
                 total += self.trained * parameter.nbytes
         return total
@@ -86,7 +86,7 @@ def preflight(
     size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
-    copies = Copies(COPIES[optimizer], every=int(averages))
+    copies = Copies(COPIES[optimizer], all_weights=int(averages))
     fits = _estimate_fits
     most = size
     if accelerator.device.type != "cpu":
@@ -100,12 +100,12 @@ def preflight(
     choices = [True] if network.activation_checkpointing else [False, True]
     for recompute in choices:
         network.activation_checkpointing = recompute
-        mine = 0  # the largest micro-batch that this process has room for
+        own_micro_batch = 0  # the largest micro-batch that this process has room for
         for micro_batch, candidate in candidates.items():
             if fits(accelerator, network, criterion, shape, candidate, copies):
-                mine = micro_batch
+                own_micro_batch = micro_batch
                 break
-        agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
+        agreed = int(accelerator.gather(upload(torch.tensor([own_micro_batch]), accelerator.device)).min())
         if agreed:
             break
     if agreed == 0:
@@ -146,7 +146,7 @@ class EvaluationSize(NamedTuple):
         activations = self.images * computed_bytes(config, self.input)
         logits = 4 * config.num_classes * math.prod(self.target)
         if in_strips(config, self.input, self.target):
-            return activations + 2 * min(logits, BAND_MEMORY)  # two rows of tiles
+            return activations + 2 * min(logits, STRIP_MEMORY)  # two rows of tiles
         return activations + LOGITS_COPIES * logits
 
 
@@ -162,7 +162,8 @@ def largest_evaluation(config: UNetConfig, inputs: np.ndarray, targets: np.ndarr
     pairs, counts = np.unique(np.hstack([inputs, targets]), axis=0, return_counts=True)
     sizes = []
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        input_size, target_size = tuple(pair[: config.dims]), tuple(pair[config.dims :])
+        input_size = tuple(pair[: config.dims])
+        target_size = tuple(pair[config.dims :])
         images = min(count, images_per_batch(pixels, input_size)) if config.dims == 2 else 1
         sizes.append(EvaluationSize(input_size, target_size, images))
     return max(sizes, key=lambda size: size.bytes_for(config))
@@ -181,7 +182,7 @@ def check_evaluation(
 
     As in `preflight`, an accelerator evaluates some for a moment, and a CPU has an estimate.
     """
-    copies = Copies(COPIES[optimizer] - 1, every=int(averages))  # there is no gradient
+    copies = Copies(COPIES[optimizer] - 1, all_weights=int(averages))  # there is no gradient
     if accelerator.device.type == "cpu":
         needed = size.bytes_for(network.config) + weight_bytes(network) + copies.bytes_for(network)
         fits = needed < available_bytes()

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from data_utils.analysis.dataset_info import DatasetInfo
 from inference.models import load_model
 from runtime.console import say
@@ -54,6 +56,17 @@ class RunStart(NamedTuple):
         if before and args.max_minutes > before:
             return args.max_minutes - before
         return None
+
+    def reads_places(self, args: TrainSettings) -> bool:
+        """Whether TIFFs with a place are read as rasters: as asked for, else as the run or model before it did."""
+        if args.place is not None:
+            return args.place
+        config = self.checkpoint.model_config()
+        if config is None and args.init_from:
+            with torch.random.fork_rng(devices=[]):  # a model that is built draws its weights first
+                config = load_model(args.init_from).config
+        needs_places = bool(args.bands or args.label_column) or args.val_blocks is not None
+        return config is None or config.preprocess.place or needs_places
 
     @property
     def steps_before(self) -> int:
@@ -131,7 +144,8 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
         return None
     flags = flags_as_json(args)
     flags_done = UNRECORDED | done["flags"]
-    open_ones = [name for name in (*Plan.names(), "task") if flags[name] is None]  # the run has planned or found them
+    # the run has planned or found them
+    open_ones = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
     not_compared = (*LENGTH_AND_PLACE, *open_ones)
     for name, value in flags.items():
         # a flag that is newer than the run is as the run was

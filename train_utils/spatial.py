@@ -29,7 +29,7 @@ from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 FIRST = 2  # the first spatial axis of (B, C, *spatial)
 FLAG = "--processes-per-volume"
-FEWEST_STRIDES = 2  # of the lowest level in each slab: its neighbors have a border slice, and norms two values
+FEWEST_STRIDES = 2  # so long is a slab at the lowest level: neighbors have a border slice, and norms two values
 
 
 class Slabs:
@@ -334,7 +334,9 @@ class _Borders(torch.autograd.Function):
         before = grad.narrow(FIRST, 0, 1)
         behind = grad.narrow(FIRST, rows + 1, 1)
         mesh = ctx.mesh
-        from_previous, from_next = mesh.exchange(None if mesh.is_first else before, None if mesh.is_last else behind)
+        to_previous = None if mesh.is_first else before
+        to_next = None if mesh.is_last else behind
+        from_previous, from_next = mesh.exchange(to_previous, to_next)
         grad_x = grad.narrow(FIRST, 1, rows).clone()
         grad_x.narrow(FIRST, 0, 1).add_(before if from_previous is None else from_previous)
         grad_x.narrow(FIRST, rows - 1, 1).add_(behind if from_next is None else from_next)

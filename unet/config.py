@@ -35,6 +35,8 @@ class Preprocess:
         clip: lowest and highest value that the voxels of volumes are clipped to, None where they are not.
         standardize: give each channel of a volume mean 0 and standard deviation 1 over its own voxels.
         bands: names or numbers of the bands of rasters that are read, in this order; empty for all.
+        place: whether TIFFs with a place in the world are read as rasters, with all bands and without pixels that hold
+            no data. Models whose config.json does not say so read them as the pictures that Pillow makes of them.
         turned: whether training used all turns and mirrorings, so that `--tta` averages over them; else `--tta`
             averages over an image and its left-right mirroring.
     """
@@ -56,6 +58,7 @@ class Preprocess:
     standardize: bool = False
     turned: bool = True
     bands: tuple[str, ...] = ()
+    place: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -107,7 +110,7 @@ class Preprocess:
         expect("spacing", self.spacing, is_spacing, "null, or three numbers above 0")
         is_range = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
         expect("clip", self.clip, is_range, "null, or two numbers, the lower one first")
-        for name in ("detect_unit_range", "draft", "standardize", "turned"):
+        for name in ("detect_unit_range", "draft", "place", "standardize", "turned"):
             flag = getattr(self, name)
             expect(name, flag, isinstance(flag, bool), "true or false")
 
@@ -246,6 +249,8 @@ class UNetConfig:
             del values["preprocess"]["outside_class"]
         if not self.preprocess.bands:
             del values["preprocess"]["bands"]
+        if not self.preprocess.place:
+            del values["preprocess"]["place"]
         return values
 
     @property

@@ -9,13 +9,13 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
 from data_utils.sources.records import Records
 from runtime.cache import digest
 from runtime.errors import DataError
 
 SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
-WHOLE_BYTES = 64 * 2**20  # of a larger file so many bytes are read, in blocks from its start to its end
+WHOLE_BYTES = 64 * 2**20  # larger files are read up to so many bytes, in blocks from their start to their end
 BLOCK_BYTES = 2**20
 
 
@@ -47,15 +47,20 @@ def content_key(splits: Iterable[Records]) -> str:
 
 def file_paths(source: ImageSource) -> tuple[str, ...]:
     """The files of a source; none where it is no file of its own."""
-    if isinstance(source, VolumeFile):
+    if isinstance(source, VolumeFile | BandSource):
         return source.paths
+    if isinstance(source, PictureFile):
+        source = source.path
     if isinstance(source, dict) and source.get("bytes") is None:
         source = source.get("path") or b""
     return (str(source),) if isinstance(source, str | Path) else ()
 
 
 def _file_sizes(*sources: ImageSource) -> list[int | None]:
-    return [_file_size(path) for source in sources for path in file_paths(source)]
+    sizes: list[int | None] = []
+    for source in sources:
+        sizes += map(_file_size, file_paths(source))
+    return sizes
 
 
 def _file_size(path: str) -> int | None:

@@ -110,6 +110,7 @@ class DatasetInfo:
             draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
             bands=self.train.records.bands or self.config.bands or (),
+            place=self.config.place,
         )
         # the source's classes go, whether or not these data have classes
         values = replace(values, **NO_CLASSES)
@@ -195,9 +196,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
     train_inspector.check_settings(config)
     val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
-    is_named = bool(classes)
-    train_inspection = _inspect_once(train, "checking training files", train_inspector, named=is_named)
-    val_inspection = _inspect_once(val, "checking validation files", val_inspector, named=is_named)
+    has_names = bool(classes)
+    train_inspection = _inspect_once(train, "checking training files", train_inspector, has_names=has_names)
+    val_inspection = _inspect_once(val, "checking validation files", val_inspector, has_names=has_names)
     inspected = [(train_inspection, train), (val_inspection, val)]
     for inspection, records in inspected:
         _check(inspection, records, config)
@@ -215,7 +216,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     train_split = _split(train, train_inspection, reader)
     val_split = _split(val, val_inspection, reader)
     normalization = train_inspector.normalization(train, train_inspection, config)
-    warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=is_named)
+    warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=has_names)
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 
@@ -265,13 +266,13 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
 
 
-def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
+def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_names: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
     key = records.digest and digest("inspected files", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:
-        computed.append(inspect_split(records, title, inspector, named=named))
+        computed.append(inspect_split(records, title, inspector, has_names=has_names))
         return computed[0].to_json()
 
     stored = cached(key, compute, keep=lambda _: not computed[0].problems)

@@ -23,22 +23,22 @@ def find_warnings(
     reader: TargetReader,
     config: DataConfig,
     *,
-    named: bool,
+    has_names: bool,
 ) -> tuple[str, ...]:
     """The lines on masks that hold `pixels`, on what they are labeled for, where they lie, and on points.
 
     Args:
         inspected: the splits whose files could be inspected.
         splits: all of them.
-        named: whether the classes are named, by a flag or by the data set.
+        has_names: whether the classes are named, by a flag or by the data set.
     """
     warnings = label_warnings(
         inspected,
         pixels,
         reader.class_map,
-        named=named,
-        ignored=bool(config.ignore_index),
-        chosen=bool(config.classes),
+        has_names=has_names,
+        ignores_values=bool(config.ignore_index),
+        has_flag=bool(config.classes),
     )
     if reader.class_map is not None and not named:
         warnings += border_warnings(inspected, pixels)

@@ -331,7 +331,7 @@ def merge_equal(texts: Sequence[str], shown: int = LISTED) -> list[str]:
     lines = []
     for alike in texts_of.values():
         if len(alike) < MERGED:
-            lines += [": ".join(filter(None, named)) for named in alike]
+            lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
             continue
         names = ", ".join(first_few([name for name, _ in alike], shown))
         _, problem = alike[0]

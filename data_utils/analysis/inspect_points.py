@@ -26,14 +26,14 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:
-        places = to_pixels(source, size, name)
+        pixels = to_pixels(source, size, name)
     except DataError as error:
         return Problem("points of an image of another shape", str(error))
     locations: ClassLocations | None = None
     if windows:
         with open_if_large(record["image"]) as picture:
             if picture is not None:
-                locations = point_locations(places, source, size)
+                locations = point_locations(pixels, source, size)
     return Inspection(size, size, mode, "numbers", {}, locations)
 
 
@@ -60,10 +60,10 @@ def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
     )
 
 
-def point_locations(places: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
-    """The pixel (1, n) of each present point, by its number from 1, from `places` (K, n) in an image of `size`."""
+def point_locations(pixels: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
+    """The pixel (1, n) of each present point, by its number from 1, from `pixels` (K, n) in an image of `size`."""
     locations: ClassLocations = {}
-    for number, (place, state) in enumerate(zip(places, source.states, strict=True), 1):
+    for number, (place, state) in enumerate(zip(pixels, source.states, strict=True), 1):
         if state == PRESENT:
             locations[number] = place.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
     return locations

@@ -174,14 +174,14 @@ def inspect_split(
     inspector: Inspector | None = None,
     inspect_record: Callable[[Record], Inspection | Problem] | None = None,
     *,
-    named: bool = False,
+    has_names: bool = False,
 ) -> SplitInspection:
     """What a look at all records finds, in threads, with a progress bar.
 
     Args:
         inspector: by default the one that suits the records.
         inspect_record: looks at one of them, by default as `inspector` does.
-        named: whether the classes have names, so that masks with other values will be listed.
+        has_names: whether the classes have names, so that masks with other values will be listed.
 
     Raises DataError only for masks that hold too many values together.
     """
@@ -196,7 +196,7 @@ def inspect_split(
             continue
         split_inspection.add(i, inspection, records.labeled(i))
         pixels[inspection.kind].update(inspection.pixels)
-        is_limited = inspector.has_classes and not named
+        is_limited = inspector.has_classes and not has_names
         excess = excess_values(pixels[inspection.kind]) if is_limited else None
         if excess:
             raise DataError(f"the masks up to {records[i]['name']} hold more than {MAX_VALUES} values: {excess}")

@@ -26,18 +26,19 @@ def label_warnings(
     pixels: dict[MaskValue, int],
     class_map: ClassMap | None,
     *,
-    named: bool,
-    ignored: bool,
-    chosen: bool = False,
+    has_names: bool,
+    ignores_values: bool,
+    has_flag: bool = False,
 ) -> tuple[str, ...]:
-    """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag.
+    """Warnings, a line each, on splits whose masks hold `pixels`; without a class map they are only those on files.
 
-    `chosen` says whether a flag names the classes, and not the data set itself.
-
-    Without a class map they are only those on files.
+    Args:
+        has_names: whether the classes are named, by a flag or by the data set.
+        ignores_values: whether a flag says which values count nowhere.
+        has_flag: whether a flag names the classes, and not the data set itself.
     """
     lines: list[str] = []
-    if class_map is not None and not ignored:
+    if class_map is not None and not ignores_values:
         lines += _mixed_binary_encodings(splits)
     lines += _crowds(splits)
     lines += _resized_masks(splits)
@@ -45,12 +46,12 @@ def label_warnings(
     if class_map is not None:
         lines += _few_images(splits)
         rare: list[MaskValue] = []
-        if not named:
+        if not has_names:
             threshold = RARE * sum(pixels.values())
             rare = [value for value in class_map.values if pixels.get(value, 0) < threshold]
-        if not named and not ignored:
+        if not has_names and not ignores_values:
             lines += _unlabeled_255(pixels, class_map)
-        lines += _classes_without_pixels(pixels, class_map, chosen)
+        lines += _classes_without_pixels(pixels, class_map, has_flag)
         lines += _classes_without_score(splits, class_map, rare)
         lines += _rare_classes(splits, pixels, rare)
     return tuple(lines)
@@ -70,21 +71,21 @@ def _few_images(splits: Splits) -> Iterator[str]:
 def _unlabeled_255(pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
     """255, which often marks unlabeled pixels, as a class beside small numbers, or ignored in many pixels."""
     share = pixels.get(IGNORE_INDEX, 0) / max(1, sum(pixels.values()))
-    others = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
+    other_values = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
     if class_map.ignore_value == IGNORE_INDEX and share > MUCH_IGNORED:
         yield (
             f"255 counts nowhere, as unlabeled, and {share:.0%} of all mask pixels hold it; if it is a class, name all"
             " classes with --classes"
         )
-    elif IGNORE_INDEX in class_map.values and len(others) > 1 and max(others) < SMALL_NUMBER:
+    elif IGNORE_INDEX in class_map.values and len(other_values) > 1 and max(other_values) < SMALL_NUMBER:
         yield (
             f"255 became a class, with {share:.0%} of all mask pixels; if it means unlabeled, give --ignore-index 255"
         )
 
 
-def _classes_without_pixels(pixels: dict[MaskValue, int], class_map: ClassMap, chosen: bool) -> Iterator[str]:
+def _classes_without_pixels(pixels: dict[MaskValue, int], class_map: ClassMap, has_flag: bool) -> Iterator[str]:
     """Classes that --classes names and no mask holds."""
-    if not chosen:
+    if not has_flag:
         return
     occurring = {class_map.index_of(value) for value, count in pixels.items() if count}
     missing = [name for index, name in enumerate(class_map.names) if index not in occurring]

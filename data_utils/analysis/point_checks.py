@@ -13,7 +13,7 @@ from runtime.console import first_few
 from tasks.points import PRESENT
 
 SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
-USUAL = 0.9  # of the images have the left point on one side of the right one, where the sides mean something
+USUAL = 0.9  # where sides mean something, so many images have the left point on one side of the right one
 FEWEST = 10  # images that say which side is usual
 NAMED = 5  # images in a line
 Splits = Sequence[tuple[SplitInspection, Records]]

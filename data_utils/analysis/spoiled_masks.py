@@ -21,7 +21,7 @@ from unet.config import MaskValue
 
 MASKS = 64  # masks of a split that are read again
 VOLUMES = 8
-MASKS_WITH_VALUE = 4  # of each set of values, so many come before those of another set are read a second time
+MASKS_WITH_VALUE = 4  # so many masks of each set of values are read before another set has its second turn
 REACH = 2  # the pixels to each side among which the neighbors of a border lie
 INVENTED_SHARE = 0.6  # so many pixels of an invented value lie between two others; the rest are peaks of ringing
 AREA_SHARE = 0.5  # so many pixels of a class lie in areas at least three pixels thick
@@ -99,9 +99,9 @@ def _extreme(channels: np.ndarray, reach: int, extreme: np.ufunc) -> np.ndarray:
     return channels
 
 
-def _count_where(mask: np.ndarray, chosen: np.ndarray) -> dict[MaskValue, int]:
+def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int]:
     """Pixels of each value among the chosen ones of a mask."""
-    values = mask[chosen]
+    values = mask[is_chosen]
     if not len(values):
         return {}
     return count_values(values[:, None])

@@ -44,7 +44,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
     targets = reader_type(config)
     limits_values = targets.has_classes and config.others is None
-    is_named = bool(config.classes or train.classes)
+    has_names = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
     for split, records in splits.items():
@@ -52,7 +52,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
         inspect_record = partial(inspect_fully, inspector, channels)
         try:
-            inspection = inspect_split(records, f"reading {split} files", inspector, inspect_record, named=is_named)
+            inspection = inspect_split(
+                records, f"reading {split} files", inspector, inspect_record, has_names=has_names
+            )
             inspected.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
@@ -77,7 +79,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         reader = targets.of_records(train, pixels, classes, config).with_records(train)
         reader = read_labels(reader.with_pixels(pixels), inspected)
         class_map = reader.class_map
-        warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=bool(classes))
+        warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=bool(classes))
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.describe_records([train, val])
         shares += describe_points(inspected)

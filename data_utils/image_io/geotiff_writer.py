@@ -6,6 +6,7 @@ https://www.awaresystems.be/imaging/tiff/bigtiff.html.
 
 import struct
 import zlib
+from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -115,8 +116,8 @@ class GeoTiffWriter:
         height, width = self.size
         count = self.channels
         offset_kind = LONG8 if self._is_big else LONG
-        offsets = tuple(offset for channel in self._offsets for offset in channel)
-        lengths = tuple(length for channel in self._lengths for length in channel)
+        offsets = tuple(chain.from_iterable(self._offsets))
+        lengths = tuple(chain.from_iterable(self._lengths))
         tags = [
             Tag(256, LONG, (width,)),
             Tag(257, LONG, (height,)),

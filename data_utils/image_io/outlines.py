@@ -4,6 +4,7 @@ An area is what pixels of one number are that hang together by their sides, as G
 kept as their corners: along each row and column of borders these come in pairs, the ends of straight lines.
 """
 
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ class Outliner:
         window = np.concatenate([self._last, np.pad(rows, ((0, 0), (1, 1)))])
         is_area = window[0] > 0
         areas, count = label(window, background=0, connectivity=1, return_num=True)
-        areas = np.where(areas > 0, areas + self._areas, 0)
+        areas = np.where(areas > 0, areas + self._areas, 0).astype(np.int32)
         self._areas += int(count)
         self._same.append(np.unique(np.stack([self._last_areas[is_area], areas[0, is_area]]), axis=1))
         corners = _corners(window, areas, self._row)
@@ -101,18 +102,22 @@ class Outliner:
         last_areas = joined[self._last_areas]
         is_open = np.zeros(count, bool)
         is_open[last_areas[self._last_areas > 0]] = not is_last
-        corners = Corners(*map(np.concatenate, zip(*self._corners, strict=True)))
-        corners = corners._replace(areas=joined[corners.areas])
-        is_kept = is_open[corners.areas]
-        numbers = np.cumsum(is_open)  # areas that are open are numbered anew
-        kept = corners.chosen(is_kept)
-        self._corners = [kept._replace(areas=numbers[kept.areas])]
+        numbers = np.cumsum(is_open, dtype=np.int32)  # areas that are open are numbered anew
+        kept = []
+        finished = []
+        while self._corners:  # which are freed one by one, for there may be many
+            corners = self._corners.pop()
+            areas = joined[corners.areas]
+            is_kept = is_open[areas]
+            kept.append(corners._replace(areas=numbers[areas]).chosen(is_kept))
+            finished.append(corners._replace(areas=areas).chosen(~is_kept))
+        self._corners = [_concatenated(kept)]
         self._last_areas = np.where(self._last_areas > 0, numbers[last_areas], 0)
         self._areas = int(is_open.sum())
         self._same = [np.zeros((2, 0), np.int64)]
-        self._open = len(kept.rows)
+        self._open = len(self._corners[0].rows)
         self._pending = 0
-        return _areas(corners.chosen(~is_kept))
+        return _areas(_concatenated(finished))
 
 
 def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
@@ -146,18 +151,30 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
     return Corners(*map(np.concatenate, zip(*parts, strict=True)))
 
 
+def _concatenated(parts: list[Corners]) -> Corners:
+    """All corners in one; the list is empty then."""
+    columns: list[list[np.ndarray]] = [list(column) for column in zip(*parts, strict=True)]
+    parts.clear()
+    values = []
+    while columns:
+        values.append(np.concatenate(columns.pop(0)))
+    return Corners(*values)
+
+
 def _areas(corners: Corners) -> Areas:
     """The areas with all of these corners."""
     corners = corners.chosen(np.lexsort((corners.columns, corners.rows, corners.areas)))
     count = len(corners.rows)
+    index_type = np.int32 if count < 2**31 else np.int64
     # In this order a line along a row leads from each corner with an even index to the next one. Where an area touches
     # itself with a corner, this stands there twice. Its rings part there: each keeps to the side of what lies outside.
-    order = np.where(corners.falls, -1, 1) * np.arange(count)
+    order = np.where(corners.falls, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)
     along_columns = np.lexsort((order, corners.rows, corners.columns, corners.areas))
-    partner = np.empty(count, np.int64)
+    partner = np.empty(count, index_type)
     partner[along_columns[::2]] = along_columns[1::2]
     partner[along_columns[1::2]] = along_columns[::2]
-    walk, lengths = _walk(partner.tolist())
+    del order, along_columns
+    walk, lengths = _walk(partner)
     starts = np.cumsum(lengths) - lengths
     areas = corners.areas[walk[starts]]
     # the first corner of all is one of the outline, so that this is the first ring
@@ -166,14 +183,15 @@ def _areas(corners: Corners) -> Areas:
     return Areas(numbers, rings, lengths, np.stack([corners.columns[walk], corners.rows[walk]], axis=1))
 
 
-def _walk(partner: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def _walk(partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The corners of all rings, one behind the other, and the length of each ring.
 
     Args:
-        partner: for each corner the one at the other end of its line along a column.
+        partner: (N,) for each corner the one at the other end of its line along a column.
     """
     visited = bytearray(len(partner))
-    walk: list[int] = []
+    partner_of = memoryview(partner.data)  # a list would take ten times the memory
+    walk = array("i" if partner.dtype == np.int32 else "q")
     lengths = []
     for start in range(0, len(partner), 2):
         if visited[start]:
@@ -185,8 +203,8 @@ def _walk(partner: list[int]) -> tuple[np.ndarray, np.ndarray]:
             walk.append(corner)
             walk.append(along_row)
             visited[corner] = visited[along_row] = 1
-            corner = partner[along_row]
+            corner = partner_of[along_row]
             if corner == start:
                 break
         lengths.append(len(walk) - before)
-    return np.array(walk, np.int64), np.array(lengths, np.int64)
+    return np.frombuffer(walk, partner.dtype), np.array(lengths, np.int64)

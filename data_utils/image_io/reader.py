@@ -16,6 +16,7 @@ from data_utils.image_io.formats import (
     BandSource,
     EmbeddedImage,
     ImageSource,
+    PictureFile,
     RenderedMask,
     WindowSource,
     check_decoding,
@@ -81,6 +82,9 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         content = source.get("bytes")
         if content is None:
             content = source["path"]
+    if isinstance(source, PictureFile):
+        page = page if source.page is None else source.page
+        content = source.path
     if isinstance(content, EmbeddedImage):
         content = content.read()
     if content is None:
@@ -94,11 +98,13 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
     if isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
         check_regular(content)
         return np.lib.format.open_memmap(content, mode="r")
-    if isinstance(content, str | Path | BandSource):
+    if isinstance(content, str | Path | BandSource) and not isinstance(source, PictureFile):
         raster = open_raster(content, stack, page)
         if raster is not None:
             return raster
-    picture = stack.enter_context(open_picture(BytesIO(content) if isinstance(content, bytes) else content))
+    if isinstance(content, bytes):
+        content = BytesIO(content)
+    picture = stack.enter_context(open_picture(content))
     if page:
         picture.seek(page)
     return picture
@@ -328,8 +334,9 @@ def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Non
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
-    if isinstance(source, str | Path) and is_tiff(source):
-        check_pages(Path(source))
+    path = source.path if isinstance(source, PictureFile) else source
+    if isinstance(path, str | Path) and is_tiff(path):
+        check_pages(Path(path))
     if isinstance(source, WindowSource):
         with readable(name), source.open() as picture:
             pixel = np.asarray(picture.read(0, 1, 0, 1))

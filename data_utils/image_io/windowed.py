@@ -16,6 +16,7 @@ from data_utils.image_io.formats import (
     TIFF_SUFFIXES,
     BandSource,
     ImageSource,
+    PictureFile,
     RenderedMask,
     WindowSource,
     check_decoding,
@@ -157,23 +158,32 @@ class WindowedPicture(WindowedImage):
 
 
 @contextmanager
-def open_windowed_file(path: Path | BandSource, page: int = 0) -> Iterator[WindowedImage]:
+def open_windowed_file(source: Path | BandSource | PictureFile, page: int = 0) -> Iterator[WindowedImage]:
     """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
     Raises ImageError for what cannot be read.
     """
-    name = path.paths[0] if isinstance(path, BandSource) else str(path)
     with ExitStack() as stack:
-        with readable(name):
-            image = _windowed_file(path, page, stack)
+        with readable(str(_file_of(source))):
+            image = _windowed_file(source, page, stack)
         yield image
 
 
-def _windowed_file(path: Path | BandSource, page: int, stack: ExitStack) -> WindowedImage:
-    raster = open_raster(path, stack, page)
-    if raster is not None:
-        return WindowedRaster(raster)
-    assert isinstance(path, Path)
+def _file_of(source: Path | BandSource | PictureFile) -> Path:
+    """The file of an image, or the first one of its bands."""
+    if isinstance(source, Path):
+        return source
+    return Path(source.paths[0] if isinstance(source, BandSource) else source.path)
+
+
+def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
+    path = _file_of(source)
+    if isinstance(source, PictureFile):
+        page = page if source.page is None else source.page
+    else:
+        raster = open_raster(source, stack, page)
+        if raster is not None:
+            return WindowedRaster(raster)
     check_regular(path)
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -199,7 +209,7 @@ def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
         return source.open()
     if isinstance(source, RenderedMask):
         return nullcontext(WindowedArray(source.render()))
-    if isinstance(source, BandSource):
+    if isinstance(source, BandSource | PictureFile):
         return open_windowed_file(source)
     if isinstance(source, dict):
         return open_windowed_file(Path(source["path"]), source.get("page", 0))
@@ -212,8 +222,8 @@ def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
     path: object = source
     if isinstance(source, dict) and source.get("bytes") is None:
         path = source.get("path")
-    if isinstance(source, BandSource):
-        path = source.paths[0]
+    if isinstance(source, BandSource | PictureFile):
+        path = str(_file_of(source))
     with ExitStack() as stack:
         image = None
         if isinstance(source, WindowSource):

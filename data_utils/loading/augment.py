@@ -31,7 +31,7 @@ def augment(
     images: Tensor,
     targets: AnyTarget,
     draws: Sequence[Draw],
-    numbers: Tensor,
+    packed_draws: Tensor,
     fill: Tensor,
     std: Tensor,
     recolor: Recolor = recolored,
@@ -44,14 +44,15 @@ def augment(
         images: (B, C, H, W) or (B, C, D, H, W), raw pixel values of any range and type.
         targets: (B, H, W) or (B, D, H, W).
         draws: one for each sample, for images of this size.
-        numbers: `pack_draws` of them.
+        packed_draws: `pack_draws` of them.
         fill, std: (C,) mean and standard deviation of the training images.
         recolor: `recolored`, compiled or not.
 
     Returns:
         Float32 images (float64 stays), and targets in the types that losses take.
     """
-    assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
+    lengths = (len(draws), len(packed_draws), len(images), targets.shape[0])
+    assert len(set(lengths)) == 1, lengths
     images = images.to(torch.promote_types(images.dtype, torch.float32))
     if all(drawn.is_identity for drawn in draws):
         return images, targets.for_loss()
@@ -60,8 +61,8 @@ def augment(
     per_pixel = (1,) * len(size)
     fill = fill.to(images.dtype).view(-1, *per_pixel)
     std = std.to(images.dtype).view(-1, *per_pixel)
-    numbers = numbers.to(images.dtype).view(*numbers.shape, *per_pixel)
-    matrix, elastic, gain, shift = numbers.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
+    columns = packed_draws.to(images.dtype).view(*packed_draws.shape, *per_pixel)
+    matrix, elastic, gain, shift = columns.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
 
     is_warped = any(drawn.elastic is not None for drawn in draws)
     grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if is_warped else None, size)
@@ -111,15 +112,14 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
     inverse = torch.linalg.inv(matrix).transpose(1, 2)
     moved = source @ inverse
     if any(drawn.elastic is not None for drawn in draws):
-        still = np.zeros(ELASTIC)
-        elastic = [still if drawn.elastic is None else drawn.elastic for drawn in draws]
+        elastic = []
+        for drawn in draws:
+            elastic.append(np.zeros(ELASTIC) if drawn.elastic is None else drawn.elastic)
         displacements = torch.tensor(np.stack(elastic)).to(points)
         for _ in range(INVERSIONS):
             # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
-            places = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
-            displacement = F.grid_sample(
-                displacements, places, mode="bicubic", padding_mode="border", align_corners=True
-            )
+            grid = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
+            displacement = F.grid_sample(displacements, grid, mode="bicubic", padding_mode="border", align_corners=True)
             moved = (source - displacement[..., 0].transpose(1, 2)) @ inverse
     is_moved = torch.tensor([drawn.moves for drawn in draws]).to(points.device, non_blocking=True)
     moved = (moved + (extent - 1) / 2).flip(-1)
@@ -130,8 +130,8 @@ def _nearest_pixels(grid: Tensor) -> Tensor:
     """(B, *size) int64, the number of the pixel of an image that lies nearest to each place of the grid."""
     numbers = torch.zeros(grid.shape[:-1], dtype=torch.int64, device=grid.device)
     for axis, side in enumerate(grid.shape[1:-1]):
-        places = grid[..., -1 - axis]  # the last axis of an image comes first in a grid
-        pixels = ((places + 1) * (side / 2) - 0.5).round().clamp(0, side - 1)
+        coordinates = grid[..., -1 - axis]  # the last axis of an image comes first in a grid
+        pixels = ((coordinates + 1) * (side / 2) - 0.5).round().clamp(0, side - 1)
         numbers = numbers * side + pixels.long()
     return numbers
 

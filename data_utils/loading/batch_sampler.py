@@ -176,10 +176,10 @@ def epoch_batches(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) 
         full_batches.append(members[:full])
         leftovers.append(members[full:])
         start += count
-    rest = np.concatenate(leftovers)
-    pixels = shapes.rows.prod(axis=1)[shapes.membership[rest]]
-    rest = rest[np.argsort(pixels, kind="stable")]
-    sequence = np.concatenate([*full_batches, rest])
+    remaining = np.concatenate(leftovers)
+    pixels = shapes.rows.prod(axis=1)[shapes.membership[remaining]]
+    remaining = remaining[np.argsort(pixels, kind="stable")]
+    sequence = np.concatenate([*full_batches, remaining])
     numbers = rng.permutation(math.ceil(len(sequence) / batch_size))
     return ShuffledBatches(sequence, numbers, shapes, batch_size)
 

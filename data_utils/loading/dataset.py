@@ -80,7 +80,7 @@ class SegmentationDataset(Dataset):
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
         preprocess = self.preprocess
-        how = (
+        preprocessing = (
             preprocess.image_size,
             preprocess.scale,
             preprocess.detect_unit_range,
@@ -93,7 +93,7 @@ class SegmentationDataset(Dataset):
         resampled = (preprocess.spacing, preprocess.clip, preprocess.standardize, spacing_bytes)
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
-        key = content and digest(*kind, how, resampled, content, *self.reader.key, self.split.bad)
+        key = content and digest(*kind, preprocessing, resampled, content, *self.reader.key, self.split.bad)
         self.samples.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
 
     def _decode_good(self, index: int) -> Sample:
@@ -172,8 +172,8 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, slots: [Slot, ...],
-    problems: what is wrong with the samples left out.
+    images (B, C, *size), targets (B, *size), draws: [Draw, ...], packed_draws: `pack_draws` of them,
+    slots: [Slot, ...], problems: what is wrong with the samples left out.
     """
     images, targets, draws, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)
@@ -181,7 +181,7 @@ def collate_training(samples: list[tuple]) -> dict[str, Any]:
         "images": torch.stack(images),
         "targets": stacked_targets,
         "draws": list(draws),
-        "numbers": pack_draws(draws, len(images[0])),
+        "packed_draws": pack_draws(draws, len(images[0])),
         "slots": list(slots),
         "problems": [problem for problem in problems if problem is not None],
     }

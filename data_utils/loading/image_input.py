@@ -118,7 +118,7 @@ class ImageInput:
     def _fill(self, pixels: np.ma.MaskedArray) -> np.ndarray:
         """Pixels with the mean of its channel where a channel holds no data."""
         mean = np.array(self.preprocess.mean or (0.0,))
-        if len(mean) not in (1, pixels.shape[2]):  # of an encoder that sees grey images in color
+        if len(mean) not in (1, pixels.shape[2]):  # an encoder sees grey images in color
             mean = mean[:1]
         if pixels.dtype.kind != "f":
             mean = mean.round()

@@ -84,7 +84,8 @@ class ImageSamples(Samples):
         decoded = decode_image(record["image"], record["name"], draft_for=self.preprocess)
         image = ImageInput(WindowedArray(*decoded), self.preprocess, self.channels, record["name"])
         pixels = image.whole()
-        target = self.reader.read(record, decoded.size, image.size if self.fit_targets else None)
+        target_size = image.size if self.fit_targets else None
+        target = self.reader.read(record, decoded.size, target_size)
         return pixels, without_missing(target, missing_pixels(decoded.pixels))
 
     def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
@@ -129,7 +130,8 @@ class VolumeSamples(Samples):
             return self.decoded[index]
         record = self.split.records[index]
         volume = VolumeInput.read(record["image"], self.preprocess, self.channels, record["name"])
-        target = self.reader.read_volume(record, volume.header, volume.size if self.fit_targets else None)
+        target_size = volume.size if self.fit_targets else None
+        target = self.reader.read_volume(record, volume.header, target_size)
         return volume.whole(), target
 
     def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource
+from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
 from data_utils.image_io.rasters import indices_of_band
+from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
 from runtime.errors import DataError
+from unet.config import Preprocess
 
 SHOWN = 8  # names of bands in a message
 SEPARATORS = re.compile("[_. -]")  # between the words of a name
@@ -30,6 +32,34 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
     if isinstance(source, str | Path):
         return BandSource((str(source),), tuple(bands))
     raise DataError("--bands chooses bands of TIFF files, and these images are none; leave it out")
+
+
+def as_picture(source: ImageSource) -> ImageSource:
+    """The source of an image or a mask which is a picture, wherever it lies in the world."""
+    if isinstance(source, dict) and source.get("bytes") is None and is_tiff(source["path"]):
+        return PictureFile(source["path"], source.get("page"))
+    if isinstance(source, str | Path) and is_tiff(source):
+        return PictureFile(str(source))
+    return source
+
+
+def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
+    """The source of an image as a model reads it: its bands, or as a picture where the model knows no places."""
+    if preprocess.place or preprocess.bands:
+        return with_bands(source, preprocess.bands)
+    return as_picture(source)
+
+
+class PictureRecords(DerivedRecords):
+    """The records of another sequence, read as the pictures that they are, wherever they lie in the world."""
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        return self.digest_with("pictures")
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.records[i]
+        return {**record, "image": as_picture(record["image"]), "target": as_picture(record["target"])}
 
 
 class BandRecords(DerivedRecords):
@@ -53,11 +83,12 @@ class SceneRecords(ListRecords):
 
     def __init__(self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...]) -> None:
         records: list[Record] = []
+        self.paths: list[str] = []
         for name, paths, mask in scenes:
             records.append({"image": BandSource(paths, bands), "target": mask, "name": name})
+            self.paths += [*paths, mask]
         super().__init__(records)
         self.bands = bands
-        self.paths = [path for _, paths, mask in scenes for path in (*paths, mask)]
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
@@ -78,12 +109,12 @@ def find_scenes(images: Path, masks: Path, suffix: str | None, bands: tuple[str,
     names = [name for name in folders if name in mask_of]
     if not names:
         return None
-    wanted = bands or band_names(folders[names[0]])
+    wanted_bands = bands or band_names(folders[names[0]])
     scenes = []
     for name in names:
-        paths = tuple(str(images / file) for file in bands_in(folders[name], wanted, str(images / name)))
+        paths = tuple(str(images / file) for file in bands_in(folders[name], wanted_bands, str(images / name)))
         scenes.append((name, paths, str(masks / mask_of[name])))
-    return SceneRecords(scenes, wanted)
+    return SceneRecords(scenes, wanted_bands)
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:
@@ -125,15 +156,15 @@ def band_names(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(stems)
 
 
-def bands_in(files: Sequence[str], wanted: Sequence[str], scene: str) -> list[str]:
+def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> list[str]:
     """The file of each band that is wanted. DataError, with the `scene`, where there is none, or several."""
-    chosen = []
+    band_files = []
     stems = [Path(file).stem for file in files]
-    for band in wanted:
+    for band in wanted_bands:
         matches = indices_of_band(stems, band)
         if len(matches) != 1:
             names = ", ".join(first_few([Path(file).name for file in files], SHOWN))
-            seen = "no file is" if not matches else f"{len(matches)} files are"
-            raise DataError(f"{scene}: {seen} band {band}; its files are {names}; give --bands")
-        chosen.append(files[matches[0]])
-    return chosen
+            finding = "no file is" if not matches else f"{len(matches)} files are"
+            raise DataError(f"{scene}: {finding} band {band}; its files are {names}; give --bands")
+        band_files.append(files[matches[0]])
+    return band_files

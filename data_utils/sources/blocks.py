@@ -22,9 +22,10 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from runtime.parallel import map_indices
 
-BLOCKS = 40  # that all scenes make together, if they are large enough
+BLOCKS = 40  # all scenes make so many together, if they are large enough
 SMALLEST = 64  # pixels of a side of a block
 LARGEST = 4096
+MOST = 2**20  # blocks of an image; a damaged header may claim any size
 NAMED = 3  # images in a line
 NEAR = 0.5  # pixels between two images that touch
 
@@ -95,6 +96,12 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     for index, grid in enumerate(grids):
         crs = _key(grid.place)
         origin = origins.setdefault(crs, grid.place)
+        if math.prod(length / side for length in grid.size) > MOST:
+            height, width = grid.size
+            raise DataError(
+                f"--val-blocks: {records.name(index)} says that it has {height} x {width} pixels, which are too many"
+                f" blocks of {side}; give a larger number, or leave the image out if it is damaged"
+            )
         for box in _boxes(grid.size, side):
             center = grid.place.to_world((box.left + box.right) / 2, (box.top + box.bottom) / 2)
             column, row = origin.to_pixels(*center)
@@ -174,11 +181,11 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
             depth = depths[nearest].min()
             if depth > -NEAR:
                 pairs["overlap" if depth > NEAR else "touch"].append(f"{name} and {other_names[nearest]}")
-    for verb, of_verb in pairs.items():
-        if of_verb:
-            examples = ", ".join(first_few(of_verb, NAMED))
+    for verb, pair_texts in pairs.items():
+        if pair_texts:
+            examples = ", ".join(first_few(pair_texts, NAMED))
             lines.append(
-                f"{len(of_verb)} of {len(val)} validation images {verb} training images in the world: {examples}"
+                f"{len(pair_texts)} of {len(val)} validation images {verb} training images in the world: {examples}"
             )
     return lines
 
@@ -200,7 +207,7 @@ def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, 
         corners = np.stack(origin.to_pixels(*place.to_world(columns, rows)))
         boxes.setdefault(crs, []).append(np.concatenate([corners.min(axis=1), corners.max(axis=1)]))
         names.setdefault(crs, []).append(records.name(i))
-    return {crs: Footprints(np.array(of_crs), names[crs]) for crs, of_crs in boxes.items()}
+    return {crs: Footprints(np.array(crs_boxes), names[crs]) for crs, crs_boxes in boxes.items()}
 
 
 def _grid_and_box(source: ImageSource) -> tuple[Place, Box] | None:

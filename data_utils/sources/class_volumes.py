@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 from data_utils.class_map import parse_values
@@ -35,10 +36,10 @@ class ClassVolumeRecords(VolumeRecords):
     def __init__(
         self, records: Sequence[VolumeRecords], names: Sequence[str], config: DataConfig, unpaired: Sequence[str]
     ) -> None:
-        self.labels: dict[str, list[str]] = {}  # of each case, "" where a class has none
+        self.labels: dict[str, list[str]] = {}  # the labels of each case, "" where a class has none
         images: dict[str, tuple[str, ...]] = {}
-        for index, of_class in enumerate(records):
-            for case in of_class.cases:
+        for index, class_records in enumerate(records):
+            for case in class_records.cases:
                 images.setdefault(case.name, case.images)
                 self.labels.setdefault(case.name, [""] * len(records))[index] = case.mask
         cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural)]
@@ -98,7 +99,7 @@ def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConf
         folders_of[split] = _class_folders(images, labels, suffixes, config)
     openers: dict[str, Callable[[], Records]] = {}
     if folders_of and all(folders_of.values()):
-        names = sorted({folder.name for folders in folders_of.values() for folder in folders}, key=natural)
+        names = sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural)
         for split, (images, labels) in splits.items():
             openers[split] = partial(open_class_volumes, images, labels, names, suffixes, config)
     return openers
@@ -128,12 +129,12 @@ def open_class_volumes(
     without_mask: list[set[str]] = []
     unpaired: set[str] = set()
     for name in names:
-        of_class = VolumeRecords([], config.spacing, Description())
+        class_records = VolumeRecords([], config.spacing, Description())
         if (labels / name).is_dir():  # else another split has the class
-            of_class = open_cases(images, labels / name, suffixes, replace(config, allow_unpaired=True))
-            without_mask.append({line for line in of_class.unpaired if line.endswith(WITHOUT_MASK)})
-            unpaired |= set(of_class.unpaired) - without_mask[-1]
-        records.append(of_class)
+            class_records = open_cases(images, labels / name, suffixes, replace(config, allow_unpaired=True))
+            without_mask.append({line for line in class_records.unpaired if line.endswith(WITHOUT_MASK)})
+            unpaired |= set(class_records.unpaired) - without_mask[-1]
+        records.append(class_records)
     unpaired |= set.intersection(*without_mask)  # an image lacks a label where it does so in every folder
     check_unpaired(sorted(unpaired), max(map(len, records)), config.allow_unpaired, images)
     return ClassVolumeRecords(records, names, config, sorted(unpaired))

@@ -26,17 +26,19 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     kept_splits = []
     present: set[str] = set()
     for records in (train, val):
-        of_split = [shown_name(records, index) for index in range(len(records))]
-        present |= names & set(of_split)
-        kept = np.array([index for index, name in enumerate(of_split) if name not in names], dtype=np.int64)
-        kept_splits.append(records if len(kept) == len(of_split) else Subset(records, kept))
+        split_names = [shown_name(records, index) for index in range(len(records))]
+        present |= names & set(split_names)
+        kept_indices = np.array([index for index, name in enumerate(split_names) if name not in names], dtype=np.int64)
+        if len(kept_indices) < len(split_names):
+            records = Subset(records, kept_indices)
+        kept_splits.append(records)
     unknown = sorted(names - present)
     if unknown:
         listed = ", ".join(first_few(unknown, LISTED))
         raise DataError(f"--exclude {file}: the data set has no {listed}; take such lines out of the list")
-    for kept_records, what in zip(kept_splits, ("training", "validation"), strict=True):
+    for kept_records, title in zip(kept_splits, ("training", "validation"), strict=True):
         if not len(kept_records):
-            raise DataError(f"--exclude {file}: leaves no {what} image; shorten the list")
+            raise DataError(f"--exclude {file}: leaves no {title} image; shorten the list")
     return kept_splits[0], kept_splits[1]
 
 

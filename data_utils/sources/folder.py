@@ -27,7 +27,9 @@ NAMED = 5  # how many files a message names
 def natural(name: str) -> tuple:
     """Sort key that puts 2.png before 10.png."""
     parts: list[Any] = re.split(r"([0-9]+)", name)
-    parts[1::2] = map(int, parts[1::2])  # every second part is a number
+    # every second part is a number; Python refuses to make one of thousands of digits
+    digits = [part.lstrip("0") for part in parts[1::2]]
+    parts[1::2] = [(len(part), part) for part in digits]
     return parts, name
 
 
@@ -36,24 +38,24 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
 
     Splits are train/, val/ and the like, and `named_splits`; they lie above images/ and masks/ or below both.
     """
-    wanted = set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
-    splits = {name: folder for name, folder in children(root).items() if name in wanted}
+    split_names = set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
+    splits = {name: folder for name, folder in children(root).items() if name in split_names}
     flat = _one_of(root, IMAGE_FOLDERS) is not None and _one_of(root, MASK_FOLDERS) is not None
     if splits and not flat:
         return {name: _pair_of_folders(folder) for name, folder in splits.items()}
     images, masks = _pair_of_folders(root)
     if "train" in splits or "training" in splits:
         raise DataError(f"{root} holds both {images.name}/ and a train folder; keep one of the two layouts")
-    inner = splits_below(images, masks, wanted) or {"train": (images, masks)}
+    inner = splits_below(images, masks, split_names) or {"train": (images, masks)}
     outer = {name: _pair_of_folders(folder) for name, folder in splits.items()}
     return inner | outer
 
 
-def splits_below(images: Path, masks: Path, wanted: Collection[str]) -> dict[str, tuple[Path, Path]]:
+def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dict[str, tuple[Path, Path]]:
     """Split -> its folder of images and its folder of masks, for the wanted splits that lie below both folders."""
     image_folders = children(images)
     mask_folders = children(masks)
-    names = [name for name in image_folders if name in wanted and name in mask_folders]
+    names = [name for name in image_folders if name in split_names and name in mask_folders]
     return {name: (image_folders[name], mask_folders[name]) for name in names}
 
 

@@ -94,7 +94,7 @@ class HFRecords(Records):
         if split not in tables or len(tables[split]) != self.length:
             raise self._differs()
         table = tables[split]
-        # that of files holds the times of their last changes, which copies may not have
+        # the digest of files holds the times of their last changes, which copies may not have
         if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
             raise self._differs()
         self.rows = self._pictures_of(table)
@@ -210,7 +210,7 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
     except DataError:
         raise
     except failures as error:
-        what = "" if path.exists() else " is no folder here, and as a Hub id it"
+        hint = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = one_line(error.__cause__ or error)
-        raise DataError(f"--dataset {dataset}{what} cannot be loaded ({reason})") from error
+        raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}

@@ -28,9 +28,9 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups = None)
     groups = _groups(records, group)
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
-    wanted = min(max(1, round(len(records) * fraction)), len(records) - 1)
+    wanted_images = min(max(1, round(len(records) * fraction)), len(records) - 1)
     # whole groups are held out until there are enough; at least one is left to train on
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
+    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted_images)) + 1
     count = min(enough, len(sizes) - 1)
     return _divided(records, np.isin(groups, order[:count]))
 
@@ -46,10 +46,10 @@ def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Gro
     sizes = np.bincount(groups)
     if len(sizes) < count:
         kind = "volumes" if records.dims == 3 else "images"
-        what = kind if group is None else f"groups of {kind}"
+        things = kind if group is None else f"groups of {kind}"
         if isinstance(group, np.ndarray):
-            what = "blocks"
-        raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {what}, and each fold needs one")
+            things = "blocks"
+        raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {things}, and each fold needs one")
     order = np.random.default_rng(seed).permutation(len(sizes))
     # the largest groups come first, and each goes to the fold that has the fewest records so far
     folds = [(0, index) for index in range(count)]
@@ -100,8 +100,8 @@ def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple
         )
     sizes = np.bincount(file_of_group, weights=records.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))
-    wanted = sizes.sum() * fraction
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
+    wanted_images = sizes.sum() * fraction
+    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted_images)) + 1
     count = min(enough, len(files) - 1)
     held_out = np.isin(file_of_group, order[:count])
     return records.part(~held_out), records.part(held_out)

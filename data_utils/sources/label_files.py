@@ -171,13 +171,13 @@ class LabelFiles:
         """
         if not self.reads_rules:
             return None
-        places: list[Path] = []
+        folders: list[Path] = []
         site = Path(below)
         while site != Path("."):
-            places += [above / site for above in self._up_to_root(folder)]
+            folders += [above / site for above in self._up_to_root(folder)]
             site = site.parent
-        places += self._up_to_root(folder.parent)[:-1]
-        for place in places:
+        folders += self._up_to_root(folder.parent)[:-1]
+        for place in folders:
             file = place / RULE
             if place not in self._rules:
                 self._rules[place] = Finding(read_rule(file), str(file)) if file.exists() else None

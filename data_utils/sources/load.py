@@ -9,7 +9,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.annotations.world_polygons import find_polygons
-from data_utils.sources.bands import BandRecords, find_scenes
+from data_utils.sources.bands import BandRecords, PictureRecords, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.excluded import leave_out
@@ -47,9 +47,17 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     if config.bands and not train.bands:
-        train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
-    train, val = with_places(train), with_places(val)
+        train = BandRecords(train, config.bands)
+        val = BandRecords(val, config.bands)
+    if config.place:
+        train = with_places(train)
+        val = with_places(val)
+    elif train.dims == 2 and train.group_sizes is None and not train.bands:
+        train = PictureRecords(train)
+        val = PictureRecords(val)
     if config.val_blocks is not None:
+        if not config.place:
+            raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
         train, val = hold_out_blocks(train, config)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from tasks.overlapping import MOST_CLASSES, Overlapping
 from unet.config import MaskValue
 
 OVERLAPPING = Overlapping.name
-FEWEST_FOLDERS = 2  # of masks, in which most images have one each
+FEWEST_FOLDERS = 2  # in so many folders of masks most images have one each
 
 
 class ClassBits(NamedTuple):
@@ -115,7 +116,7 @@ class ClassFolderRecords(Records):
     ) -> None:
         self.folders = [str(images), *map(str, folders)]
         # bytes in one array: Python strings would be copied, page by page, into every loader process
-        self.files = np.array([[os.fsencode(name) for name in names] for names in files])
+        self.files = np.array([list(map(os.fsencode, names)) for names in files])
         self.classes = tuple((value, folder.name) for value, folder in enumerate(folders, 1))
         bit_of = chosen_bits(config, self.classes).bit_of
         self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
@@ -138,8 +139,10 @@ class ClassFolderRecords(Records):
 
     def _paths(self, i: int) -> list[str]:
         """The path of the image, and that of each class's mask, "" where there is none."""
-        names = map(os.fsdecode, self.files[i].tolist())
-        return [os.path.join(folder, name) if name else "" for folder, name in zip(self.folders, names, strict=True)]
+        paths = []
+        for folder, name in zip(self.folders, self.files[i].tolist(), strict=True):
+            paths.append(os.path.join(folder, os.fsdecode(name)) if name else "")
+        return paths
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
@@ -171,7 +174,7 @@ class ChannelRecords(Records):
         config: DataConfig,
         unpaired: Sequence[str],
     ) -> None:
-        self.pairs = np.array([[os.fsencode(path) for path in pair] for pair in pairs])
+        self.pairs = np.array([list(map(os.fsencode, pair)) for pair in pairs])
         self.names = np.array([os.fsencode(name) for name in names])
         self.pages = tuple(pages)
         self.classes = tuple((value, f"class {value}") for value in range(1, count + 1))
@@ -336,7 +339,7 @@ def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig
     openers: dict[str, Callable[[], Records]] = {}
     if all(folders_of.values()):
         # a class has the same bit in each split
-        names = {folder.name for folders in folders_of.values() for folder in folders}
+        names = {folder.name for folder in chain.from_iterable(folders_of.values())}
         for split, (images, masks) in splits.items():
             folders = [masks / name for name in sorted(names, key=natural)]
             openers[split] = partial(open_class_folders, images, folders, config)

@@ -37,7 +37,9 @@ def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     """A line where masks are shifted against their images by a part of a pixel."""
     shifted: list[tuple[str, float, float]] = []
     for records in splits:
-        for i in range(min(len(records), SAMPLED) if _are_placed(records) else 0):
+        if not _are_placed(records):
+            continue
+        for i in range(min(len(records), SAMPLED)):
             shift = _shift(records[i])
             if shift is not None:
                 shifted.append((records.name(i), *shift))

@@ -203,7 +203,8 @@ class DerivedRecords(Records):
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.unpaired, self.classes = records.unpaired, records.classes
+        self.unpaired = records.unpaired
+        self.classes = records.classes
         self.dims = records.dims
         self.modality = records.modality
         self.landmarks = records.landmarks

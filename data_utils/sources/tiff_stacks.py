@@ -40,7 +40,7 @@ def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> l
         with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
             return list(pool.map(pages_of, files))
 
-    key = digest("pages", digest_of_files(files, repr(files).encode()))
+    key = digest("pages of images", digest_of_files(files, repr(files).encode()))
     page_lists = cached(key, read_page_numbers)
     for i, image_pages, mask_pages in zip(suspects, page_lists[::2], page_lists[1::2], strict=True):
         if len(image_pages) != len(mask_pages):

@@ -72,8 +72,8 @@ class LabelSets:
             if set_flags not in flags:
                 flags.append(set_flags)
             numbers[labels] = flags.index(set_flags)
-        places = [where for labels, where in label_sets.items() if numbers[labels] > 0]
-        return cls(tuple(flags), numbers, places[0] if places else "")
+        label_files = [where for labels, where in label_sets.items() if numbers[labels] > 0]
+        return cls(tuple(flags), numbers, label_files[0] if label_files else "")
 
     @property
     def are_complete(self) -> bool:

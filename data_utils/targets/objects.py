@@ -31,7 +31,7 @@ SAMPLED = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
 SMALL = 1  # percent of the objects that are smaller than those which say how small a prediction may be
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
-SMALLEST_SHARE = 0.5  # of the size of such an object: predictions below are left out
+SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
 NAMED = 3  # images in a line
 
@@ -67,11 +67,11 @@ class ObjectReader(MaskReader):
             ignored = tuple(int(text) for text in texts if text)
         except ValueError as error:
             raise SettingsError(f"--ignore-index {config.ignore_index}: expected numbers of objects") from error
-        of_objects = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
-        if not of_objects:
+        object_classes = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
+        if not object_classes:
             return cls(ignored)
         outside = IGNORE_INDEX if config.others == "ignore" else 0
-        return cls(ignored, tuple(of_objects), outside)
+        return cls(ignored, tuple(object_classes), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
         known = {value: count for value, count in pixels.items() if value not in self.ignored}
@@ -79,10 +79,10 @@ class ObjectReader(MaskReader):
         if self.classes == ObjectReader.classes:  # values are numbers of objects
             return replace(self, class_pixels=(background, sum(known.values())))
         known.pop(IGNORE_INDEX, None)
-        of_classes = [known.pop(value, 0) for value, _ in self.classes]
+        class_pixels = [known.pop(value, 0) for value, _ in self.classes]
         if self.outside != IGNORE_INDEX:
             background += sum(known.values())
-        return replace(self, class_pixels=(background, *of_classes))
+        return replace(self, class_pixels=(background, *class_pixels))
 
     def with_records(self, records: Records) -> "ObjectReader":
         key = records.digest and digest("shapes of objects", records.digest, self.key)
@@ -229,10 +229,10 @@ class ObjectCensus:
         total = len(self.sizes)
         if not total:
             return ["objects: none"]
-        with_objects = sum(count > 0 for count in self.counts)
+        images_with_objects = sum(count > 0 for count in self.counts)
         mean = total / len(self.counts)
         lines = [
-            f"objects: {total:,} in {with_objects:,} of {len(self.counts):,} images; {mean:,.1f} an image,"
+            f"objects: {total:,} in {images_with_objects:,} of {len(self.counts):,} images; {mean:,.1f} an image,"
             f" {max(self.counts):,} at most",
             f"sizes of objects in pixels: {min(self.sizes):,} to {max(self.sizes):,}, median"
             f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",

@@ -27,7 +27,7 @@ from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
 from tasks.target import Target
 from unet.config import MaskValue
 
-SIGMA_SHARE = 1 / 160  # of the longer side of the network's input
+SIGMA_SHARE = 1 / 160  # a share of the longer side of the network's input
 SIGMAS = (1.0, 3.0)  # the least and the most, in pixels: a narrower Gaussian falls between pixels
 
 
@@ -195,10 +195,10 @@ class PointWindows:
 
 def point_records(splits: Sequence[Records]) -> list[PointRecords]:
     """The records of points that the splits are made of, each once."""
-    found: dict[int, PointRecords] = {}
+    point_records: dict[int, PointRecords] = {}
     for records in splits:
         while isinstance(records, Subset):
             records = records.records
         if isinstance(records, PointRecords):
-            found[id(records)] = records
-    return list(found.values())
+            point_records[id(records)] = records
+    return list(point_records.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,7 @@ class RegionReader(BitReader):
     def of_label_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
         truth = np.zeros(values.shape, np.int32)
         known = np.full(values.shape, 2 ** len(self.regions) - 1, np.int32)
-        for value in sorted({value for region in self.regions for value in region.values}):
+        for value in set(chain.from_iterable(region.values for region in self.regions)):
             truth[values == value] = region_bits(self.regions, value)
         for ignored in self.ignored:
             known[values == ignored] = 0

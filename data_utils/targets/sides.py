@@ -42,18 +42,18 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
     """The sides that names have. DataError for a `--swap` that names others."""
     if swap is not None:
         return _swapped(names, swap)
-    numbers = {name: number for number, name in enumerate(names)}
+    index_of = {name: number for number, name in enumerate(names)}
     partners = list(range(len(names)))
     pairs: list[str] = []
     alone: list[str] = []  # names with a side, without the other one
     for name in names:
-        other = mirrored_name(name)
-        if other == name:
+        opposite = mirrored_name(name)
+        if opposite == name:
             continue
-        if other in numbers:
-            partners[numbers[name]] = numbers[other]
-            if numbers[name] < numbers[other]:
-                pairs.append(f"{name} and {other}")
+        if opposite in index_of:
+            partners[index_of[name]] = index_of[opposite]
+            if index_of[name] < index_of[opposite]:
+                pairs.append(f"{name} and {opposite}")
         else:
             alone.append(name)
     has_both_sides = len({_side(name) for name in alone}) > 1
@@ -68,9 +68,9 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
 
 def mirrored_name(name: str) -> str:
     """The name of the other side; the same where a name has no side."""
-    other = WORD.sub(lambda match: WORDS[match[0]], name)
-    if other != name:
-        return other
+    opposite = WORD.sub(lambda match: WORDS[match[0]], name)
+    if opposite != name:
+        return opposite
     return LETTER.sub(lambda match: LETTERS[match[0]], name)
 
 
@@ -83,15 +83,16 @@ def _side(name: str) -> str:
 def _swapped(names: Sequence[str], swap: str) -> Sides:
     """The sides that `--swap` names."""
     partners = list(range(len(names)))
-    numbers = {name: number for number, name in enumerate(names)}
+    index_of = {name: number for number, name in enumerate(names)}
     for pair in filter(None, (text.strip() for text in swap.split(","))):
         sides = [side.strip() for side in pair.split("=")]
-        unknown = [side for side in sides if side not in numbers]
+        unknown = [side for side in sides if side not in index_of]
         if len(sides) != 2 or unknown:
             listed = ", ".join(names)
             raise DataError(f"--swap {pair}: expected left=right with two of {listed}")
-        left, right = (numbers[side] for side in sides)
+        left, right = (index_of[side] for side in sides)
         if partners[left] != left or partners[right] != right or left == right:
             raise DataError(f"--swap {pair}: each has one partner, another than itself")
-        partners[left], partners[right] = right, left
+        partners[left] = right
+        partners[right] = left
     return Sides(tuple(partners), True, "")

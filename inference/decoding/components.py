@@ -74,7 +74,7 @@ class ComponentStream:
         groups: dict[int, list[Component]] = {}
         for group, boxes in zip(group_of.tolist(), members, strict=True):
             groups.setdefault(group, []).extend(boxes)
-        # of the pixels of the last row: 0 for none, else the number of the group, from 1
+        # each pixel of the last row has the number of its group, from 1, or 0 for none
         numbers = np.concatenate([[0], group_of + 1])
         last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
         open_groups = np.unique(last_row[last_row > 0])

@@ -111,7 +111,9 @@ class Decoder(ABC):
         # logits of an ONNX file are on the CPU, whatever computes the others
         devices = [view.device for view in logits if not view.is_cpu]
         device = devices[0] if devices else logits[0].device
-        views = [view if view.device == device else upload(view, device) for view in logits]
+        views = []
+        for view in logits:
+            views.append(view if view.device == device else upload(view, device))
         return self.joined(views, dim)
 
     def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -154,7 +156,8 @@ class Decoder(ABC):
         arrays = [tensor.numpy() for tensor in download(tensors)]
         arrays_left = iter(arrays[len(extras) :])
         rows = None if answers is None else next(arrays_left)
-        return Strip(rows, next(arrays_left) if probabilities else None, tuple(arrays[: len(extras)]))
+        strip_probabilities = next(arrays_left) if probabilities else None
+        return Strip(rows, strip_probabilities, tuple(arrays[: len(extras)]))
 
     def finish(self) -> Iterator[Strip]:
         """The rest of the prediction, when all strips were read."""

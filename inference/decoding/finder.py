@@ -18,9 +18,9 @@ from runtime.errors import DataError
 from tasks.matching import CLASS_BITS, pack_labels
 from tasks.objects import Objects
 
-LEVELS = 255  # of depth and certainty
+LEVELS = 255  # depth and certainty are whole numbers from 0 to this
 BLUR = 1.0  # pixels, standard deviation: a learned depth has steps that are no objects
-PEAK = 26  # of LEVELS: a seed is a place this much deeper than what lies between it and deeper ones
+PEAK = 26  # a seed is a place so many LEVELS deeper than what lies between it and deeper ones
 # an answer is a number that holds the class in its lowest bits, then the depth, then the certainty
 BYTE = 255
 DEPTH_SHIFT = 8
@@ -66,7 +66,7 @@ class ObjectFinder:
         self.objects: list[DetectedObject] = []
         self._components = ComponentStream()
         self._canvas: Canvas | None = None
-        self._found: list[tuple[tuple[int, ...], DetectedObject]] = []  # with the position of the first pixel
+        self._detected: list[tuple[tuple[int, ...], DetectedObject]] = []  # with the position of the first pixel
         self._touching: list[tuple[int, int]] = []  # pairs of their numbers
         self._hollow: list[int] = []  # the indices of those that have holes to fill
 
@@ -87,14 +87,14 @@ class ObjectFinder:
         for index in self._hollow:
             self._fill(index)
         order = sorted(self._kept(), key=self._first_pixel)
-        final_number = np.zeros(len(self._found) + 1, np.int64)  # 0 for what is left out
+        final_number = np.zeros(len(self._detected) + 1, np.int64)  # 0 for what is left out
         final_number[np.array(order, np.int64) + 1] = np.arange(1, len(order) + 1)
         pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
         pairs = pairs[(pairs > 0).all(axis=1)]
         shades = shades_of(len(order), map(tuple, pairs.tolist()))
-        label_of = np.zeros(len(self._found) + 1, np.int32)
+        label_of = np.zeros(len(self._detected) + 1, np.int32)
         for number, index in enumerate(order, 1):
-            _, detected = self._found[index]
+            _, detected = self._detected[index]
             self.objects.append(detected._replace(number=number, shade=int(shades[number])))
             label_of[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
         for strip in self._canvas.strips():
@@ -104,11 +104,12 @@ class ObjectFinder:
         """The indices of the objects that are not left out."""
         assert self._canvas is not None
         if not self.task.drops_border:
-            return list(range(len(self._found)))
+            return list(range(len(self._detected)))
         size = (self._canvas.rows, *self._canvas.sides)
         indices = []
-        for index, (_, detected) in enumerate(self._found):
-            start, end = detected.box[: len(size)], detected.box[len(size) :]
+        for index, (_, detected) in enumerate(self._detected):
+            start = detected.box[: len(size)]
+            end = detected.box[len(size) :]
             if min(start) > 0 and all(stop < side for stop, side in zip(end, size, strict=True)):
                 indices.append(index)
         return indices
@@ -116,7 +117,7 @@ class ObjectFinder:
     def _fill(self, index: int) -> None:
         """Add to an object what it encloses, unless another object lies there."""
         assert self._canvas is not None
-        first_pixel, detected = self._found[index]
+        first_pixel, detected = self._detected[index]
         axes = len(first_pixel)
         start = detected.box[:axes]
         window = tuple(slice(low, high) for low, high in zip(start, detected.box[axes:], strict=True))
@@ -132,10 +133,10 @@ class ObjectFinder:
         center = []
         for low, mean, positions in zip(start, detected.center, np.nonzero(is_filled), strict=True):
             center.append((mean * detected.size + low * pixels + int(positions.sum())) / size)
-        self._found[index] = (first_pixel, detected._replace(size=size, center=tuple(center)))
+        self._detected[index] = (first_pixel, detected._replace(size=size, center=tuple(center)))
 
     def _first_pixel(self, index: int) -> tuple[int, ...]:
-        return self._found[index][0]
+        return self._detected[index][0]
 
     def _separate(self, component: Component) -> None:
         """Find the objects of a component; they get the next numbers for now."""
@@ -144,24 +145,24 @@ class ObjectFinder:
         assert self._canvas is not None
         labels, count = separated(component.values)
         if count == 1:
-            self._note(component, labels > 0)
+            self._add_object(component, labels > 0)
             return
         for label, box in enumerate(find_objects(labels), 1):
             start = tuple(first + side.start for first, side in zip(component.start, box, strict=True))
-            self._note(Component(start, component.values[box]), labels[box] == label)
+            self._add_object(Component(start, component.values[box]), labels[box] == label)
         numbers = np.where(labels > 0, self._canvas.values[component.window], 0)  # others may lie in the box
         self._touching += map(tuple, touching(numbers).tolist())
 
-    def _note(self, box: Component, is_object: np.ndarray) -> None:
-        """Note the object that some pixels of a box are, unless it is too small."""
+    def _add_object(self, box: Component, is_object: np.ndarray) -> None:
+        """Keep the object that some pixels of a box are, unless it is too small."""
         assert self._canvas is not None
         positions = np.nonzero(is_object)
         size = len(positions[0])
         if size < self.task.smallest:
             return
-        if len(self._found) == MOST_OBJECTS:
+        if len(self._detected) == MOST_OBJECTS:
             raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
-        number = len(self._found) + 1
+        number = len(self._detected) + 1
         self._canvas.values[box.window][is_object] = number
         answers = box.values[is_object]
         center = []
@@ -180,8 +181,8 @@ class ObjectFinder:
             score=int((answers >> CERTAINTY_SHIFT).sum()) / (LEVELS * size),
         )
         if self.task.fills_holes and has_hole(is_object):
-            self._hollow.append(len(self._found))
-        self._found.append((tuple(first_pixel), detected))
+            self._hollow.append(len(self._detected))
+        self._detected.append((tuple(first_pixel), detected))
 
 
 def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:

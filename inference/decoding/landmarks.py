@@ -38,7 +38,7 @@ class LandmarkDecoder(Decoder):
         raise NotImplementedError("a landmark is read from its whole map, by `PeakFinder`")
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
-        return (logits - self.task.nowhere).sigmoid()  # that the point is at a pixel, and not nowhere
+        return (logits - self.task.nowhere).sigmoid()  # the point is at a pixel, and not nowhere
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
@@ -113,8 +113,8 @@ class PeakFinder:
         if stop <= self._searched:
             return
         candidates = rows[:, self._searched - start : stop - start]
-        peaks, places = candidates.flatten(1).max(dim=1)
-        pixels = torch.stack(torch.unravel_index(places, candidates.shape[1:]), dim=1)
+        peaks, indices = candidates.flatten(1).max(dim=1)
+        pixels = torch.stack(torch.unravel_index(indices, candidates.shape[1:]), dim=1)
         pixels[:, 0] += self._searched
         self._searched = stop
         is_higher = peaks > self._peaks
@@ -131,12 +131,12 @@ class PeakFinder:
         span = torch.arange(2 * self.radius + 1, device=rows.device)
         index = [torch.arange(len(rows), device=rows.device).view(-1, *[1] * axes)]
         for axis in range(axes):
-            places = pixels[:, axis, None] + span
+            positions = pixels[:, axis, None] + span
             if axis == 0:
-                places = places - start
+                positions = positions - start
             shape = [len(rows)] + [1] * axes
             shape[1 + axis] = len(span)
-            index.append(places.view(shape))
+            index.append(positions.view(shape))
         return padded[tuple(index)]
 
     def _offsets(self) -> Tensor:

@@ -52,21 +52,21 @@ class ObjectDecoder(Decoder):
         return torch.from_numpy(labels).to(answers.device)[None]
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """Those of the classes, and then the depth."""
+        """The probabilities of the classes, and then the depth."""
         classes = logits.shape[dim] - 1
-        class_logits = logits.narrow(dim, 0, classes).softmax(dim)
-        return torch.cat([class_logits, logits.narrow(dim, classes, 1).sigmoid()], dim)
+        class_probabilities = logits.narrow(dim, 0, classes).softmax(dim)
+        return torch.cat([class_probabilities, logits.narrow(dim, classes, 1).sigmoid()], dim)
 
     def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """That of the classes."""
+        """The entropy of the classes."""
         return class_entropy(logits.narrow(dim, 0, logits.shape[dim] - 1), dim)
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1
         limits = torch.finfo(probabilities.dtype)
-        class_probabilities = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
+        class_logits = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
         depth = probabilities.narrow(dim, classes, 1).logit(eps=limits.eps)
-        return torch.cat([class_probabilities, depth], dim)
+        return torch.cat([class_logits, depth], dim)
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)

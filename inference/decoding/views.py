@@ -28,6 +28,9 @@ def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tenso
         is_mirrored = len(axes) % 2 == 1
         if is_mirrored and not decoder.task.mirrors:
             continue
-        logits = full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
-        views.append(decoder.unmirrored(logits, dim=1) if is_mirrored else logits)
+        view = batch.rot90(turn, (2, 3)).flip(axes)
+        logits = full_precision(network(view).flip(axes).rot90(-turn, (2, 3)))
+        if is_mirrored:
+            logits = decoder.unmirrored(logits, dim=1)
+        views.append(logits)
     return decoder.average(views, dim=1)

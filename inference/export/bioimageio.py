@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,7 +90,8 @@ class BioImageIo(Target):
         """Probabilities; volumes are clipped and standardized by the package."""
         config = model.config
         if config.dims == 3:
-            batches = [np.stack([prepared_volume(config, volume) for volume in batch]) for batch in batches]
+            prepare = partial(prepared_volume, config)
+            batches = [np.stack(list(map(prepare, batch))) for batch in batches]
         decoder = new_decoder(task_of_model(config))
         return [decoder.probabilities(logits, dim=1) for logits in expected_logits(model, batches)]
 
@@ -243,7 +245,7 @@ def answer_names(config: UNetConfig) -> list[str]:
     names = list(new_format(config).names)
     if isinstance(task_of_model(config), Objects):
         names.append("depth")
-    channel_names = names[-config.num_classes :]  # that of pixels without any class has no channel
+    channel_names = names[-config.num_classes :]  # a name for pixels without any class has no channel
     return [re.sub(r"\W", "_", name) for name in channel_names]
 
 
@@ -301,7 +303,8 @@ def cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image
     else:
         largest = answer.argmax(dim=0).numpy()
         if image.ndim == 4:
-            image, largest = image[:, image.shape[1] // 2], largest[len(largest) // 2]
+            image = image[:, image.shape[1] // 2]
+            largest = largest[len(largest) // 2]
         colors = palette(len(answer))
         picture = Image.fromarray(in_a_row([to_rgb(image.transpose(1, 2, 0)), colors[largest]]))
     return ImageOps.pad(picture, COVER, Image.Resampling.BICUBIC, color="white")

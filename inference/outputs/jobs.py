@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import BandSource, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
 
 # extensions of outputs
@@ -18,7 +18,7 @@ UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
 
 # a file and its page, a mask that is rendered from other files or channels, or a volume of several
-MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | RenderedMask | VolumeFile
+MaskFile = tuple[Path, int] | PictureFile | ClassMasks | ClassChannels | RenderedMask | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,11 @@ class ImageJob(Job):
     """An image: a page of its file, or bands of several files.
 
     Args:
-        bands: the bands that are read; None for all of one file.
+        stored: how the model reads it, where it does not read a whole file as it is: its bands, or as a picture.
     """
 
     page: int = 0
-    bands: BandSource | None = None
+    stored: BandSource | PictureFile | None = None
 
     disk_copies = 1
     smaller_tile = 512
@@ -112,12 +112,12 @@ class ImageJob(Job):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return self.bands.paths if self.bands else (str(self.image),)
+        return self.stored.paths if isinstance(self.stored, BandSource) else (str(self.image),)
 
     @property
-    def source(self) -> Path | BandSource:
+    def source(self) -> Path | BandSource | PictureFile:
         """What is read, of which `page` is one."""
-        return self.bands or self.image
+        return self.stored or self.image
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
-LARGE_MASK = ".tif"  # of more objects than a PNG can number
+LARGE_MASK = ".tif"  # the mask has more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
 ONE_CLASS = 2  # names, with the background
 STRIP = 64  # rows of a TIFF that are compressed together
@@ -121,7 +121,7 @@ class ObjectFormat(MaskFormat):
             label_image = LabelImage(stack, job, size, decoder)
             yield label_image
         if label_image.is_large:
-            job.file(MASK).unlink(missing_ok=True)  # of an earlier call
+            job.file(MASK).unlink(missing_ok=True)  # an earlier call may have written it
         else:
             job.file(LARGE_MASK).unlink(missing_ok=True)
 
@@ -156,7 +156,8 @@ class ObjectFormat(MaskFormat):
 def _append_table(joined: csv.DictWriter, job: Job) -> int:
     """Append the objects of a job, and return how many they are."""
     count = 0
-    for row in table_rows(job.file(TABLE), VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS):
+    columns = VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS
+    for row in table_rows(job.file(TABLE), columns):
         joined.writerow({"image": job.relative_name, **row})
         count += 1
     return count

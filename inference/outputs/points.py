@@ -142,12 +142,12 @@ class PointImageWriter:
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
-        places = prediction[:, :-2] * np.array(size) - 0.5
+        points = prediction[:, :-2] * np.array(size) - 0.5
         picture = None
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
-            picture = render_points(pixels, places, prediction[:, -2] >= FOUND)
-        positions = from_pixels(places, self.output_format.task.space, size)
+            picture = render_points(pixels, points, prediction[:, -2] >= FOUND)
+        positions = from_pixels(points, self.output_format.task.space, size)
         self.output_format.write(job, self.output_format.table(job.image.name, prediction, positions, size), picture)
         if sink is not None:
             sink.add(prediction)
@@ -166,13 +166,13 @@ class PointVolumeWriter:
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
-        places = prediction[:, :-2] * np.array(size) - 0.5
+        points = prediction[:, :-2] * np.array(size) - 0.5
         is_found = prediction[:, -2] >= FOUND
         picture = None
         if OVERLAY in self.extensions:
-            picture = render_volume_points(voxels, header.spacing, places, is_found)
+            picture = render_volume_points(voxels, header.spacing, points, is_found)
         table = self.output_format.table(
-            job.image.name, prediction, from_voxels(places, self.output_format.task.space, header)
+            job.image.name, prediction, from_voxels(points, self.output_format.task.space, header)
         )
         self.output_format.write(job, table, picture)
         return prediction

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -21,16 +23,18 @@ from runtime.files import replaced_file, replaced_path
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
 POLYGONS = (GEOJSON, GEOPACKAGE)
+MOVED = 2**17  # corners that are brought into the world together
 LONGITUDE_LATITUDE = 4326  # EPSG: what GeoJSON is in where it does not say otherwise
 
-Rings = list[np.ndarray]  # (n, 2) as (x, y), the last corner again the first: the outline of a polygon, then its holes
+# (n, 2) as (x, y), the last corner again the first: the outline of a polygon, then its holes
+Rings = Iterator[np.ndarray]
 
 
 class PolygonFile(Protocol):
     """An open file of polygons."""
 
-    def write(self, polygons: list[tuple[Rings, Properties]]) -> None:
-        """Append polygons."""
+    def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
+        """Append polygons; the rings of each are read before the next polygon is."""
 
 
 class PolygonSink:
@@ -70,30 +74,38 @@ class PolygonSink:
 
     def _write(self, layer: int, areas: Areas) -> None:
         numbers = areas.numbers.tolist()
-        polygons = []
-        for number, rings in zip(numbers, polygons_of(areas, self.place), strict=True):
-            polygons.append((rings, self.output_format.area_properties(layer, number, self.decoder)))
-        self.file.write(polygons)
+        polygons = zip(numbers, polygons_of(areas, self.place), strict=True)
+        properties_of = partial(self.output_format.area_properties, layer, decoder=self.decoder)
+        self.file.write((rings, properties_of(number)) for number, rings in polygons)
 
 
 def polygons_of(areas: Areas, place: Place) -> Iterator[Rings]:
-    """The rings of each area in the world; outlines run counterclockwise and holes clockwise, as GeoJSON has it."""
-    columns, rows = areas.corners.T.astype(float)
-    corners = np.stack(place.to_world(columns, rows), axis=1)
+    """The rings of each area in the world, which are read before the next area's are."""
+    rings = _rings_in_world(areas, place)
+    for count in areas.rings.tolist():
+        yield islice(rings, count)
+
+
+def _rings_in_world(areas: Areas, place: Place) -> Iterator[np.ndarray]:
+    """All rings; outlines run counterclockwise and holes clockwise, as GeoJSON has it."""
     a, b, _, d, e, _ = place.transform
     is_clockwise = a * e - b * d < 0  # in the world too, as where rows run south
-    stops = np.cumsum(areas.lengths).tolist()
-    starts = [0, *stops[:-1]]
+    is_outline = np.zeros(len(areas.lengths), bool)
+    is_outline[np.cumsum(areas.rings) - areas.rings] = True
+    stops = np.cumsum(areas.lengths)
     first = 0
-    for count in areas.rings.tolist():
-        rings = []
-        for ring in range(first, first + count):
-            is_outline = ring == first
-            corners_of_ring = corners[starts[ring] : stops[ring]]
-            closed = np.concatenate([corners_of_ring, corners_of_ring[:1]])
-            rings.append(closed[::-1] if is_outline == is_clockwise else closed)
-        first += count
-        yield rings
+    while first < len(stops):
+        start = int(stops[first] - areas.lengths[first])
+        # as many rings as can be moved together, but one at least
+        last = max(first + 1, int(np.searchsorted(stops, start + MOVED, "right")))
+        columns, rows = areas.corners[start : stops[last - 1]].T.astype(float)
+        corners = np.stack(place.to_world(columns, rows), axis=1)
+        ends = (stops[first:last] - start).tolist()
+        begins = [0, *ends[:-1]]
+        for begin, end, is_first in zip(begins, ends, is_outline[first:last].tolist(), strict=True):
+            closed = np.concatenate([corners[begin:end], corners[begin : begin + 1]])
+            yield closed[::-1] if is_first == is_clockwise else closed
+        first = last
 
 
 class GeoJsonFile:
@@ -112,16 +124,17 @@ class GeoJsonFile:
         self.file.write(f'{head[:-1]}, "features": ['.encode())
         self._separator = "\n"
 
-    def write(self, polygons: list[tuple[Rings, Properties]]) -> None:
+    def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
         """Append polygons."""
         for rings, properties in polygons:
-            texts = []
+            feature = f'{{"type": "Feature", "properties": {json.dumps(properties)}, "geometry": '
+            self.file.write(f'{self._separator}{feature}{{"type": "Polygon", "coordinates": ['.encode())
+            separator = ""
             for ring in rings:
                 corners = ",".join([f"[{x!r},{y!r}]" for x, y in ring.tolist()])
-                texts.append(f"[{corners}]")
-            geometry = f'{{"type": "Polygon", "coordinates": [{",".join(texts)}]}}'
-            feature = f'{{"type": "Feature", "properties": {json.dumps(properties)}, "geometry": {geometry}}}'
-            self.file.write((self._separator + feature).encode())
+                self.file.write(f"{separator}[{corners}]".encode())
+                separator = ","
+            self.file.write(b"]}}")
             self._separator = ",\n"
 
     def __enter__(self) -> "GeoJsonFile":
@@ -145,18 +158,23 @@ class GeoPackageFile:
         epsg = epsg_of(place)
         self.crs = None if epsg is None else f"EPSG:{epsg}"
 
-    def write(self, polygons: list[tuple[Rings, Properties]]) -> None:
+    def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
         """Append polygons, which have the same properties."""
-        if polygons:
-            self._append(polygons, list(polygons[0][1]))
+        geometries = []
+        rows = []
+        for rings, properties in polygons:
+            geometries.append(well_known_binary(list(rings)))
+            rows.append(properties)
+        if rows:
+            self._append(np.array(geometries, object), rows)
 
-    def _append(self, polygons: list[tuple[Rings, Properties]], columns: list[str]) -> None:
+    def _append(self, geometries: np.ndarray, rows: list[Properties]) -> None:
         from pyogrio.raw import write
 
-        geometries = np.array([well_known_binary(rings) for rings, _ in polygons], object)
+        columns = list(rows[0]) if rows else []
         values = []
         for column in columns:
-            cells = [properties[column] for _, properties in polygons]
+            cells = [properties[column] for properties in rows]
             values.append(np.array(cells, np.int64 if isinstance(cells[0], int) else object))
         try:
             write(
@@ -180,7 +198,7 @@ class GeoPackageFile:
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None and not self.path.exists():
-            self._append([], [])
+            self._append(np.empty(0, object), [])
 
 
 @contextmanager

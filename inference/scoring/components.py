@@ -37,7 +37,7 @@ class AreaCounter:
         self.found = np.zeros((classes, BINS), np.int64)
         self.predicted = np.zeros(classes, np.int64)
         self.false = np.zeros(classes, np.int64)
-        # of each class that the last strip holds, the components of the true mask and those of the prediction
+        # for each class that the last strip holds, the components of the true mask and of the prediction
         self._streams: dict[int, tuple[ComponentStream, ComponentStream]] = {}
 
     def add(self, predicted: np.ndarray, true: np.ndarray) -> None:

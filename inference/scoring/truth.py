@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import RenderedMask, VolumeFile
+from data_utils.image_io.formats import PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.resize import nearest, same_proportions
@@ -72,6 +72,9 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, of which a window is read at a time where its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
+        opened = open_windowed(mask)
+    elif isinstance(mask, PictureFile):
+        name = mask.path
         opened = open_windowed(mask)
     elif isinstance(mask, RenderedMask):
         name = "the true objects"  # what renders them names the file

@@ -5,16 +5,16 @@ A tile gives its pixels the logits of the whole image if it starts on the poolin
 that cannot be (see `reach`), overlapping tiles are blended with a Gaussian window as in nnU-Net (Isensee et al. 2021).
 """
 
-from inference.tiling.cuts import band_length
+from inference.tiling.cuts import strip_length
 from inference.tiling.planning import LARGE_TILE_MEMORY, Tiling, one_tile, plan
 from inference.tiling.stream import batch_logits, stream_logits
 
 __all__ = [
     "LARGE_TILE_MEMORY",
     "Tiling",
-    "band_length",
     "batch_logits",
     "one_tile",
     "plan",
     "stream_logits",
+    "strip_length",
 ]

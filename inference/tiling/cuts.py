@@ -11,16 +11,16 @@ from runtime.device import upload
 
 Span = tuple[int, int]  # [start, stop) along an axis
 
-BAND_ROWS = 64  # rows of an image whose logits are handed on at once
-BAND_BYTES = 2**24  # bytes of the logits of a volume that are handed on at once
+STRIP_ROWS = 64  # rows of an image whose logits are handed on at once
+STRIP_BYTES = 2**24  # bytes of the logits of a volume that are handed on at once
 
 
-def band_length(num_classes: int, size: Sequence[int]) -> int:
+def strip_length(num_classes: int, size: Sequence[int]) -> int:
     """How many rows of an image of `size` (H, W), or slices of a volume (D, H, W), are handed on at once."""
     if len(size) == 2:
-        return BAND_ROWS
+        return STRIP_ROWS
     slice_bytes = 4 * num_classes * size[1] * size[2]
-    return max(1, BAND_BYTES // slice_bytes)
+    return max(1, STRIP_BYTES // slice_bytes)
 
 
 class Axis:
@@ -45,19 +45,19 @@ class Cuts:
         for length, tile, overlap, grid in zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True):
             self.axes.append(Axis(length, tile, overlap, grid, tiling.exact))
         self.rows = self.axes[0].spans
-        self.rest: Tensor | None = None  # sums of the rows that the next tiles share
-        # the tiles of a row have a number along each of the other axes
-        numbers_along_axes = [range(len(axis.spans)) for axis in self.axes[1:]]
-        self.tile_numbers = list(product(*numbers_along_axes))
+        self.shared_sums: Tensor | None = None  # sums of the rows that the next tiles share
+        # the tiles of a row have an index along each of the other axes
+        indices_along_axes = [range(len(axis.spans)) for axis in self.axes[1:]]
+        self.tile_indices = list(product(*indices_along_axes))
 
-    def spans_within_row(self, numbers: Sequence[int]) -> list[Span]:
-        """Where the tile with these `numbers` lies within its row, along each of the other axes."""
-        return [axis.spans[number] for axis, number in zip(self.axes[1:], numbers, strict=True)]
+    def spans_within_row(self, indices: Sequence[int]) -> list[Span]:
+        """Where the tile with these `indices` lies within its row, along each of the other axes."""
+        return [axis.spans[index] for axis, index in zip(self.axes[1:], indices, strict=True)]
 
-    def weight(self, row: int, numbers: Sequence[int]) -> Tensor:
+    def weight(self, row: int, indices: Sequence[int]) -> Tensor:
         """The weights of the pixels of a tile: the product of its weights along each axis."""
-        all_numbers = (row, *numbers)
-        return _outer([axis.weights[number] for axis, number in zip(self.axes, all_numbers, strict=True)])
+        all_indices = (row, *indices)
+        return _outer([axis.weights[index] for axis, index in zip(self.axes, all_indices, strict=True)])
 
     def to(self, device: torch.device) -> None:
         """Bring the weights, in one upload, to the device of the logits, unless they are there."""
@@ -81,9 +81,9 @@ class Cuts:
         sums_of_rows = iter(rows_of_tiles)
         for (top, _), next_top in zip(self.rows, next_tops, strict=True):
             sums = next(sums_of_rows)
-            if self.rest is not None:
-                sums[:, : self.rest.shape[1]] += self.rest
-            length = band_length(len(sums), sums.shape[1:])
+            if self.shared_sums is not None:
+                sums[:, : self.shared_sums.shape[1]] += self.shared_sums
+            length = strip_length(len(sums), sums.shape[1:])
             for start in range(top, next_top, length):
                 stop = min(start + length, next_top)
                 # a tile's weight is the product of its weights along each axis, and so is their sum over the tiles
@@ -91,7 +91,7 @@ class Cuts:
                 totals_along_axes[0] = totals_along_axes[0][start:stop]
                 totals = _outer(totals_along_axes)
                 yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
-            self.rest = sums[:, next_top - top :].clone()
+            self.shared_sums = sums[:, next_top - top :].clone()
             del sums  # they are freed before the next row's are made
 
     def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
@@ -100,9 +100,9 @@ class Cuts:
         In a volume they begin with what the slab before has left, which then takes no memory of its own.
         """
         sums = tile.new_zeros(len(tile), *shape)
-        if self.rest is not None and len(shape) == 3:
-            sums[:, : self.rest.shape[1]] = self.rest
-            self.rest = None
+        if self.shared_sums is not None and len(shape) == 3:
+            sums[:, : self.shared_sums.shape[1]] = self.shared_sums
+            self.shared_sums = None
         return sums
 
 

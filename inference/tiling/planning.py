@@ -13,7 +13,7 @@ TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
 DECENT = 10  # a tile's side, in reaches: a fifth of it is overlap
 DECENT_OF_OBJECTS = 7  # finding objects takes memory besides
-BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
+STRIP_MEMORY = 2**28  # bytes of logits of a row of tiles
 INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, of more channels than pictures have
 PICTURE_CHANNELS = 4
 
@@ -56,6 +56,7 @@ def plan(
     overlap: int | None = None,
     *,
     adds_reach: bool = False,
+    low_rows: bool = False,
 ) -> Tiling | None:
     """How to cut a network input of `size`, (H, W) or (D, H, W); None to compute it whole.
 
@@ -65,6 +66,7 @@ def plan(
         overlap: pixels that neighbors share; None takes what exact tiles need, or half a tile where none are exact.
         adds_reach: whether `tile_size` is the side that is taken from a tile, so that it is exact wherever it can be,
             as objects need it.
+        low_rows: whether rows of tiles of many channels may be lower, so that their pixels take less memory.
 
     Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
@@ -72,19 +74,26 @@ def plan(
         tile_size = _with_reach(config, tile_size)
     if config.dims == 3:
         return _plan_volume(config, tuple(size), tile_size, overlap)
-    return _plan_image(config, tuple(size), tile_size, overlap, DECENT_OF_OBJECTS if adds_reach else DECENT)
+    decent_reaches = DECENT_OF_OBJECTS if adds_reach else DECENT
+    return _plan_image(config, tuple(size), tile_size, overlap, decent_reaches, low_rows=low_rows)
 
 
-def _with_reach(config: UNetConfig, kept: int) -> int:
-    """The side of an exact tile from which `kept` pixels are taken; `kept` itself where no tile is exact."""
+def _with_reach(config: UNetConfig, side: int) -> int:
+    """The side of an exact tile from which `side` pixels are taken; `side` itself where no tile is exact."""
     reaches = reach(config)
     if reaches is None:
-        return kept
-    return up(kept, max(config.divisors)) + 2 * max(reaches)
+        return side
+    return up(side, max(config.divisors)) + 2 * max(reaches)
 
 
 def _plan_image(
-    config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None, decent_reaches: int
+    config: UNetConfig,
+    size: tuple[int, ...],
+    tile_size: int | None,
+    overlap: int | None,
+    decent_reaches: int,
+    *,
+    low_rows: bool,
 ) -> Tiling | None:
     grid = config.divisors[0]
     pixel_bytes = _pixel_bytes(config)
@@ -103,8 +112,8 @@ def _plan_image(
         if height * width * pixel_bytes <= whole_memory:
             return None
         pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
-        tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
-        if config.in_channels > PICTURE_CHANNELS:
+        tallest = max(smallest, STRIP_MEMORY // (4 * config.num_classes * width))
+        if low_rows and config.in_channels > PICTURE_CHANNELS:
             tallest = min(tallest, max(smallest, INPUT_MEMORY // (4 * config.in_channels * width)))
         tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))
         tile_width = max(smallest, pixels // tile_height)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
-from inference.tiling.cuts import Cuts, band_length
+from inference.tiling.cuts import Cuts, strip_length
 from inference.tiling.planning import Tiling, plan
 from inference.tiling.stream import Forward, stream_logits
 from runtime.device import upload
@@ -76,7 +76,7 @@ def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequenc
     """
     source = next(strips)  # rows [first, first + n) of the image, as many as are still needed
     first = 0
-    length = band_length(len(source), target)
+    length = strip_length(len(source), target)
     for start in range(0, target[0], length):
         stop = min(start + length, target[0])
         positions = torch.arange(start, stop, dtype=source.dtype) + 0.5

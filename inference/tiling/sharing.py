@@ -72,7 +72,7 @@ class SharedRows:
 
     def inputs(self) -> Iterator[int]:
         """The numbers of the inputs that the leader begins, for one that follows."""
-        while (number := self._asked()) != NO_INPUT:
+        while (number := self._next_message()) != NO_INPUT:
             yield number
 
     @contextmanager
@@ -85,12 +85,12 @@ class SharedRows:
             return
         except errors as error:
             problem = one_line(error)
-        while self._asked() == SEND:
+        while self._next_message() == SEND:
             self._answer(problem)
 
     def _send(self, forward: Forward, batch: Tensor) -> Tensor:
         logits = forward(batch)
-        if self._asked() == OVER:
+        if self._next_message() == OVER:
             raise InputOver
         self._answer("")
         dist.send(logits.contiguous(), self.mesh.rank_of(0), group=self.mesh.process_group)
@@ -125,11 +125,11 @@ class SharedRows:
         message = torch.tensor([number], device=self.device)
         dist.send(message, self.mesh.rank_of(follower), group=self.mesh.process_group)
 
-    def _asked(self) -> int:
+    def _next_message(self) -> int:
         """What the leader says next."""
         message = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._receive_into(message, 0)
         return int(message.item())
 
-    def _receive_into(self, values: Tensor, place: int) -> None:
-        dist.recv(values, self.mesh.rank_of(place), group=self.mesh.process_group)
+    def _receive_into(self, values: Tensor, slab: int) -> None:
+        dist.recv(values, self.mesh.rank_of(slab), group=self.mesh.process_group)

@@ -23,21 +23,21 @@ class TileRow(NamedTuple):
     cuts: Cuts
     number: int
 
-    def weighted(self, logits: Tensor, numbers: Sequence[int]) -> Tensor:
-        """The logits of the tile with these `numbers`, multiplied by the weights of its pixels."""
-        return self.cuts.weight(self.number, numbers).to(logits.dtype) * logits
+    def weighted(self, logits: Tensor, indices: Sequence[int]) -> Tensor:
+        """The logits of the tile with these `indices`, multiplied by the weights of its pixels."""
+        return self.cuts.weight(self.number, indices).to(logits.dtype) * logits
 
 
 class Tile(NamedTuple):
     """A tile of one of several rows.
 
     row: the index of its row.
-    numbers: its numbers along the other axes.
+    indices: its indices along the other axes.
     window: the index that takes its pixels or logits from those of its row.
     """
 
     row: int
-    numbers: tuple[int, ...]
+    indices: tuple[int, ...]
     window: tuple[EllipsisType | slice, ...]
 
 
@@ -107,11 +107,11 @@ def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor
     """The sums (num_classes, h, W), or (num_classes, d, H, W), of the weighted logits of each row's tiles."""
     tiles_by_shape: dict[tuple[int, ...], list[Tile]] = {}
     for index, row in enumerate(rows):
-        for numbers in row.cuts.tile_numbers:
-            spans = row.cuts.spans_within_row(numbers)
+        for indices in row.cuts.tile_indices:
+            spans = row.cuts.spans_within_row(indices)
             sides = [stop - start for start, stop in spans]
             slices = [slice(start, stop) for start, stop in spans]
-            tile = Tile(index, numbers, (..., *slices))
+            tile = Tile(index, indices, (..., *slices))
             tiles_by_shape.setdefault((row.pixels.shape[1], *sides), []).append(tile)
     sums: dict[int, Tensor] = {}
     for shape, tiles in tiles_by_shape.items():
@@ -124,5 +124,5 @@ def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor
                 if tile.row not in sums:
                     sums[tile.row] = row.cuts.first_sums(tile_logits, row.pixels.shape[1:])
                     row.cuts.to(tile_logits.device)
-                sums[tile.row][tile.window] += row.weighted(tile_logits, tile.numbers)
+                sums[tile.row][tile.window] += row.weighted(tile_logits, tile.indices)
     return [sums[index] for index in range(len(rows))]

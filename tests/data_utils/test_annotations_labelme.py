@@ -226,7 +226,7 @@ def test_a_file_that_is_not_labelmes_does_not_hide_the_others(tmp_path, splits):
     assert f"{other} is no labelme file: it has no list of shapes" in error_of(tmp_path)
 
 
-def test_a_file_whose_shapes_stand_behind_a_large_image_is_recognised(tmp_path):
+def test_a_file_whose_shapes_stand_behind_a_large_image_is_recognized(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (600, 800, 3), dtype=np.uint8)
     for stem in "ab":
         file = write(tmp_path, stem, [shape("cell", BOX, "rectangle")], imageData=png(noise))

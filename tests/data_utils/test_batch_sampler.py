@@ -51,7 +51,7 @@ def images_of_steps(
 
 def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
     """The micro-batches of each step: equally many on each process, none larger than allowed or without an image."""
-    split = sampler.split
+    split = sampler.batch_split
     steps: list[list[list[Slot]]] = [[]]
     for number, batch in enumerate(sampler):
         if number % split.processes == 0 and steps[-1] and steps[-1][-1][0].ends_step:

@@ -3,6 +3,8 @@
 Modules: data_utils/sources/blocks.py, data_utils/image_io/scene_windows.py.
 """
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from in_process import run_train
@@ -12,8 +14,10 @@ from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raste
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.loading.samples import new_samples
+from data_utils.sources import blocks
 from data_utils.sources.load import load_records
 from runtime.errors import CheckpointError, DataError
 
@@ -171,3 +175,13 @@ def test_images_without_place_have_no_blocks(tmp_path):
         load_records(config(tmp_path))
     with pytest.raises(DataError, match="shapes-000000 has no place"):
         load_records(config("shapes"))
+
+
+def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
+    write_scene(tmp_path)
+    claimed = Grid(grid_of(str(tmp_path / "images" / "0.tif")).place, (200, 2**52))
+    with (
+        mock.patch.object(blocks, "grid_of_source", return_value=claimed),
+        pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),
+    ):
+        load_records(DataConfig(str(tmp_path), val_blocks=8))

@@ -265,7 +265,7 @@ def test_the_first_bad_mask_is_named():
         discover([(INDICES if i != 3 else b"", f"{i}.png") for i in range(10)])
 
 
-def test_a_lossy_mask_is_recognised():
+def test_a_lossy_mask_is_recognized():
     smooth = np.arange(256, dtype=np.uint8)[None].repeat(2, axis=0)
     with pytest.raises(DataError, match="smoothed edges"):
         discover([(smooth, "a.png")])
@@ -279,7 +279,7 @@ def test_a_lossy_mask_is_recognised():
     assert discover([(encoded(blocks, "jpeg", quality=100), "exact.jpg")]) == {0: 128, 255: 128}
 
 
-def test_instance_numbers_are_recognised():
+def test_instance_numbers_are_recognized():
     with pytest.raises(DataError, match="numbers of objects"):
         discover([(np.arange(300, dtype=np.uint16)[None], "a.png")])
     with pytest.raises(DataError, match="numbers of objects"):  # none too many by itself

@@ -67,9 +67,9 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
         keys = [(slot.epoch, slot.index) for slot in batch["slots"]]
         expected = [draw(key, **settings) for key in keys]
         numbers = pack_draws(expected, 3)
-        assert torch.equal(batch["numbers"], numbers) and batch["numbers"].dtype == torch.float32
+        assert torch.equal(batch["packed_draws"], numbers) and batch["packed_draws"].dtype == torch.float32
         given = (batch["images"], batch["targets"])
-        images, targets = augment(*given, batch["draws"], batch["numbers"], fill=statistic, std=statistic)
+        images, targets = augment(*given, batch["draws"], batch["packed_draws"], fill=statistic, std=statistic)
         wanted_images, wanted_targets = augment(*given, expected, numbers, fill=statistic, std=statistic)
         assert torch.equal(images, wanted_images) and torch.equal(targets.mask, wanted_targets.mask)
         assert not any(drawn.is_identity for drawn in batch["draws"])

@@ -68,9 +68,13 @@ def split_of(*pixels: dict, kind: str = "numbers", **attributes) -> tuple[SplitI
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 
 
-def warnings_of(*splits, class_map=CLASSES, named=False, ignored=False, chosen=False, pixels=None) -> list[str]:
+def warnings_of(
+    *splits, class_map=CLASSES, has_names=False, ignores_values=False, has_flag=False, pixels=None
+) -> list[str]:
     counts = total_pixels(splits) if pixels is None else pixels
-    return list(label_warnings(splits, counts, class_map, named=named, ignored=ignored, chosen=chosen))
+    return list(
+        label_warnings(splits, counts, class_map, has_names=has_names, ignores_values=ignores_values, has_flag=has_flag)
+    )
 
 
 @pytest.mark.parametrize(("training", "validation", "is_said"), [(1, 1, True), (2, 1, True), (3, 1, False)])
@@ -108,7 +112,7 @@ def test_a_class_is_rare_below_a_ten_thousandth_of_the_pixels(rare, is_said):
     assert len(lines) == is_said
     if is_said:
         assert f"became classes: 1 (pixels: {rare}; masks: 1, the first is 1); if they" in lines[0]
-    assert warnings_of(splits, named=True) == []
+    assert warnings_of(splits, has_names=True) == []
 
 
 def test_three_rare_values_are_described_and_others_are_hinted_at():
@@ -132,21 +136,21 @@ def test_classes_that_only_training_masks_hold_are_named_unless_they_are_rare():
     lines = warnings_of(training, validation, class_map=class_map)
     assert lines[0].startswith("no validation mask holds b, which cannot be scored")
     assert lines[1].startswith("rare mask values") and len(lines) == 2
-    assert warnings_of(validation, training, class_map=class_map, named=True) == []
+    assert warnings_of(validation, training, class_map=class_map, has_names=True) == []
     unusable, records = split_of({0: 20_000, 2: 100}, {0: 100, 1: 100, 3: 100})
     unusable.members[1] = -1  # its values count nowhere
-    lines = warnings_of(training, (unusable, records), class_map=class_map, named=True)
+    lines = warnings_of(training, (unusable, records), class_map=class_map, has_names=True)
     assert lines[0].startswith("no validation mask holds b, d, which cannot be scored")
 
 
 def test_classes_of_a_flag_that_no_mask_holds_are_named():
     class_map = ClassMap(("a", "b", "c"), (0, 1, 2), None)
     splits = split_of(*[{0: 10, 1: 10}] * 4)
-    (line,) = warnings_of(splits, class_map=class_map, named=True, chosen=True)
+    (line,) = warnings_of(splits, class_map=class_map, has_names=True, has_flag=True)
     assert line.startswith("no mask holds c, which --classes names: it will never be predicted")
-    (line,) = warnings_of(splits, class_map=class_map, named=True, chosen=True, pixels={0: 10, 1: 0, 2: 3})
+    (line,) = warnings_of(splits, class_map=class_map, has_names=True, has_flag=True, pixels={0: 10, 1: 0, 2: 3})
     assert line.startswith("no mask holds b, which")
-    assert warnings_of(splits, class_map=class_map, named=True) == []
+    assert warnings_of(splits, class_map=class_map, has_names=True) == []
 
 
 def test_masks_of_other_sizes_and_crowds_are_counted():

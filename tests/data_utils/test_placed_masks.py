@@ -171,9 +171,8 @@ def test_a_damaged_file_of_polygons_is_one_line(tmp_path, content, line):
 
 
 def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
-    preprocess = Preprocess(
-        mean=(300.0,) * 5, std=(50.0,) * 5, class_values=(0, 1), class_names=("a", "b"), ignore_value=255
-    )
+    classes = {"class_values": (0, 1), "class_names": ("a", "b"), "ignore_value": 255}
+    preprocess = Preprocess(mean=(300.0,) * 5, std=(50.0,) * 5, place=True, **classes)
     UNet(UNetConfig(5, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess)).save_pretrained(
         tmp_path / "m"
     )

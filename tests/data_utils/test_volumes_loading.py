@@ -326,7 +326,7 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
         images = []
         for batch in loader:
             if not batch["slots"][0].filler:
-                given = batch["images"], batch["targets"], batch["draws"], batch["numbers"]
+                given = batch["images"], batch["targets"], batch["draws"], batch["packed_draws"]
                 images.append(augment(*given, fill, std)[0])
         return list(torch.cat(images).split(split.batch_size))
 

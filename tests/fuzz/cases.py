@@ -19,6 +19,13 @@ def with_width(tiff: bytes, layout: str, *values: int) -> bytes:
     return bytes(content)
 
 
+def areas_of(*kinds: str) -> bytes:
+    """GeoJSON with a triangle of each kind."""
+    geometry = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [0, 1], [0, 0]]]}
+    features = [{"type": "Feature", "properties": {"kind": kind}, "geometry": geometry} for kind in kinds]
+    return json.dumps({"type": "FeatureCollection", "features": features}).encode()
+
+
 def make_cases(tiff: bytes, encoder: bytes, checkpoint: bytes) -> list[tuple[str, str, bytes]]:
     """Kind, file name and content of each.
 
@@ -44,5 +51,6 @@ def make_cases(tiff: bytes, encoder: bytes, checkpoint: bytes) -> list[tuple[str
         ("checkpoint", "step/state.json", json.dumps(state | {"flags": ["x"]}).encode()),
         ("voc", "labelmap.txt", f"a:{DIGITS},0,0::\n".encode()),
         ("points", "a.csv", b"image,landmark,x,y,state\n0.png,1,,,\n1.png,1,2,3,present\n"),
+        ("geojson", "areas.geojson", areas_of(DIGITS, "1")),
         ("classes", "a.json", json.dumps({DIGITS: "background", "1": "cell"}).encode()),
     ]

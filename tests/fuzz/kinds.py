@@ -156,7 +156,7 @@ def write_outputs(job: RasterJob) -> None:
     outliner = Outliner(5)
     for areas in (*outliner.add(mask), *outliner.finish()):
         for rings in polygons_of(areas, job.place):
-            well_known_binary(rings)
+            well_known_binary(list(rings))
 
 
 def read_polygons(path: Path) -> None:

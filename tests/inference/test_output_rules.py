@@ -36,7 +36,7 @@ from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
 from inference.scoring.volume import VolumeScorer, case_report, case_table, surface_scores
-from inference.tiling import band_length
+from inference.tiling import strip_length
 from inference.true_masks import TrueMasks
 from runtime.errors import DataError, ImageError, ModelError
 from tasks.classes import Classes, ClassTarget
@@ -518,8 +518,8 @@ def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
 
 
 def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
-    assert band_length(3, (10_000, 10)) == 64
-    assert band_length(4, (99, 256, 256)) == 16 and band_length(4, (99, 4096, 4096)) == 1
+    assert strip_length(3, (10_000, 10)) == 64
+    assert strip_length(4, (99, 256, 256)) == 16 and strip_length(4, (99, 4096, 4096)) == 1
 
 
 @pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])

@@ -49,7 +49,8 @@ def outlined(mask, rows):
     batches += outliner.finish()
     areas = []
     for batch in batches:
-        areas += zip(batch.numbers.tolist(), polygons_of(batch, IN_PIXELS), strict=True)
+        polygons = zip(batch.numbers.tolist(), polygons_of(batch, IN_PIXELS), strict=True)
+        areas += [(number, list(rings)) for number, rings in polygons]
     return areas
 
 

@@ -4,6 +4,7 @@ Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, da
 """
 
 import json
+from contextlib import ExitStack
 from unittest import mock
 
 import numpy as np
@@ -21,11 +22,15 @@ from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.placed_masks import grid_of
 from data_utils.image_io.reader import read_image
+from data_utils.image_io.windowed import open_windowed_file
 from inference import predictor as predictor_module
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
+from inference.tiling import planning
+from inference.tiling.stream import stream_logits
+from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 
 BANDS = ("B08", "B04", "B03")
@@ -54,9 +59,14 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def photo_model(tmp_path_factory):
     """A model of photographs that has learned nothing."""
-    folder = tmp_path_factory.mktemp("photo_model")
+    return untrained(tmp_path_factory.mktemp("photo_model"), place=True)
+
+
+def untrained(folder, **preprocess):
+    """A model of three channels that has learned nothing."""
     torch.manual_seed(0)
-    UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group")).save_pretrained(folder)
+    config = UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=Preprocess(**preprocess))
+    UNet(config).save_pretrained(folder)
     return folder
 
 
@@ -231,3 +241,60 @@ def test_a_photograph_in_colors_of_video_has_a_place(tmp_path, photo_model):
         ):
             assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
             assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+
+
+@pytest.mark.parametrize("in_windows", [False, True])
+def test_a_model_of_before_reads_pictures(tmp_path, photo_model, in_windows):
+    """Without "place" in config.json: three channels of four, no pixels without data, true masks pixel by pixel."""
+    old = untrained(tmp_path / "old")
+    assert "place" not in json.loads((old / "config.json").read_text())["preprocess"]
+    assert json.loads((photo_model / "config.json").read_text())["preprocess"]["place"]
+    rng = np.random.default_rng(0)
+    bands = rng.integers(0, 256, (4, 48, 64), np.uint8)
+    path = write_raster(tmp_path / "in" / "a.tif", bands, photometric="RGB", ALPHA="NO", nodata=7)
+    truth = rng.integers(0, 2, (1, 48, 64), np.uint8)
+    write_raster(tmp_path / "truth" / "a.tif", truth, transform=NORTH_UP @ Affine.translation(9, 9))
+    flags = ["--truth", tmp_path / "truth", "--tile-size", "32", "--overlay"]
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
+        result = predict(old, [path], tmp_path / "out", *flags)
+        assert result.returncode == 0, result.stderr
+        result = predict(photo_model, [path], tmp_path / "new", *flags)
+        assert result.returncode == 1 and "has 4 channels, the model takes 3" in result.stderr
+    expected = Predictor.from_pretrained(old, tile_size=32)(np.moveaxis(bands[:3], 0, 2)).mask
+    with rasterio.open(tmp_path / "out" / "a.tif") as mask, rasterio.open(path) as image:
+        assert (mask.transform, mask.crs) == (image.transform, image.crs)
+        assert np.array_equal(mask.read(1), expected)
+    scores = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert scores["pixel_accuracy"] == pytest.approx((expected == truth[0]).mean())
+    assert np.array_equal(Predictor.from_pretrained(old, tile_size=32)(path).mask, expected)
+
+
+def test_an_ensemble_reads_the_same_bands(tmp_path):
+    first, second = (untrained(tmp_path / band, bands=(band, "2", "3")) for band in ("1", "4"))
+    with pytest.raises(ModelError, match="of the same bands"):
+        Predictor.from_pretrained(first, ensemble=[second])
+
+
+def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
+    """Arrays of as many channels are cut as ever, so that their masks stay the same."""
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(6, 2, base_channels=2, depth=1, preprocess=Preprocess(place=True)))
+    bands, _ = scene(0, channels=6, size=(96, 64))
+    write_raster(tmp_path / "a.tif", bands)
+    np.save(tmp_path / "a.npy", np.moveaxis(bands, 0, 2))
+    limits = {"WHOLE_MEMORY": 0, "LARGE_TILE_MEMORY": 2**17, "TILE_MEMORY": 2**16, "INPUT_MEMORY": 2**15}
+    heights = {}
+    with ExitStack() as stack:
+        for name, value in limits.items():
+            stack.enter_context(mock.patch.object(planning, name, value))
+        streamed = stack.enter_context(mock.patch.object(predictor_module, "stream_logits", wraps=stream_logits))
+        predictor = Predictor(network.eval())
+        masks = []
+        for suffix in (".tif", ".npy"):
+            with open_windowed_file(tmp_path / f"a{suffix}") as image:
+                masks.append(torch.cat(list(predictor.strips(image)), dim=1).argmax(0))
+            heights[suffix] = streamed.call_args.args[3].size[0]
+        of_four = UNetConfig(4, 2, base_channels=2, depth=1)
+        assert planning.plan(of_four, (96, 64), low_rows=True) == planning.plan(of_four, (96, 64))
+    assert heights == {".tif": 32, ".npy": 46}
+    assert torch.equal(*masks)

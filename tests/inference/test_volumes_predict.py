@@ -164,7 +164,7 @@ def test_slabs_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(m
     tiling = plan(model.config, image.shape[1:], tile_size=32)
     with torch.inference_mode():
         (expected,) = batch_logits(model, [image], [tiling], 10**5)
-        monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 3 * 4 * 2 * 30 * 41)
+        monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 3 * 4 * 2 * 30 * 41)
         strips = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
         assert max(strip.shape[1] for strip in strips) == 3
         assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
@@ -184,7 +184,7 @@ def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkey
         monkeypatch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 20**3 * 32 * 4)
         tiling = plan(model.config, image.shape[1:])
         assert tiling.size == (20, 20, 20)
-        monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 3 * 4 * 2 * 30 * 36)
+        monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 3 * 4 * 2 * 30 * 36)
         strips = joined(model, image)
         assert len(strips) > 10
         assert torch.equal(torch.cat(strips, dim=2)[0], tiled(model, image, tiling))
@@ -204,7 +204,7 @@ def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkey
 def test_slices_of_logits_are_resized_as_all_of_them_are(monkeypatch, size, target, slices):
     logits = torch.rand(2, *size, dtype=torch.float64)
     (expected,) = resize_logits(logits[None], target)
-    monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 4 * 4 * 2 * target[1] * target[2])
+    monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 4 * 4 * 2 * target[1] * target[2])
     strips = list(resize_strips(iter(logits.split(slices, dim=1)), size, target))
     assert max(strip.shape[1] for strip in strips) <= 4
     assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13

@@ -151,7 +151,7 @@ CALLER = """
 import sys
 import train
 
-def fail(*arguments):
+def fail(*arguments, **options):
     raise KeyError("a bug")
 
 train.train_step = fail
@@ -222,7 +222,7 @@ def test_processes_wait_for_what_the_main_one_does_before_their_next_collective(
     events = []
 
     def noted(name: str, function: Callable) -> Callable:
-        return lambda *arguments: events.append(name) or function(*arguments)
+        return lambda *arguments, **options: events.append(name) or function(*arguments, **options)
 
     for place, name in (
         ("train.train_step", "step"),

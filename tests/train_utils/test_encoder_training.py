@@ -242,7 +242,7 @@ def test_frozen_weights_have_neither_gradients_nor_moments_but_an_average(folder
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     without = step_bytes(model, shape, Copies(0))
     assert step_bytes(model, shape, Copies(3)) - without == 3 * trained
-    assert step_bytes(model, shape, Copies(3, every=1)) - without == 3 * trained + sum(
+    assert step_bytes(model, shape, Copies(3, all_weights=1)) - without == 3 * trained + sum(
         p.nbytes for p in model.parameters()
     )
 
@@ -304,7 +304,7 @@ def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_head
         assert torch.equal(whole(images), logits)
 
 
-def test_card_and_run_json_name_the_encoder_and_its_licence(folder, tmp_path):
+def test_card_and_run_json_name_the_encoder_and_its_license(folder, tmp_path):
     encoder = shutil.copytree(folder / "resnet", folder / "licensed")
     (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     found = run(tmp_path, encoder, "--max-steps", "1")

@@ -86,7 +86,7 @@ FLAGS += ["--max-steps", "1", "--batch-size", "2", "--learning-rate", "0.01"]
 
 def in_tiles(patch: pytest.MonkeyPatch) -> None:
     """Have images computed in the smallest tiles, and volumes in tiles of at most 3000 voxels."""
-    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
         patch.setattr(inference.tiling.planning, name, 0)
     patch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 3000 * 32 * 2)
 
@@ -156,7 +156,7 @@ def test_a_volume_in_exact_tiles_has_the_prediction_and_the_loss_of_the_whole_on
     with torch.inference_mode():
         whole, sums, _ = evaluated()
         in_tiles(monkeypatch)
-        monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 4 * 4 * 3 * 14 * 12)
+        monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 4 * 4 * 3 * 14 * 12)
         assert inference.tiling.planning.plan(network.config, (60, 12, 10)).exact
         tiled, sums_of_tiles, count = evaluated()
     assert count == 13

@@ -18,7 +18,7 @@ from conftest import write_folder
 from encoders import write_encoder
 from in_process import Run, parsed, run_train
 from PIL import Image
-from rasters import feature, scene, square, write_geojson, write_raster
+from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 from safetensors.torch import load_file
 from volumes import case
 
@@ -26,6 +26,7 @@ import train
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.draws import STRENGTHS
+from data_utils.loading.samples import new_samples
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -348,6 +349,25 @@ def check_bands(run, folder, monkeypatch):
     whole = load_dataset_info(config("--dataset", folder))
     assert info.normalization.mean == (whole.normalization.mean[2], whole.normalization.mean[0])
     assert info.preprocess().bands == ("3", "1")
+
+
+@checks("--place", "--no-place")
+def check_place(run, folder, monkeypatch):
+    for number in range(2):
+        bands, mask = scene(number, channels=4)
+        bands[:, :5] = 0
+        write_raster(
+            folder / "images" / f"{number}.tif", bands.astype(np.uint8), photometric="RGB", ALPHA="NO", nodata=0
+        )
+        shifted = NORTH_UP @ NORTH_UP.translation(1, 0)
+        write_raster(folder / "masks" / f"{number}.tif", mask[None], transform=shifted)
+    new, old = (load_dataset_info(config("--dataset", folder, flag)) for flag in ("--place", "--no-place"))
+    assert (new.channels, old.channels) == (4, 3) and new.preprocess().place and not old.preprocess().place
+    image = np.array(Image.open(folder / "images" / old.train.records.name(0)).convert("RGB"))
+    pixels, target = new_samples(old.train, old, old.preprocess(), fit_targets=True).load(0)
+    assert np.array_equal(pixels, np.moveaxis(image, 2, 0)) and not (target.mask == 255).any()
+    _, target = new_samples(new.train, new, new.preprocess(), fit_targets=True).load(0)
+    assert (target.mask[:5] == 255).all() and (target.mask[:, 0] == 255).all()
 
 
 @checks("--val-blocks")

@@ -537,7 +537,7 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
 
     assert fits(EvaluationSize((40, 56), (80, 112), 3)) == (error is None)
     assert shapes == [(3, 3, 40, 56)]
-    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
         monkeypatch.setattr(inference.tiling.planning, name, 0)
     assert fits(EvaluationSize((400, 56), (800, 112), 1)) == (error is None)
     assert len(shapes) <= 2 and shapes[0][2] < 200  # not all of it

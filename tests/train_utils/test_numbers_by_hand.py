@@ -134,13 +134,15 @@ def test_a_resumed_run_has_the_plan_of_its_checkpoint():
 
 
 def test_settings_of_a_run_survive_their_file_and_old_ones_are_completed():
-    settings = RunSettings(flags={"task": "grey", "draft": False}, identity={"task": "grey"}, total_steps=7)
+    settings = RunSettings(
+        flags={"task": "grey", "draft": False, "place": True}, identity={"task": "grey"}, total_steps=7
+    )
     assert "credentials_left_out" not in settings.to_json()
     assert RunSettings.from_json(settings.to_json() | {"unknown": 1}) == settings
     secret = replace(settings, credentials_left_out=["dataset"])
     assert RunSettings.from_json(secret.to_json()).credentials_left_out == ["dataset"]
     old = RunSettings.from_json({"flags": {"seed": 1, "dataset": "s3://me:word@host/d"}, "identity": {"seed": 1}})
-    assert old.flags == {"seed": 1, "dataset": "s3://host/d", "task": "classes", "draft": True}
+    assert old.flags == {"seed": 1, "dataset": "s3://host/d", "task": "classes", "draft": True, "place": False}
     assert old.identity == {"seed": 1, "task": "classes"}
 
 

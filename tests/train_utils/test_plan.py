@@ -356,7 +356,7 @@ def test_a_resumed_run_keeps_its_plan(tmp_path, monkeypatch):
     assert {name: before[name] for name in Plan.names()} == {name: after[name] for name in Plan.names()}
 
 
-def test_a_planned_run_that_has_finished_is_recognised(tmp_path):
+def test_a_planned_run_that_has_finished_is_recognized(tmp_path):
     write_folder(tmp_path / "data", 10, seed=0)
     flags = ["--dataset", tmp_path / "data", *FLAGS]
     assert run_train(tmp_path / "run", *flags).exit_code == 0

@@ -318,7 +318,7 @@ def test_the_state_of_a_checkpoint_survives_its_file_and_names_what_is_missing_o
 
 def test_what_runs_of_earlier_versions_did_not_record_is_as_it_was_then():
     settings = RunSettings.from_json({"flags": {"epochs": 3}, "identity": {"seed": 1}, "unknown": 1})
-    assert settings.flags == {"task": "classes", "draft": True, "epochs": 3}
+    assert settings.flags == {"task": "classes", "draft": True, "place": False, "epochs": 3}
     assert settings.identity == {"task": "classes", "seed": 1}
     assert RunSettings.from_json({"flags": {"draft": False}}).flags["draft"] is False
     assert "credentials_left_out" not in RunSettings().to_json()

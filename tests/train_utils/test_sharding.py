@@ -111,7 +111,7 @@ SMALL_TILES = """
 import inference.tiling.planning
 import train
 
-for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
     setattr(inference.tiling.planning, name, 0)
 train.main()
 """

@@ -19,12 +19,14 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.sources.records import ListRecords
 from runtime.errors import ModelError, SettingsError
 from tasks.classes import Classes
+from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import RunStart
+from train_utils.run_state import RunState
 from train_utils.settings.encoder import read_license, read_normalization, with_channels
 from train_utils.settings.plan import as_flags, check_axes
-from train_utils.settings.record import flags_as_json, resolve_settings
+from train_utils.settings.record import RunSettings, flags_as_json, resolve_settings
 from train_utils.settings.starting_point import copy_weights
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
@@ -160,7 +162,7 @@ def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
         read_normalization(str(tmp_path), "resnet")
 
 
-def test_the_licence_of_an_encoder_is_that_of_its_card(tmp_path):
+def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path):
     assert read_license(str(tmp_path)) is None
     for front, expected in (("license: mit", "mit"), ("license: [a, b]", None), ("tags: x", None), ("{", None)):
         (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")
@@ -310,3 +312,28 @@ def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
     assert ", but seed 3 (was 0)\n" in capsys.readouterr().out
     like(("--loss", "ce"), "--output-dir", "elsewhere")
     assert ", without a change\n" in capsys.readouterr().out
+
+
+def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):
+    """One of a version before does not say that it reads places: it reads pictures."""
+
+    def reads_places(config: UNetConfig | None, *flags: str) -> bool:
+        state = None if config is None else CheckpointState(RunSettings(), config, RunState(), None, None)
+        start = RunStart(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit())
+        return start.reads_places(parsed("--dataset", "data", *flags))
+
+    old = UNetConfig(base_channels=2, depth=1)
+    new = UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(place=True))
+    assert (reads_places(None), reads_places(new), reads_places(old)) == (True, True, False)
+    assert (reads_places(None, "--no-place"), reads_places(old, "--place")) == (False, True)
+    assert reads_places(old, "--val-blocks") and reads_places(old, "--bands", "1")  # which ask for places
+    for config, expected in ((old, False), (new, True)):
+        UNet(config).save_pretrained(tmp_path / "model")
+        torch.manual_seed(0)
+        assert reads_places(None, "--init-from", str(tmp_path / "model")) == expected
+        drawn = torch.rand(3)
+        torch.manual_seed(0)
+        assert torch.equal(drawn, torch.rand(3))  # looking at a model changes no weights that are drawn later
+    for flags, expected in (({"epochs": 3}, False), ({"epochs": 3, "place": True}, True)):
+        (tmp_path / "run.json").write_text(json.dumps({"flags": {"dataset": "data", **flags}}))
+        assert parsed("--like", str(tmp_path / "run.json")).place is expected

@@ -398,7 +398,7 @@ def test_a_damaged_file_of_an_encoder_is_one_line(tmp_path, file, content, reaso
 
 
 @pytest.mark.parametrize("card", ["---\n: [\n---\n", "---\n- a\n---\n", "---\nlicense: [mit, bsd]\n---\n", "\n"])
-def test_a_card_that_says_no_licence_stops_nothing(tmp_path, card):
+def test_a_card_that_says_no_license_stops_nothing(tmp_path, card):
     folder = write_encoder(tmp_path / "resnet")
     (folder / "README.md").write_text(card)
     assert load_encoder(str(folder), pretrained=True).config["license"] is None
@@ -432,7 +432,7 @@ def test_without_transformers_a_flag_and_a_model_say_what_to_install(folders, tm
     assert UNet(UNetConfig(base_channels=2, depth=1)).encoder is None
 
 
-def test_name_and_licence_are_kept_without_the_folders_path(tmp_path):
+def test_name_and_license_are_kept_without_the_folders_path(tmp_path):
     folder = write_encoder(tmp_path / "mine")
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A backbone\n")
     config = built(folder).config.encoder

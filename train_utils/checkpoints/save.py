@@ -170,7 +170,7 @@ class Checkpoints:
     def _prune(self) -> None:
         complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
         scores = {}
-        for path in reversed(complete):  # of equal scores the first is the best, as in `RunState.update`
+        for path in reversed(complete):  # the first one of equal scores is the best, as in `RunState.update`
             score = peek(path).get("score")
             if isinstance(score, int | float):
                 scores[path] = score

@@ -16,7 +16,7 @@ from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, lev
 from unet.config import Preprocess
 from unet.model import layer_counts
 
-MOST_LAYERS = 1000  # of a stage; the deepest known encoders have 36
+MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
 NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
 # how torchvision, timm and segmentation_models.pytorch name encoders -> the Hub's id of such weights
 HUB_IDS = {f"resnet{layers}": f"microsoft/resnet-{layers}" for layers in (18, 26, 34, 50, 101, 152)}

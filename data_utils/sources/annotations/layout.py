@@ -44,12 +44,12 @@ def paired_folders(
         pictures = folder_in(folder, images) or folder
         return pictures, folder_in(folder, annotations) or pictures
 
-    wanted = wanted_splits(named_splits)
-    above = {name: pair(folder) for name, folder in children(root).items() if name in wanted}
+    split_names = wanted_splits(named_splits)
+    above = {name: pair(folder) for name, folder in children(root).items() if name in split_names}
     if above:
         return above
     pictures, files = pair(root)
-    return splits_below(pictures, files, wanted) or {"train": (pictures, files)}
+    return splits_below(pictures, files, split_names) or {"train": (pictures, files)}
 
 
 def find_file(name: str, folders: Sequence[str]) -> str | None:

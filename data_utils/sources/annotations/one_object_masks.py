@@ -88,15 +88,15 @@ def pictures(folder: str) -> list[str]:
         names = os.listdir(folder)
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    shown = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
-    return sorted(shown, key=natural)
+    pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    return sorted(pictures, key=natural)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of the images' folders, the same)."""
-    wanted = wanted_splits(named_splits)
+    split_names = wanted_splits(named_splits)
     folders = children(root)
-    splits = {name: (folder, folder) for name, folder in folders.items() if name in wanted and _is_set(folder)}
+    splits = {name: (folder, folder) for name, folder in folders.items() if name in split_names and _is_set(folder)}
     if splits:
         return splits
     if _is_set(root):

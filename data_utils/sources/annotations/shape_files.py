@@ -18,7 +18,7 @@ GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
 SUFFIXES = (GEOJSON, GEOPACKAGE)
 LONGITUDE_LATITUDE = 4326  # EPSG: what coordinates are where a GeoJSON file does not say it
-ONLY_CLASS = "polygon"  # of polygons without --label-column
+ONLY_CLASS = "polygon"  # the class of polygons without --label-column
 EPSG = "EPSG:"
 ANY_KIND = ("Unknown", "GeometryCollection")  # what layers may be called that hold polygons
 
@@ -122,8 +122,8 @@ def _label(properties: Any, column: str | None, where: str) -> str:
         raise DataError(f"{where} has no value in the column {column}, its columns are {names}; give --label-column")
     value = properties[column]
     if not isinstance(value, str | int | float):
-        seen = json.dumps(value, default=str)[:40]
-        raise DataError(f"{where} has {seen} in the column {column}, expected a name or a number")
+        value_text = json.dumps(value, default=str)[:40]
+        raise DataError(f"{where} has {value_text} in the column {column}, expected a name or a number")
     return str(value)
 
 
@@ -205,7 +205,7 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
         meta, _, geometries, values = raw.read(file, layer=layer, columns=columns, force_2d=True)
     except DataError:
         raise
-    except Exception as error:  # of many kinds, at damaged files
+    except Exception as error:  # damaged files raise errors of many kinds
         raise DataError(f"{file} cannot be read as a GeoPackage ({one_line(error)})") from error
     shapes = []
     for number, geometry in enumerate(geometries, 1):

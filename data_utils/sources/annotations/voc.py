@@ -46,15 +46,15 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     masks = folder_in(root, ("segmentationclasspng", "segmentationclass"))
     if images is None or masks is None:
         return {}
-    wanted = wanted_splits(named_splits)
+    split_names = wanted_splits(named_splits)
     lists: dict[str, Path] = {}
     for path in sorted((root / LISTS).glob("*.txt")):
         name = path.stem.lower()
-        if name in wanted or not name.startswith("test"):
+        if name in split_names or not name.startswith("test"):
             lists[name] = path
     if "train" not in lists and "trainval" in lists:  # trainval holds the images of val, too
         lists = {"train": lists["trainval"]}
-    elif len(lists) == 1 and not wanted & lists.keys():  # CVAT's default.txt
+    elif len(lists) == 1 and not split_names & lists.keys():  # CVAT's default.txt
         lists = {"train": lists.popitem()[1]}
     if not lists:
         return {"train": (masks, masks)}
@@ -128,8 +128,8 @@ def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ..
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        name, _, rest = line.partition(":")
-        color = re.fullmatch(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*", rest.partition(":")[0])
+        name, _, fields = line.partition(":")
+        color = re.fullmatch(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*", fields.partition(":")[0])
         if color is None or max(map(int, color.groups())) > 255:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
         red, green, blue = map(int, color.groups())

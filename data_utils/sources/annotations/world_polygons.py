@@ -67,7 +67,8 @@ class PolygonMask(RenderedMask):
             raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
         shapes, boxes = shapes_in(self.file, self.column, crs.epsg if crs else None)
         value_of = dict(self.values)
-        x, y = boxes[:, [0, 2, 0, 2]], boxes[:, [1, 1, 3, 3]]
+        x = boxes[:, [0, 2, 0, 2]]
+        y = boxes[:, [1, 1, 3, 3]]
         with np.errstate(invalid="ignore"):  # infinite boxes are those of shapes that are not here
             corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
         low = corners.min(axis=1)
@@ -95,9 +96,12 @@ class PolygonRecords(PairedRecords):
 
     def __init__(self, images: Path, folder: Path, pairs: Sequence[tuple[str, str]], column: str | None) -> None:
         files = sorted({str(folder / file) for _, file in pairs if file})
-        names = sorted({shape.label for file in files for shape in read_shapes(file, column).shapes}, key=natural)
-        if not names:
+        labels: set[str] = set()
+        for file in files:
+            labels.update(shape.label for shape in read_shapes(file, column).shapes)
+        if not labels:
             raise DataError(f"{folder}: its files of polygons hold no polygon")
+        names = sorted(labels, key=natural)
         classes, values = number_classes(names, str(folder))
         super().__init__(images, folder, pairs, classes)
         self.column = column
@@ -121,8 +125,8 @@ class PolygonRecords(PairedRecords):
 
 def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
     """Split -> what opens its images with polygons; nothing where there are none."""
-    wanted = wanted_splits(named_splits)
-    splits = {name: folder for name, folder in children(root).items() if name in wanted} or {"train": root}
+    split_names = wanted_splits(named_splits)
+    splits = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
     openers: dict[str, Callable[[], Records]] = {}
     for name, folder in splits.items():
         images = folder_in(folder, IMAGE_FOLDERS)

@@ -109,10 +109,10 @@ def _filled(size: tuple[int, int], mode: str, outlines: Sequence[Outline], value
 
 def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
     """Class index below `count`, and points (n, 2) in shares of the image's width and height."""
-    first, *rest = line.split()
-    if len(rest) == 4:
+    first, *coordinates = line.split()
+    if len(coordinates) == 4:
         raise DataError(f"{where} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
-    points = checked_points(rest, f"{where}: polygon")
+    points = checked_points(coordinates, f"{where}: polygon")
     farthest = np.abs(points).max()
     if farthest > FARTHEST:
         raise DataError(f"{where}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")

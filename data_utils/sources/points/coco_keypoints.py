@@ -8,6 +8,7 @@ import json
 import mmap
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,15 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
 
     Unless they are asked for, files that also hold areas, or lie beside files of areas, are not read for points.
     """
-    of_keypoints = coco.find(root, named_splits, KEYPOINT_FILES)
-    of_objects = coco.find(root, named_splits)
-    paths = of_keypoints if of_keypoints and (explicit or not of_objects) else of_objects
+    keypoint_files = coco.find(root, named_splits, KEYPOINT_FILES)
+    object_files = coco.find(root, named_splits)
+    paths = keypoint_files if keypoint_files and (explicit or not object_files) else object_files
     tables: dict[str, list[PointTable]] = {}
     for name, (_, path) in paths.items():
         if _mentions_keypoints(path):
             file = coco.read(path)
             table = to_table(file)
-            if table is not None and (explicit or paths is of_keypoints or not _holds_areas(file)):
+            if table is not None and (explicit or paths is keypoint_files or not _holds_areas(file)):
                 split = name.partition("/")[0]  # one of several files of a split is SPLIT/PART
                 tables.setdefault(split, []).append(table)
     return {split: joined_tables(parts) for split, parts in tables.items()}
@@ -63,7 +64,7 @@ def _mentions_keypoints(path: Path) -> bool:
 
 def _holds_areas(file: coco.CocoFile) -> bool:
     """Whether any object of a file has an outline or a mask."""
-    return any(entry.get("segmentation") for entries in file.objects.values() for entry in entries)
+    return any(entry.get("segmentation") for entry in chain.from_iterable(file.objects.values()))
 
 
 def to_table(file: coco.CocoFile) -> PointTable | None:
@@ -150,7 +151,8 @@ def _object(table: PointTable, row: int) -> Entry:
         keypoints += [x, y, SEEN if is_there else HIDDEN]
     box = [0.0] * 4
     if is_present.any():
-        low, high = positions[is_present].min(axis=0), positions[is_present].max(axis=0)
+        low = positions[is_present].min(axis=0)
+        high = positions[is_present].max(axis=0)
         box = np.concatenate([low, high - low]).tolist()
     entry = {"keypoints": keypoints, "num_keypoints": int(is_present.sum()), "bbox": box, "area": box[2] * box[3]}
     if table.presence is not None and table.confidence is not None:

@@ -92,8 +92,8 @@ def _read_long(rows: Rows, file: str) -> PointTable:
         name = row[name_column].strip()
         if not image or not name:
             raise DataError(f"{where}: has no image or no landmark")
-        places = {title: column for column, title in enumerate(titles)}
-        builder.add(file, image, name, state, position, _prediction(row, places, where))
+        column_of_title = {title: column for column, title in enumerate(titles)}
+        builder.add(file, image, name, state, position, _prediction(row, column_of_title, where))
     return builder.table()
 
 
@@ -102,8 +102,8 @@ def _read_wide(rows: Rows, file: str) -> PointTable:
     points: dict[str, dict[str, int]] = {}  # the column of each axis, and of the visibility
     for column, (name, axis) in columns.items():
         points.setdefault(name, {})[axis] = column
-    points = {name: places for name, places in points.items() if {"x", "y"} <= places.keys()}
-    counts = {len([axis for axis in AXES if axis in places]) for places in points.values()}
+    points = {name: axis_columns for name, axis_columns in points.items() if {"x", "y"} <= axis_columns.keys()}
+    counts = {len(axis_columns.keys() & set(AXES)) for axis_columns in points.values()}
     if len(counts) != 1:
         raise DataError(f"{file}: some points have a z and others have none")
     axes = counts.pop()
@@ -112,12 +112,12 @@ def _read_wide(rows: Rows, file: str) -> PointTable:
         where = f"{file}, row {line}"
         _check_length(row, len(rows[0]), where)
         image = row[0].strip()
-        for name, places in points.items():
-            cells = [row[places[axis]] for axis in AXES if axis in places]
+        for name, axis_columns in points.items():
+            cells = [row[axis_columns[axis]] for axis in AXES if axis in axis_columns]
             state, position = _point(cells, f"{where}, {name}")
-            if "v" in places and row[places["v"]].strip() in ("0", "0.0"):
+            if "v" in axis_columns and row[axis_columns["v"]].strip() in ("0", "0.0"):
                 state = UNKNOWN
-            builder.add(file, image, name, state, position, _prediction(row, places, where))
+            builder.add(file, image, name, state, position, _prediction(row, axis_columns, where))
     return builder.table()
 
 
@@ -127,11 +127,11 @@ def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
     for column, title in enumerate(titles[1:], 1):
         text = title.strip()
         numbered = NUMBERED.fullmatch(text.lower())
-        named = NAMED.fullmatch(text) or NAMED.fullmatch(text.lower())
+        named_column = NAMED.fullmatch(text) or NAMED.fullmatch(text.lower())
         if numbered:
             columns[column] = numbered[2], numbered[1]
-        elif named:
-            columns[column] = named[1], named[2].lower()
+        elif named_column:
+            columns[column] = named_column[1], named_column[2].lower()
     return columns
 
 
@@ -150,20 +150,22 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
         title = "confidence" if axis == "likelihood" else axis
         if title in (*AXES, *PREDICTED):
             points.setdefault(name.strip(), {})[title] = column
-    lacking = [name for name, places in points.items() if not {"x", "y"} <= places.keys()]
+    lacking = [name for name, axis_columns in points.items() if not {"x", "y"} <= axis_columns.keys()]
     if lacking:
         raise DataError(f"{file}: {lacking[0]!r} has no columns x and y")
-    axes = 3 if points and all("z" in places for places in points.values()) else 2
-    first = min((places["x"] for places in points.values()), default=1)  # newer versions split the path into columns
+    axes = 3 if points and all("z" in axis_columns for axis_columns in points.values()) else 2
+    first = min(
+        (axis_columns["x"] for axis_columns in points.values()), default=1
+    )  # newer versions split the path into columns
     builder = TableBuilder("deeplabcut", axes)
     for line, row in enumerate(rows[3:], 4):
         where = f"{file}, row {line}"
         _check_length(row, len(bodyparts), where)
         image = "/".join(cell.strip() for cell in row[:first] if cell.strip())
-        for name, places in points.items():
-            cells = [row[places[axis]] for axis in AXES[:axes]]
+        for name, axis_columns in points.items():
+            cells = [row[axis_columns[axis]] for axis in AXES[:axes]]
             state, position = _point(cells, f"{where}, {name}")
-            builder.add(file, image, name, state, position, _prediction(row, places, where))
+            builder.add(file, image, name, state, position, _prediction(row, axis_columns, where))
     return builder.table()
 
 
@@ -236,9 +238,11 @@ def _write_wide(writer: Any, table: PointTable) -> None:
 
 def _write_deeplabcut(writer: Any, table: PointTable) -> None:
     coordinates = [*AXES[: table.axes]]
-    titles = ["likelihood" if title == "confidence" else title for title in _predicted_titles(table)]
-    coordinates += titles
-    bodyparts = [name for name in table.names for _ in coordinates]
+    for title in _predicted_titles(table):
+        coordinates.append("likelihood" if title == "confidence" else title)
+    bodyparts: list[str] = []
+    for name in table.names:
+        bodyparts += [name] * len(coordinates)
     writer.writerow(["scorer"] + ["unet"] * len(bodyparts))
     writer.writerow(["bodyparts", *bodyparts])
     writer.writerow(["coords", *(coordinates * len(table.names))])

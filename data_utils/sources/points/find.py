@@ -19,7 +19,7 @@ from data_utils.sources.records import Records
 from data_utils.sources.walk import walk
 from runtime.errors import DataError
 
-FOLDERS = ("points", "landmarks", "markups", "fiducials")  # of files of points, one for each volume
+FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
 MORE_IMAGE_FOLDERS = ("imagestr", "data", "jpegimages")
 ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
 MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
@@ -58,21 +58,21 @@ def are_annotations(points: dict[str, PointTable]) -> bool:
 
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
     """The same as `find_points`, of files that can only list points."""
-    wanted = wanted_splits(named_splits)
+    split_names = wanted_splits(named_splits)
     splits: dict[str, PointTable] = {}
     for name, folder in children(root).items():
-        if name in wanted:
+        if name in split_names:
             table = _table_in(folder)
             if table is not None:
                 splits[name] = table
-    return splits or _splits_by_name(root, wanted)
+    return splits or _splits_by_name(root, split_names)
 
 
-def _splits_by_name(root: Path, wanted: set[str]) -> dict[str, PointTable]:
+def _splits_by_name(root: Path, split_names: set[str]) -> dict[str, PointTable]:
     """The tables train.csv, val.csv and the like in a folder, else all of it as the split train."""
     splits: dict[str, PointTable] = {}
     for file in sorted([*root.glob("*.csv"), *root.glob("*.tps")]):
-        if file.stem.lower() in wanted and file.stem.lower() not in splits:
+        if file.stem.lower() in split_names and file.stem.lower() not in splits:
             table = files.read(file)
             if table is not None:
                 splits[file.stem.lower()] = table
@@ -84,9 +84,9 @@ def _splits_by_name(root: Path, wanted: set[str]) -> dict[str, PointTable]:
 
 def _table_in(folder: Path) -> PointTable | None:
     """The points that the files of a folder list, of one format."""
-    named = [folder / name for name in nnlandmark.NAMES if (folder / name).is_file()]
+    nnlandmark_files = [folder / name for name in nnlandmark.NAMES if (folder / name).is_file()]
     tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
-    tables += [table for table in map(nnlandmark.read_nnlandmark, named) if table is not None]
+    tables += [table for table in map(nnlandmark.read_nnlandmark, nnlandmark_files) if table is not None]
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
         raise DataError(f"{folder}: {len(names)} files list points: {listed(names)}; keep one of them")
@@ -101,12 +101,12 @@ def _table_in(folder: Path) -> PointTable | None:
 def _tables_of_volumes(folder: Path) -> list[PointTable]:
     """The points in files of one volume each: beside the volumes, or in a folder of their own."""
     below = children(folder)
-    places = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
-    for place in places:
-        of_kind = {kind: sorted(place.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
-        if all(of_kind.values()):
-            raise DataError(f"{place}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
-        tables = _read_all([*of_kind[MARKUPS], *of_kind[FCSV]])
+    folders = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
+    for folder_of_volumes in folders:
+        files_of_kind = {kind: sorted(folder_of_volumes.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
+        if all(files_of_kind.values()):
+            raise DataError(f"{folder_of_volumes}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+        tables = _read_all([*files_of_kind[MARKUPS], *files_of_kind[FCSV]])
         if tables:
             return tables
     return []
@@ -164,11 +164,11 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
     folders: list[Path] = []
     for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
         below = children(parent)
-        of_images = [below[name] for name in (*IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below]
-        for place in [*of_images, parent]:
+        image_folders = [below[name] for name in (*IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below]
+        for place in [*image_folders, parent]:
             inner = children(place)
             folders += [inner[split] for split in splits if split in inner]
-        folders += [*of_images, parent]
+        folders += [*image_folders, parent]
     return [str(folder) for folder in dict.fromkeys(folders)]
 
 

@@ -19,7 +19,7 @@ from runtime.errors import DataError
 from tasks.points import PRESENT
 
 ABSENT = "absent_shapes"
-VERSION = "5.5.0"  # of labelme, which its files name
+VERSION = "5.5.0"  # the version of labelme that its files name
 
 
 def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
@@ -29,7 +29,9 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     contents_of = {split: labelme.look_at(files) for split, (_, files) in splits.items()}
-    all_contents = [contents for of_split in contents_of.values() for contents in of_split.values() if contents]
+    all_contents: list[labelme.Contents] = []
+    for split_contents in contents_of.values():
+        all_contents += filter(None, split_contents.values())
     if not any(contents.points for contents in all_contents):
         return {}
     if any(contents.areas for contents in all_contents) and not explicit:
@@ -68,15 +70,18 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
     """Add the points of a file, which are those of an image."""
     content = read_labelme(str(file))
     builder.add_image(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
+    shapes = list(content["shapes"])
     absent = content.get(ABSENT)
-    for index, shape in enumerate([*content["shapes"], *(absent if isinstance(absent, list) else [])], 1):
+    if isinstance(absent, list):
+        shapes += absent
+    for index, shape in enumerate(shapes, 1):
         where = f"{file}: shape {index}"
         if not isinstance(shape, dict) or shape.get("shape_type") != "point":
             continue
-        places = shape.get("points")
-        place = places[0] if isinstance(places, list) and len(places) == 1 else None
+        positions = shape.get("points")
+        place = positions[0] if isinstance(positions, list) and len(positions) == 1 else None
         if not isinstance(place, list) or len(place) != 2:
-            raise DataError(f"{where}: a point has {str(places)[:60]}, expected [[x, y]]")
+            raise DataError(f"{where}: a point has {str(positions)[:60]}, expected [[x, y]]")
         position = [number(side, where) for side in place]
         note = read_note(str(shape.get("description") or ""), where)
         builder.add(str(file), image, str(shape.get("label")), PRESENT, position, note)
@@ -92,8 +97,18 @@ def write_shapes(table: PointTable) -> str:
             continue
         note = "" if table.presence is None else written_note(*table.predicted(0, column))
         place = table.positions[0, column].tolist()
-        shape = {"label": name, "points": [place], "group_id": None, "description": note, "shape_type": "point"}
-        (shapes if is_present else absent).append(shape | {"flags": {}, "mask": None})
+        shape: dict[str, Any] = {
+            "label": name,
+            "points": [place],
+            "group_id": None,
+            "description": note,
+            "shape_type": "point",
+        }
+        shape |= {"flags": {}, "mask": None}
+        if is_present:
+            shapes.append(shape)
+        else:
+            absent.append(shape)
     content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes}
     content |= {"imagePath": table.images[0], "imageData": None}
     size = table.source(0).size

@@ -52,8 +52,11 @@ def _is_case(points: Any) -> bool:
     """Whether it holds the points of a case."""
     if not isinstance(points, dict):
         return False
-    places = [entry.get("coordinates", "") if isinstance(entry, dict) else entry for entry in points.values()]
-    return all(place is None or isinstance(place, list) for place in places)
+    for entry in points.values():
+        coordinates = entry.get("coordinates", "") if isinstance(entry, dict) else entry
+        if coordinates is not None and not isinstance(coordinates, list):
+            return False
+    return True
 
 
 def write_nnlandmark(table: PointTable) -> str:

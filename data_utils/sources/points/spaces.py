@@ -14,7 +14,7 @@ from runtime.errors import DataError
 
 PIXELS = "pixels"
 UPWARD = "pixels from the bottom"  # the center of the lowest row is 0, and y runs up
-SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # of (x, y, z), to RAS
+SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # factors on (x, y, z) that lead to RAS
 
 
 def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarray:
@@ -36,9 +36,9 @@ def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarr
     return positions[:, ::-1]
 
 
-def from_pixels(places: np.ndarray, space: str, size: tuple[int, int]) -> np.ndarray:
+def from_pixels(pixels: np.ndarray, space: str, size: tuple[int, int]) -> np.ndarray:
     """The inverse of `to_pixels`, for an image of the size that the points are made for."""
-    positions = places[:, ::-1].copy()
+    positions = pixels[:, ::-1].copy()
     if space == UPWARD:
         positions[:, 1] = size[0] - 1 - positions[:, 1]
     return positions
@@ -52,21 +52,21 @@ def to_voxels(positions: np.ndarray, space: str, header: VolumeHeader) -> np.nda
             last = header.size[2 - axis] - 1
             voxels[:, axis] = positions[:, stored_axis] if step == 1 else last - positions[:, stored_axis]
         return voxels[:, ::-1]
-    places = positions * _signs(space)
+    millimeters = positions * _signs(space)
     inverse = np.linalg.inv(header.affine)
-    return (places @ inverse[:3, :3].T + inverse[:3, 3])[:, ::-1]
+    return (millimeters @ inverse[:3, :3].T + inverse[:3, 3])[:, ::-1]
 
 
 def from_voxels(voxels: np.ndarray, space: str, header: VolumeHeader) -> np.ndarray:
     """The inverse of `to_voxels`."""
-    places = voxels[:, ::-1]
+    points = voxels[:, ::-1]
     if space == PIXELS:
-        positions = np.empty_like(places)
+        positions = np.empty_like(points)
         for stored_axis, (axis, step) in enumerate(header.stored_axes):
             last = header.size[2 - axis] - 1
-            positions[:, stored_axis] = places[:, axis] if step == 1 else last - places[:, axis]
+            positions[:, stored_axis] = points[:, axis] if step == 1 else last - points[:, axis]
         return positions
-    return (places @ header.affine[:3, :3].T + header.affine[:3, 3]) * _signs(space)
+    return (points @ header.affine[:3, :3].T + header.affine[:3, 3]) * _signs(space)
 
 
 def _signs(space: str) -> np.ndarray:

@@ -168,10 +168,10 @@ class TableBuilder:
         positions = np.zeros((len(images), len(self.names), self.axes))
         states = np.full((len(images), len(self.names)), UNKNOWN, np.int64)
         for (image, name), (state, position) in self.points.items():
-            row, column = images[image], self.names[name]
-            states[row, column] = state
+            point = (images[image], self.names[name])
+            states[point] = state
             if position:
-                positions[row, column] = position
+                positions[point] = position
         files = tuple(self.images.values())
         table = PointTable(self.layout, tuple(self.names), tuple(images), positions, states, files, space)
         if self.sizes:
@@ -203,19 +203,24 @@ def joined_tables(tables: Sequence[PointTable]) -> PointTable:
     for table in whole:
         images += table.images
         files += table.files
-    presence = [table.presence for table in whole if table.presence is not None]
-    confidence = [table.confidence for table in whole if table.confidence is not None]
-    sizes = [table.sizes for table in whole if table.sizes is not None]
     return replace(
         whole[0],
         images=tuple(images),
         positions=np.concatenate([table.positions for table in whole]),
         states=np.concatenate([table.states for table in whole]),
         files=tuple(files),
-        presence=np.concatenate(presence) if len(presence) == len(whole) else None,
-        confidence=np.concatenate(confidence) if len(confidence) == len(whole) else None,
-        sizes=np.concatenate(sizes) if len(sizes) == len(whole) else None,
+        presence=_joined_arrays([table.presence for table in whole]),
+        confidence=_joined_arrays([table.confidence for table in whole]),
+        sizes=_joined_arrays([table.sizes for table in whole]),
     )
+
+
+def _joined_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """The arrays of several tables, one behind the other; None where a table has none."""
+    present = [array for array in arrays if array is not None]
+    if len(present) < len(arrays):
+        return None
+    return np.concatenate(present)
 
 
 def number(text: object, where: str) -> float:

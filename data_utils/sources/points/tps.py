@@ -24,7 +24,7 @@ from tasks.points import PRESENT, UNKNOWN
 TPS = ".tps"
 MISSING = ("na", "nan")
 NOWHERE = "-1 -1"  # coordinates of a point of which nothing is known
-MOST_POINTS = 10_000  # of an image
+MOST_POINTS = 10_000  # a damaged file may claim that an image has any number
 SEPARATOR = "; "  # between the predictions of points in a comment
 Lines = Iterator[tuple[int, str]]
 
@@ -79,7 +79,7 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
                 yield specimen
             points = [_point(line, place) for line, place in _following(lines, value, where)]
             specimen = Specimen(points, where)
-        elif title.upper() == "POINTS":  # of a curve
+        elif title.upper() == "POINTS":  # a curve has points too
             for _ in _following(lines, value, where):
                 pass
         elif specimen is not None and value:

@@ -144,10 +144,10 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     parquet_files = sorted(file for file in paths if kind_of(file) == ".parquet")
     tar_files = sorted(file for file in paths if kind_of(file) == ".tar")
     if bool(parquet_files) == bool(tar_files):
-        what = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
+        kinds = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
         urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:LISTED]]
         listed = ", ".join(PurePosixPath(url).name for url in urls)
-        raise DataError(f"--dataset {dataset} holds {what}; found {listed or 'nothing'}")
+        raise DataError(f"--dataset {dataset} holds {kinds}; found {listed or 'nothing'}")
     splits: dict[str, list[str]] = {}
     names = [name for name in named_splits if name]
     names += USUAL_SPLITS

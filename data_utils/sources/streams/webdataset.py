@@ -36,16 +36,16 @@ class ShardIndex(NamedTuple):
 
     def extensions_of_first(self) -> list[str]:
         """The extensions of the pictures of the first sample."""
-        of_first = self.members[:, 0] == 0
-        extensions = self.extensions[np.unique(self.members[of_first, 1])]
+        is_of_first = self.members[:, 0] == 0
+        extensions = self.extensions[np.unique(self.members[is_of_first, 1])]
         return sorted(os.fsdecode(extension) for extension in extensions.tolist())
 
     def places(self, extension: str) -> np.ndarray:
         """(S, 2) int64: first byte and size of the picture with an extension of each sample; -1 where there is none."""
-        places = np.full((len(self.names), 2), -1, np.int64)
-        chosen = self.extensions[self.members[:, 1]] == os.fsencode(extension)
-        places[self.members[chosen, 0]] = self.members[chosen, 2:]
-        return places
+        locations = np.full((len(self.names), 2), -1, np.int64)
+        has_extension = self.extensions[self.members[:, 1]] == os.fsencode(extension)
+        locations[self.members[has_extension, 0]] = self.members[has_extension, 2:]
+        return locations
 
 
 class _Ranges(NamedTuple):
@@ -137,8 +137,9 @@ class TarRecords(StreamRecords):
     def part(self, chosen: np.ndarray) -> "TarRecords":
         """The records of the groups that `chosen`, (G,) bool, marks."""
         is_chosen = np.repeat(chosen, self.group_sizes)
-        names, starts, lengths = self.names[is_chosen], self.starts[is_chosen], self.lengths[is_chosen]
-        return TarRecords(self.files, self.groups[chosen], names, starts, lengths)
+        return TarRecords(
+            self.files, self.groups[chosen], self.names[is_chosen], self.starts[is_chosen], self.lengths[is_chosen]
+        )
 
 
 def group_samples(counts: Sequence[int]) -> np.ndarray:
@@ -188,12 +189,12 @@ def _extensions(extensions: list[str], file: str, image: str | None, mask: str |
     """Which extensions are the image and the mask: as asked, by a word such as `mask`, or .png beside a .jpg."""
     if not mask:
         mask = next((name for name in extensions if MASK_WORDS & set(name.split("."))), None)
-    others = [name for name in extensions if name != mask]
-    if mask is None and "png" in others and len(others) == 2:
+    other_extensions = [name for name in extensions if name != mask]
+    if mask is None and "png" in other_extensions and len(other_extensions) == 2:
         mask = "png"
-        others.remove("png")
-    if not image and len(others) == 1:
-        image = others[0]
+        other_extensions.remove("png")
+    if not image and len(other_extensions) == 1:
+        image = other_extensions[0]
     if image is None or mask is None or image not in extensions or mask not in extensions:
         raise DataError(
             f"{file}: which of {', '.join(extensions)} are image and mask?"

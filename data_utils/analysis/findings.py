@@ -40,7 +40,7 @@ def find_warnings(
         ignores_values=bool(config.ignore_index),
         has_flag=bool(config.classes),
     )
-    if reader.class_map is not None and not named:
+    if reader.class_map is not None and not has_names:
         warnings += border_warnings(inspected, pixels)
     warnings += label_set_warnings(inspected, reader)
     warnings += overlap_warnings(splits)

@@ -3065,15 +3065,15 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
         "check_transparency",
-        "if len(pixels) != 1:",
-        "if len(pixels) != 2:",
+        "len(pixels) != 1",
+        "len(pixels) != 2",
         "test_spoiled_masks.py",
     ),
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
         "border_warnings",
-        "if not classes or count < max",
-        "if classes or count < max",
+        "not classes or count < max(MANY_INVENTED, 2 * len(classes))",
+        "bool(classes) or count < max(MANY_INVENTED, 2 * len(classes))",
         "test_spoiled_masks.py",
     ),
     Mutant(

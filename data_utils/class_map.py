@@ -27,6 +27,7 @@ REPAIR = (
     "Export the masks again without smoothing (re-saving them keeps the invented values),"
     " see docs/preparing-masks.md#no-smoothed-edges"
 )
+COMMON = 0.05  # a value with such a share of the pixels is hardly an edge
 MOST = 0.6  # where few values hold such a share of the pixels, the others may be invented
 
 
@@ -80,16 +81,20 @@ def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
     total = sum(pixels.values())
     ordered = sorted(pixels, key=lambda value: -pixels[value])
     share = 0.0
-    for count, value in enumerate(ordered[:SHOWN], 1):
+    count = 0
+    for value in ordered[:SHOWN]:
+        if count >= 2 and share >= MOST and pixels[value] < COMMON * total:
+            break
         share += pixels[value] / total
-        if count >= 2 and share >= MOST:
-            classes: list[Any] = sorted(ordered[:count])
-            return (
-                f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG,"
-                f" interpolation). {REPAIR}; --check-data --classes {as_classes(classes)} lists the files, and"
-                " --outside ignore after it trains without the other values. If there are more classes, name them all"
-            )
-    return None
+        count += 1
+    if count < 2 or share < MOST:
+        return None
+    classes: list[Any] = sorted(ordered[:count])
+    return (
+        f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG, interpolation)."
+        f" {REPAIR}; --check-data --classes {as_classes(classes)} lists the files, and --outside ignore after it trains"
+        " without the other values. If there are more classes, name them all"
+    )
 
 
 def as_color(value: MaskValue) -> MaskValue:
@@ -414,6 +419,11 @@ def resolve_classes(
         if absent:
             raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
         class_map = _map_unnamed(pixels, ignored)
+    if len(pixels) == 1 and not classes:
+        raise DataError(
+            f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
+            " are the masks empty, or of a wrong folder?"
+        )
     if not 2 <= len(class_map) <= MAX_VALUES:
         raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
     return class_map

@@ -12,6 +12,9 @@ HINTS |= dict.fromkeys(("weights", "checkpoint", "m", "load", "ckpt"), "did you 
 HINTS |= dict.fromkeys(("o", "out", "output-dir", "save-dir", "project", "name"), "did you mean --output DIR?")
 HINTS |= dict.fromkeys(("mask", "masks", "labels", "ground-truth", "gt"), "did you mean --truth DIR?")
 HINTS |= dict.fromkeys(("viz", "v", "visualize", "save-overlay", "show"), "did you mean --overlay?")
+PROBABILITIES_HINT = "each pixel gets its most probable class; --probabilities writes how probable each one is"
+HINTS |= dict.fromkeys(("threshold", "conf", "conf-thres", "confidence", "t", "mask-threshold"), PROBABILITIES_HINT)
+HINTS |= dict.fromkeys(("batch-size", "batch", "workers", "num-workers"), "it is chosen here; leave it out")
 HINTS |= dict.fromkeys(("classes", "image-size", "imgsz"), "the model's config.json says it; leave it out")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
+from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile, format_remedy
 from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
@@ -19,6 +19,7 @@ from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
 from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.true_masks import open_true_masks, pictures_below, stem_of
+from runtime.console import say
 from runtime.errors import DataError
 
 OF_ALL_INPUTS = (
@@ -287,9 +288,13 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
         matches = _glob_matches(pattern, output)
-    if not matches:
-        raise DataError(f"--input {pattern}: no image or volume found")
-    return matches
+    if matches:
+        return matches
+    if path.is_dir():
+        names = [file.name for file in sorted(path.rglob("*"))]
+        raise DataError(f"--input {pattern}: no image or volume found{format_remedy(names)}")
+    is_there = "no image or volume found" if glob.has_magic(pattern) else "is not there"
+    raise DataError(f"--input {pattern}: {is_there}")
 
 
 def _images_of_set(folder: Path) -> list[tuple[Path, Path]]:
@@ -329,8 +334,17 @@ def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     """Pictures below a folder, except hidden ones (which programs leave) and those below `output`."""
     if output and output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
+    _say_unread(folder)
     is_output = _is_output(folder, output)
     return pictures_below(folder, is_output)
+
+
+def _say_unread(folder: Path) -> None:
+    """A line on files below a folder that are left out because their formats are not read here."""
+    names = [file.name for file in sorted(folder.rglob("*")) if format_remedy([file.name])]
+    if names:
+        remedy = format_remedy(names)
+        say(f"{folder}: left out {len(names)} files that are not read, the first is {names[0]}{remedy}")
 
 
 def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:

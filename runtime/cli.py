@@ -36,6 +36,8 @@ LAUNCH_HINTS |= dict.fromkeys(("amp", "fp16", "half", "use-amp", "precision"), _
 LAUNCH_HINTS |= dict.fromkeys(("gpus", "gpu", "num-gpus", "n-gpus", "ngpu", "device", "devices", "cuda"), _DEVICES)
 LAUNCH_HINTS |= dict.fromkeys(("no-cuda", "accelerator", "nproc-per-node", "num-nodes", "strategy", "ddp"), _DEVICES)
 
+LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # what word processors make of two dashes
+
 Number = TypeVar("Number", int, float)
 
 
@@ -65,6 +67,11 @@ class Arguments(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]  # no namespace of one's own
         self, args: list[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
+        words = sys.argv[1:] if args is None else args
+        for word in words:
+            if word.startswith(LONG_DASHES):
+                flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
+                self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
         parsed, unknown = self.parse_known_args(args)
         if unknown:
             self.error(self._unknown(unknown[0]))
@@ -79,6 +86,9 @@ class Arguments(argparse.ArgumentParser):
         lacking = re.match(r"argument (--\S+): expected ", message)
         if lacking:
             message += f"; give {self._form(lacking[1])}"
+        joined = re.match(r"argument (--\S+): '(\d+) *[x,X*] *(\d+)' is not", message)
+        if joined and self._option_string_actions[joined[1]].nargs is not None:
+            message += f"; give {joined[1]} {joined[2]} {joined[3]}"
         sys.exit(print_error(UsageError(message)))
 
     def _form(self, flag: str) -> str:

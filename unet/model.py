@@ -222,10 +222,17 @@ class UNet(
         is_folder = Path(name).is_dir()
         # `owner/name` is a Hub id, unless there is a folder `owner` here: then it is a mistyped path
         if not is_folder and (name.count("/") != 1 or Path(name).parent.exists()):
-            raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}")
+            raise ModelError(
+                f"{name}: is not a folder with config.json and {WEIGHTS_NAME}, as train.py writes RUN/model"
+            )
         for file in (CONFIG_NAME, WEIGHTS_NAME):
             if is_folder and not (Path(name) / file).is_file():
-                hint = f"; {name}/model has" if (Path(name) / "model" / file).is_file() else ""
+                hint = "; give the folder RUN/model that train.py writes"
+                best = Path(name).parent.parent / "model"  # of the run, where this is one of its checkpoints
+                if (Path(name) / "model" / file).is_file():
+                    hint = f"; {name}/model has"
+                elif (best / file).is_file():
+                    hint = f"; the best model of this run is {best}"
                 raise ModelError(f"{name}: has no {file}{hint}")
         try:
             if is_folder:

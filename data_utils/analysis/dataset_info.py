@@ -20,7 +20,7 @@ from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import read_labels
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
-from data_utils.analysis.spoiled_masks import check_borders
+from data_utils.analysis.spoiled_masks import check_borders, check_palettes, check_transparency
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
@@ -204,7 +204,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
     if targets.has_classes and not classes:
+        check_palettes(inspected, pixels)
         check_borders(inspected, pixels)
+        check_transparency(inspected, pixels)
     reader = targets.of_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         find_unreadable(inspection, records, reader)

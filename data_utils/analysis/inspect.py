@@ -21,6 +21,7 @@ from unet.config import MaskValue
 
 LISTED = 3  # problems in a message, and names in one of many
 NUMBERS = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
+SWAPPED = "are images and masks swapped"
 MERGED = 4  # so many files with the same problem share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
@@ -181,8 +182,10 @@ def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem
     return too_many(pixels, name) or inspection
 
 
-def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
+def lossy(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
     """The problem that a JPEG mask holds more than two values."""
+    if len(pixels) > MAX_VALUES and describe_invented(pixels) is None:
+        return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED}?")
     return Problem(
         "lossy mask",
         f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
@@ -233,7 +236,10 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
         is_smooth = is_between_two or max(ordered) <= 255
     if not is_smooth:
         return f"{show(ordered)}; are these numbers of objects (--task objects), or are images and masks swapped?"
-    guess = describe_invented(pixels) or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
+    guess = describe_invented(pixels)
+    if guess is None and first_values.shape[1] == 3:
+        return f"{show(ordered)}; {SWAPPED}, or are these smoothed edges (JPEG, interpolation)? {REPAIR}"
+    guess = guess or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
     return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
 

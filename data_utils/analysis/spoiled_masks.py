@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.inspect import Content, SplitInspection, count_values, mask_value_from_json
-from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, show
-from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import decode_mask
+from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, pack, show
+from data_utils.image_io.formats import VolumeFile, WindowSource
+from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records
@@ -27,6 +27,11 @@ INVENTED_SHARE = 0.6  # so many pixels of an invented value lie between two othe
 AREA_SHARE = 0.5  # so many pixels of a class lie in areas at least three pixels thick
 FEWEST = 2  # a single value on a border may be a class that somebody drew there
 LISTED = 3  # masks in a message
+PALETTES = 8  # masks of a split whose palettes are looked at
+ALONE_SHARE = 0.05  # so many pixels without a neighbor of their color are dots of dithering
+MANY_INVENTED = 8  # so many values on borders make even a run 0, 1, ..., n doubtful
+RARE_SHARE = 0.01  # of all pixels: what values on borders do not reach
+GRADED = 0.5  # where classes hold less than such a share of the pixels, the others are no mere borders
 
 Splits = Sequence[tuple[SplitInspection, Records]]
 
@@ -119,6 +124,106 @@ def check_borders(splits: Splits, pixels: dict[MaskValue, int]) -> None:
         raise DataError(_describe(splits, pixels, classes))
 
 
+def border_warnings(splits: Splits, pixels: dict[MaskValue, int]) -> tuple[str, ...]:
+    """A warning where most values of a run 0, 1, ..., n are rare and lie on borders: `check_borders` lets runs pass."""
+    rare = [value for value in pixels if pixels[value] < RARE_SHARE * sum(pixels.values())]
+    has_many = len(rare) >= max(MANY_INVENTED, 2 * (len(pixels) - len(rare)))
+    if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
+        return ()
+    digests = [records.digest for _, records in splits]
+    key = digest("borders of runs", *digests) if all(digests) else None
+    stored: JSON = cached(key, lambda: _classes(splits))
+    classes: list[Any] = sorted(map(mask_value_from_json, stored))
+    count = len(pixels) - len(classes)
+    if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
+        return ()
+    return (
+        f"{count} of the {len(pixels)} mask values lie only on the borders between {show(classes)}, at most two"
+        " pixels thick, as smoothing and resizing leave them; if they are no classes, see"
+        f" docs/preparing-masks.md#no-smoothed-edges, or give --classes {as_classes(classes)} --outside ignore",
+    )
+
+
+def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
+    """DataError where masks of indices into a palette have its colors from a smoothed or dithered picture.
+
+    `check_borders` looks at the numbers, which say nothing there: an encoder orders a palette as it likes.
+
+    Args:
+        pixels: how many pixels of the masks hold each index; none of them has a name.
+    """
+    if len(pixels) < 2 + FEWEST:
+        return
+    digests = [records.digest for _, records in splits]
+    key = digest("palettes", *digests) if all(digests) else None
+    reason: JSON = cached(key, lambda: _spoiled_palette(splits))
+    if reason:
+        raise DataError(f"the masks look spoiled: {reason}. {REPAIR}. If all colors are classes, name their numbers")
+
+
+def _spoiled_palette(splits: Splits) -> str:
+    """What is wrong with the colors of masks of indices, with the first such mask; empty where nothing is."""
+    counts = BorderCounts.none()
+    alone = 0
+    name = ""
+    for inspection, records in splits:
+        if inspection.dims == 3:
+            continue
+        for i in _sample(inspection, PALETTES):
+            target = records[i]["target"]
+            if isinstance(target, WindowSource):
+                continue
+            colors = read_palette_mask(target, records[i]["name"])
+            if colors is not None:
+                name = name or records[i]["name"]
+                counts.add(colors)
+                alone += _count_alone(colors)
+    total = sum(counts.pixels.values())
+    if not total:
+        return ""
+    classes: list[Any] = sorted(counts.classes())
+    if not classes and alone < ALONE_SHARE * total:
+        return ""
+    if not classes:
+        return (
+            f"they are stored with a palette, and {alone / total:.1%} of their pixels differ from all four neighbors,"
+            f" as dithering leaves them: {name}"
+        )
+    share = sum(counts.pixels[value] for value in classes) / total
+    invented = len(counts.pixels) - len(classes)
+    return (
+        f"they are stored with a palette, and {share:.1%} of their pixels have the colors {show(classes)}; the others,"
+        f" {invented} colors, lie on the borders between them, as smoothing leaves them: {name}"
+    )
+
+
+def _count_alone(colors: np.ndarray) -> int:
+    """How many pixels of (H, W, 3) have the color of none of their four neighbors."""
+    keys = np.pad(pack(colors).astype(np.int64), 1, constant_values=-1)
+    center = keys[1:-1, 1:-1]
+    has_equal = (center == keys[:-2, 1:-1]) | (center == keys[2:, 1:-1])
+    has_equal |= (center == keys[1:-1, :-2]) | (center == keys[1:-1, 2:])
+    return int((~has_equal).sum())
+
+
+def check_transparency(splits: Splits, pixels: dict[MaskValue, int]) -> None:
+    """DataError where all masks hold one value, and what they show stands in their alpha channel."""
+    if len(pixels) != 1:
+        return
+    for inspection, records in splits:
+        for i in _sample(inspection, PALETTES):
+            target = records[i]["target"]
+            if inspection.dims == 3 or isinstance(target, WindowSource):
+                continue
+            name = records[i]["name"]
+            if is_drawn_in_alpha(target, name):
+                raise DataError(
+                    f"the masks hold {show(pixels)} alone, but {name} is transparent in places: is the mask its alpha"
+                    ' channel? Save that as the mask, with Pillow: Image.open(FILE).getchannel("A").point(lambda alpha:'
+                    " 255 * (alpha > 127)).save(FILE)"
+                )
+
+
 def _classes(splits: Splits) -> list[MaskValue]:
     """The classes that `BorderCounts` finds in some masks of the splits."""
     counts = BorderCounts.none()
@@ -165,6 +270,7 @@ def _planes(record: Record) -> Iterator[np.ndarray]:
 def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
     """What was seen, in which masks, and what to do."""
     share = sum(pixels[value] for value in classes) / sum(pixels.values())
+    ordered: list[Any] = sorted(pixels)
     invented: list[Any] = sorted(pixels.keys() - set(classes))
     names = []
     masks = 0
@@ -177,10 +283,18 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
         names += [records[i]["name"] for i in members[: LISTED + 1]]
         masks += len(members)
     total = sum(len(records) for _, records in splits)
+    files = f"{masks} of {total} masks: {', '.join(first_few(names, LISTED))}"
+    if share < GRADED:
+        return (
+            f"the masks look spoiled: they hold {len(pixels)} grades from {show([min(ordered)])} to"
+            f" {show([max(ordered)])}, as probabilities and blurred outlines do, in {files}. Save what is above a"
+            " threshold, such as half of the highest value, as 255 and the rest as 0, see"
+            " docs/preparing-masks.md#no-smoothed-edges. If all values are classes, name all of them with --classes"
+        )
     return (
         f"the masks look spoiled: {share:.1%} of their pixels hold {show(classes)}; the other values, {show(invented)},"
         f" lie on the borders between them, at most two pixels thick, as smoothing, resizing and JPEG leave them, in"
-        f" {masks} of {total} masks: {', '.join(first_few(names, LISTED))}. {REPAIR}; --check-data --classes"
+        f" {files}. {REPAIR}; --check-data --classes"
         f" {as_classes(classes)} lists these files, and --outside ignore after it trains without the other values."
         " If all values are classes, name all of them with --classes"
     )

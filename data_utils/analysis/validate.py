@@ -11,7 +11,7 @@ from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, fi
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_checks import describe_points
-from data_utils.analysis.spoiled_masks import check_borders
+from data_utils.analysis.spoiled_masks import check_borders, check_palettes, check_transparency
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.blocks import describe_neighbors
@@ -73,7 +73,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         if not targets.takes_points:
             classes = named_classes(config.classes, train.classes, config.others)
         if targets.has_classes and not classes:
+            check_palettes(inspected, pixels)
             check_borders(inspected, pixels)
+            check_transparency(inspected, pixels)
         reader = targets.of_records(train, pixels, classes, config).with_records(train)
         reader = read_labels(reader.with_pixels(pixels), inspected)
         class_map = reader.class_map

@@ -4,7 +4,7 @@ import os
 import stat
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -136,6 +136,17 @@ ImageSource = (
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
 IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp")
+REMEDIES = dict.fromkeys((".heic", ".heif"), "convert HEIC to JPEG or PNG")  # what to do with other formats
+REMEDIES |= dict.fromkeys(
+    (".mp4", ".mov", ".avi", ".mkv", ".webm"), "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
+)
+REMEDIES |= dict.fromkeys((".zip", ".7z", ".rar", ".tgz"), "unpack archives first")
+REMEDIES |= dict.fromkeys((".dcm", ".dicom"), "convert DICOM series to NIfTI: dcm2niix FOLDER")
+REMEDIES |= dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), "develop raw photographs as TIFF or PNG")
+REMEDIES |= dict.fromkeys(
+    (".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), "export them as TIFF, as from Fiji or QuPath"
+)
+REMEDIES |= dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG")
 TURNED = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
@@ -148,6 +159,15 @@ TOO_LARGE = (
 
 # set once, not around each file: the filters belong to all threads; a far larger image is still an error
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+def format_remedy(names: Iterable[str]) -> str:
+    """What to do with files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
+    for name in names:
+        for ending, remedy in REMEDIES.items():
+            if name.lower().endswith(ending):
+                return f"; {remedy}"
+    return ""
 
 
 @contextmanager
@@ -163,7 +183,8 @@ def readable(name: str) -> Iterator[None]:
     except Exception as error:
         reason = one_line(error)
         if isinstance(error, UnidentifiedImageError):  # Pillow names an object in memory
-            reason = "empty, not an image, or in a format that is not read here"
+            file = name.partition(": ")[0]
+            reason = f"empty, not an image, or in a format that is not read here{format_remedy([file])}"
         if isinstance(error, Image.DecompressionBombError):
             reason += TOO_LARGE
         raise ImageError(f"{name} cannot be read ({reason})") from error

@@ -269,6 +269,25 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture)
 
 
+def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
+    """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
+    where = f"{name}: mask"
+    with opened(source, where) as picture, readable(where):
+        if not isinstance(picture, Image.Image) or picture.mode != "P" or picture.format == "GIF":
+            return None
+        return np.asarray(_upright(picture).convert("RGB"))
+
+
+def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
+    """Whether the pixels of a mask differ in how transparent they are."""
+    where = f"{name}: mask"
+    with opened(source, where) as picture, readable(where):
+        if not isinstance(picture, Image.Image) or "A" not in picture.getbands():
+            return False
+        lowest, highest = _upright(picture).getchannel("A").getextrema()
+        return lowest != highest
+
+
 def _is_unsigned(picture: Image.Image) -> bool:
     """Whether a TIFF holds numbers of 32 bits without sign."""
     if picture.mode != "I" or picture.format != "TIFF":
@@ -292,7 +311,10 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # NaN becomes a whole number, which differs
         whole = mask.astype(np.int64)
     if mask.dtype.kind == "f" and (whole != mask).any():
-        raise DataError(f"{name}: mask holds {mask[whole != mask][0]:g}, expected whole numbers")
+        raise DataError(
+            f"{name}: mask holds {mask[whole != mask][0]:g}, expected whole numbers; of probabilities save what is"
+            " above 0.5 as 1"
+        )
     if whole.min() < 0 or whole.max() > 65535:
         return whole
     return whole.astype(np.uint8 if whole.max() < 256 else np.uint16)

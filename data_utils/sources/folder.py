@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
 from data_utils.sources.records import Record, Records, folders_of
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
@@ -99,10 +99,13 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
             lacking.append("images")
         if masks is None:
             lacking.append("masks")
+        parent = folder.resolve().parent
+        is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and {*children(parent)} & {*MASK_FOLDERS}
+        remedy = f"; did you mean --dataset {folder.parent}?" if is_half else format_remedy(names)
         raise DataError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"
-            f" beside labelsTr; found {listed}"
+            f" beside labelsTr; found {listed}{remedy}"
         )
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
@@ -199,13 +202,28 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
         listed = ", ".join(first_few(without_image, NAMED))
         problems.append(f"{len(without_image)} of {len(mask_files)} masks in {masks} have no image ({listed})")
     if problems and not (allow_unpaired and stems):
-        leave_out = ", or leave them out with --allow-unpaired" if stems else ""
+        leave_out = (
+            ", or leave them out with --allow-unpaired" if stems else ", or give masks the names of their images"
+        )
+        unread = _of_other_formats(images, [stem.removesuffix(suffix) for stem in mask_files], image_files)
+        if unread:
+            problems.append(f"{images} holds {unread[0]}, which is not read{format_remedy(unread)}")
         remedy = f" (set the suffix with --mask-suffix{leave_out})"
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
     unpaired = [f"{file}: image without mask" for file in without_mask]
     unpaired += [f"{file}: mask without image" for file in without_image]
     pairs = [(image_files[stem], mask_of[stem]) for stem in stems]
     return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
+
+
+def _of_other_formats(folder: Path, stems: Collection[str], read: Collection[str]) -> list[str]:
+    """The files in a folder that have one of the stems, and none of the extensions that are read."""
+    names = []
+    for name in sorted(os.listdir(folder), key=natural):
+        stem = os.path.splitext(name)[0]
+        if stem in stems and stem not in read:
+            names.append(name)
+    return names
 
 
 def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]:
@@ -241,6 +259,7 @@ def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUF
         if other_endings:
             shown = f"only {', '.join(sorted(other_endings)[:NAMED])}"
         hint = f" (or {ANNOTATIONS})" if what == "masks" else ""
+        hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {what} in {folder}; found {shown}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}
     for file in sorted(files, key=natural):

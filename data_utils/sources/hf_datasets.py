@@ -1,12 +1,15 @@
 """Rows of `datasets`: data sets saved to disk, parquet files and the Hub, with pictures still encoded."""
 
+import os
 import pickle
 import platform
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from data_utils.image_io.formats import format_remedy
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest
 from runtime.errors import DataError, one_line
@@ -167,13 +170,26 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
             ) from error
 
 
+def _names_beside(path: Path) -> list[str]:
+    """What lies in the folder of a path; nothing where that is not there."""
+    try:
+        return sorted(os.listdir(path.parent))
+    except OSError:
+        return []
+
+
 def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
         state = "is a file, not .parquet" if path.is_file() else "is not there"
+        similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
+        remedy = format_remedy([path.name])
+        if similar:
+            remedy = f"; did you mean {path.with_name(similar[0])}?"
         raise DataError(
-            f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id owner/name"
+            f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id"
+            f" owner/name{remedy}"
         )
     import datasets  # the import takes seconds, which other sources need not wait
     from datasets.naming import camelcase_to_snakecase

@@ -12,7 +12,7 @@ def check_disk(output: Path, needed: int) -> None:
     resolved = output.resolve()
     folder = next(parent for parent in [resolved, *resolved.parents] if parent.exists())
     if not folder.is_dir():
-        raise DataError(f"--output {output}: {folder} is not a folder")
+        raise DataError(f"--output {output}: {folder} is not a folder; choose another")
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")

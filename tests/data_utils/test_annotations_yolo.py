@@ -161,6 +161,14 @@ def test_label_files_without_image_are_named(folder):
     assert [*masks(loaded(folder, allow_unpaired=True)[0])] == ["a.jpg", "b.jpg", "c.jpg"]
 
 
+def test_label_files_of_images_that_a_list_leaves_out_are_nothing_to_name(folder):
+    (folder / "train.txt").write_text("images/train/a.jpg\nimages/train/c.jpg\n")
+    (folder / "data.yaml").write_text("path: .\ntrain: train.txt\nval: images/val\n" + LIST)
+    write(folder, "images/train", "labels/train", {"e": TREE})
+    train, _ = loaded(folder)
+    assert sorted(masks(train)) == ["a.jpg", "c.jpg"]
+
+
 def test_the_report_shows_what_was_found(folder):
     report, count = check_data(DataConfig(str(folder)))
     assert count == 0 and "annotations: YOLO; 2 images with objects, 2 without" in report

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from data_utils.loading.augment import augment
 from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
 from tasks.classes import ClassTarget
+from tasks.overlapping import OverlapTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 
@@ -220,6 +221,17 @@ def test_outside_is_exactly_the_fill_and_ignored(strength):
     assert outside.any() and not outside.all()
     assert (new_images.permute(0, 2, 3, 1)[outside] == fill).all()
     assert (new_images.permute(0, 2, 3, 1)[~outside] != fill).any(dim=1).all()
+
+
+def test_labels_of_32_bits_lie_where_those_of_8_bits_do():
+    images, masks = batch((24, 40))
+    bits = masks.to(torch.int32)
+    draws = [draw(key, strength="strong", seed=0, size=(24, 40), channels=3) for key in KEYS]
+    fill, std = torch.zeros(3), torch.ones(3)
+    moved = apply(images, masks, draws, fill, std)[1]
+    _, wide = augment(images, OverlapTarget(bits, bits), draws, pack_draws(draws, 3), fill=fill, std=std)
+    inside = moved != 255  # what is unknown has another number
+    assert inside.any() and torch.equal(wide.truth[inside], moved[inside].to(wide.truth.dtype))
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])

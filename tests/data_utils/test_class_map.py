@@ -338,7 +338,7 @@ def test_black_and_white_may_be_named_by_color():
         ({0, 1}, None, "11", r"--ignore-index 11 is in no mask; the masks hold 0, 1"),
         ({0, 1}, None, "void", "'void' is no mask value"),
         ({0, 1}, None, "#12", "'#12' is no mask value"),
-        ({7}, None, None, "1 classes, expected 2 to 255; the masks hold 7"),
+        ({7}, None, None, "all pixels of all masks hold 7: 1 class, expected 2 to 255; are the masks empty"),
         (set(), None, None, "0 classes"),
         ({0, 1}, None, "1", "1 classes"),
         (set(range(1, 257)), None, None, "256 classes"),

@@ -320,6 +320,24 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     for dataset in ("shape", "data/cell", str(tmp_path / "nowhere"), "../data/x", "a/b/c"):
         assert re.search("is not there; expected `shapes`, a folder", error_of(dataset))
     assert "is a file, not .parquet" in error_of("file.txt")
+    assert error_of("data/cell").endswith("; did you mean data/cells?")
+    assert error_of("data/cells/images").endswith("; did you mean --dataset data/cells?")
+
+
+def test_files_of_other_formats_are_told_what_to_do_with(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    assert "take the frames out of videos" in error_of(tmp_path / "a.mp4")
+    (tmp_path / "data.zip").write_bytes(b"PK")
+    assert "unpack archives first" in error_of(tmp_path / "data.zip")
+    flat(tmp_path / "cells", 3)
+    images = tmp_path / "cells" / "images"
+    first = sorted(images.iterdir())[0]
+    first.rename(first.with_suffix(".HEIC"))
+    line = error_of(tmp_path / "cells")
+    assert f"{images} holds {first.stem}.HEIC, which is not read; convert HEIC to JPEG or PNG" in line
+    for path in sorted(images.iterdir()):
+        path.rename(path.with_suffix(".HEIC"))
+    assert "found only .heic" in error_of(tmp_path / "cells") and "convert HEIC" in error_of(tmp_path / "cells")
 
 
 @pytest.fixture

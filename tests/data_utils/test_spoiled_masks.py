@@ -240,3 +240,71 @@ def test_masks_are_read_again_only_where_values_are_no_run(tmp_path, monkeypatch
     runs = [np.arange(9).repeat(20).reshape(12, 15).astype(np.uint8), np.full((12, 15), 255, np.uint8)]
     load_info(write(tmp_path / "run", runs * 3))
     load_info(write(tmp_path / "three", [shapes(seed, (84, 200)) for seed in range(3)]))
+
+
+def colored(seed: int) -> Image.Image:
+    """A mask of black and one color, which no palette of fixed colors has."""
+    mask = shapes(seed, (1,))
+    return Image.merge("RGB", [mask.point(lambda value, level=level: value * level) for level in (200, 140, 80)])
+
+
+def write_files(folder: Path, masks: Sequence[Image.Image]) -> Path:
+    """A data set of these masks, each written as its picture is stored."""
+    write(folder, [shapes(0) for _ in masks])
+    for number, mask in enumerate(masks):
+        mask.save(folder / "masks" / f"{number:02}.png")
+    return folder
+
+
+PALETTES: dict[str, tuple[Spoil, str]] = {
+    "smoothed, then 16 colors": (
+        lambda mask: half(Image.Resampling.BILINEAR)(mask).quantize(16, dither=Image.Dither.NONE),
+        "lie on the borders",
+    ),
+    "dithered": (lambda mask: mask.convert("P"), "differ from all four neighbors, as dithering leaves them"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), PALETTES.values(), ids=PALETTES)
+def test_palettes_of_smoothed_and_dithered_pictures_end_in_one_line(tmp_path, spoil, words):
+    folder = write_files(tmp_path, [spoil(colored(seed)) for seed in range(4)])
+    with pytest.raises(DataError, match=words) as error:
+        load_info(folder)
+    assert "00.png" in str(error.value) and "Export the masks again without smoothing" in str(error.value)
+    report, problems = check_data(DataConfig(str(folder)))
+    assert problems == 1 and words in report
+
+
+def test_palettes_of_thin_classes_pass(tmp_path):
+    masks = []
+    for seed in range(4):
+        mask = Image.fromarray(np.asarray(lines(seed, range(1, 9), 20)))
+        mask.putpalette(np.random.default_rng(0).integers(0, 256, 768).tolist())
+        masks.append(mask)
+    assert len(load_info(write_files(tmp_path, masks)).reader.class_map) == 9
+
+
+def test_a_mask_in_the_alpha_channel_is_named(tmp_path):
+    white = Image.new("L", (SIDE, SIDE), 255)
+    folder = write_files(tmp_path, [Image.merge("LA", [white, shapes(seed)]) for seed in range(3)])
+    with pytest.raises(DataError, match=r"the masks hold 255 alone, but 00.png is transparent in places.*getchannel"):
+        load_info(folder)
+
+
+def test_probabilities_are_called_so(tmp_path):
+    blur = ImageFilter.GaussianBlur(25)
+    folder = write(tmp_path, [shapes(seed, (200,)).filter(blur) for seed in range(4)])
+    with pytest.raises(DataError, match=r"grades from \d+ to \d+, as probabilities and blurred outlines do") as error:
+        load_info(folder)
+    assert "Save what is above a threshold" in str(error.value)
+
+
+def test_a_run_of_values_that_lie_on_borders_is_told_of(tmp_path):
+    soft = [half(Image.Resampling.BILINEAR)(shapes(seed, (20,), 2 * SIDE)) for seed in range(12)]
+    info = load_info(write(tmp_path / "soft", soft))
+    assert len(info.reader.class_map) == 21
+    (warning,) = [line for line in info.warnings if "borders" in line]
+    assert warning.startswith("19 of the 21 mask values lie only on the borders between 0, 20,")
+    assert "--classes 0=background,20=foreground --outside ignore" in warning
+    thin = load_info(write(tmp_path / "thin", [lines(seed, range(1, 21), 20) for seed in range(4)]))
+    assert not [line for line in thin.warnings if "borders" in line]

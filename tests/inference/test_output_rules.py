@@ -374,7 +374,7 @@ def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_k
     assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
 
 
-def test_inputs_that_cannot_be_are_one_line(tmp_path):
+def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
     touch(tmp_path, "in/a.png", "in/a.tif", "in/legend.png", "other/a.png")
     with pytest.raises(DataError, match=r"in/a\.png and .*in/a\.tif would both write .*out/a\.png; give one of them"):
         outputs(tmp_path, "in")
@@ -388,9 +388,18 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path):
     touch(tmp_path, "points.png")
     with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
         find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
-    for pattern, line in (("", "--input: is empty"), (str(tmp_path / "none*"), "no image or volume found")):
+    wrong = {
+        "": "--input: is empty",
+        f"{tmp_path}/none*": "no image or volume found",
+        f"{tmp_path}/none": "is not there",
+    }
+    for pattern, line in wrong.items():
         with pytest.raises(DataError, match=line):
             find_jobs([pattern], tmp_path / "out", [".png"])
+    touch(tmp_path, "phone/a.png")
+    (tmp_path / "phone" / "b.HEIC").write_bytes(b"heic")
+    assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "out", [".png"])) == 1
+    assert "left out 1 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
     (tmp_path / "truth").mkdir()
     touch(tmp_path, "truth/b.png")
     with pytest.raises(DataError, match=r"has no mask for 1 inputs, the first is a; if the masks have a suffix"):

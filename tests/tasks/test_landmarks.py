@@ -120,6 +120,18 @@ def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_strips_
     assert (prediction[:, -2:] > 0.5).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_maps_are_read_in_single_precision_and_double_ones_in_double(dtype):
+    maps = gaussian_maps(random_points((40, 51), seed=3, count=1), (40, 51)).to(dtype)
+    exact = LandmarkDecoder(TASK)
+    exact.take(maps.double())
+    decoder = LandmarkDecoder(TASK)
+    decoder.take(maps)
+    places = exact.conclude(())[0]
+    assert places.dtype == torch.float64
+    torch.testing.assert_close(decoder.conclude(())[0].double(), places, atol=1e-4, rtol=0)
+
+
 def test_a_map_without_weight_is_a_point_that_is_not_there():
     decoder = LandmarkDecoder(TASK)
     decoder.take(torch.full((1, 3, 20, 20), -12.0))

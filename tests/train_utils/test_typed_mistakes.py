@@ -49,6 +49,11 @@ MISTAKES = {
     "--resume": "expected one argument; give --resume auto|CHECKPOINT",
     "--resume auto": "--resume auto needs --output-dir",
     "--scale 50%": "'50%' is not a number above 0",
+    "--name run1": "did you mean --output-dir runs/NAME?",
+    "--config a.yaml": "settings are flags; --like RUN.json repeats a recorded run",
+    "--crop-size 512x512": "give --crop-size 512 512",
+    "\u2013-epochs 5": "begins with a long dash, as word processors write it; type --epochs",
+    "\u2014epochs 5": "begins with a long dash, as word processors write it; type --epochs",
     "--wandb": "did you mean --tracker wandb?",
     "--class-weights balanced": "'balanced' is not a number above 0, nor auto or none",
     "--tta": "predict.py has this flag",
@@ -67,13 +72,17 @@ def test_a_mistake_is_one_line_that_mends_it(typed, line, capsys):
     assert message.startswith("train.py: error: ") and line in message
 
 
-@pytest.mark.parametrize("typed", ["--source y", "--images y", "-i y"])
-def test_a_mistake_with_predict_is_one_line_too(typed, capsys):
+PREDICT_MISTAKES = dict.fromkeys(("--source y", "--images y", "-i y"), "did you mean --input FILES?")
+PREDICT_MISTAKES |= dict.fromkeys(("--threshold 0.5", "--conf 0.5"), "--probabilities writes how probable each one is")
+
+
+@pytest.mark.parametrize(("typed", "line"), PREDICT_MISTAKES.items(), ids=PREDICT_MISTAKES)
+def test_a_mistake_with_predict_is_one_line_too(typed, line, capsys):
     with process_state_kept(), pytest.raises(SystemExit):
         sys.argv = ["predict.py", "--model", "m", "--output", "o", *typed.split()]
         parse_predict_args("")
     (message,) = capsys.readouterr().err.splitlines()
-    assert message.endswith("did you mean --input FILES?")
+    assert message.endswith(line)
 
 
 def test_the_folder_may_stand_without_its_flag(capsys):

@@ -201,10 +201,14 @@ def test_damaged_model_folder_says_which_file(tmp_path):
         config.write_text(damaged)
         refused("config.json is damaged")
     config.unlink()
-    refused("has no config.json$")
+    refused("has no config.json; give the folder RUN/model that train.py writes$")
     (tmp_path / "model").mkdir()  # as a run's folder has one
     (tmp_path / "model" / "config.json").touch()
     refused("has no config.json; .*/model has$")
+    checkpoint = tmp_path / "checkpoints" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    with pytest.raises(ModelError, match=f"the best model of this run is {tmp_path}/model$"):
+        UNet.from_pretrained(checkpoint)
 
 
 def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):

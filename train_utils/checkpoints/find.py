@@ -64,9 +64,12 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
         if key == CONTENT and before is None:
             continue
         if before != value:
+            changed = ""
+            if saved.flags.get("seed") != current.flags.get("seed"):  # it chooses the validation images too
+                changed = f" (--seed was {saved.flags.get('seed')} and is {current.flags.get('seed')})"
             raise CheckpointError(
-                f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
-                " or start a new run with --init-from"
+                f"--resume: the checkpoint's {key} is {before}, this run's is {value}{changed}; give the same flags"
+                " and data, or start a new run with --init-from"
             )
     notes = []
     if saved.total_steps != current.total_steps:

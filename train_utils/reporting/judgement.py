@@ -70,8 +70,8 @@ def _unfound(facts: Facts) -> str | None:
         return None
     names = ", ".join(first_few(facts.unfound, LISTED))
     return (
-        f"No pixel of {names} was found: train longer, with --class-weights auto and at a larger --scale"
-        " (docs/reading-the-report.md, Classes)."
+        f"No pixel of {names} was found: train longer, and give --class-weights auto or a larger --scale where the"
+        " run had neither (docs/reading-the-report.md, Classes)."
     )
 
 

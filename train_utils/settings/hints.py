@@ -3,6 +3,7 @@
 from runtime.cli import LAUNCH_HINTS
 
 DATA = "did you mean --dataset DATA, a folder that holds images/ and masks/?"
+NAME = "did you mean --output-dir runs/NAME?"
 NETWORK = "the network is a U-Net: --encoder chooses a pretrained encoder, --base-channels and --depth its size"
 PRETRAINED = "--encoder lite0 is a pretrained encoder (docs/encoders.md), --init-from a model to start from"
 FOUND = "it is found in the data; see --classes for the names of classes"
@@ -20,6 +21,8 @@ HINTS |= dict.fromkeys(
     ("images", "masks", "image-dir", "mask-dir", "img-dir", "images-dir", "masks-dir", "labels"), DATA
 )
 HINTS |= dict.fromkeys(("train-dir", "train-data", "val-dir", "input", "i"), DATA)
+HINTS |= dict.fromkeys(("name", "run-name", "exp-name", "exp", "experiment", "experiment-name"), NAME)
+HINTS |= dict.fromkeys(("config", "cfg", "hyp", "yaml"), "settings are flags; --like RUN.json repeats a recorded run")
 HINTS |= dict.fromkeys(("model", "arch", "architecture", "net", "network", "model-name"), NETWORK)
 HINTS |= dict.fromkeys(("pretrained", "imagenet", "backbone", "encoder-name"), PRETRAINED)
 HINTS |= dict.fromkeys(("num-classes", "n-classes", "nc", "in-channels", "channels", "num-channels"), FOUND)

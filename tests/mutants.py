@@ -321,11 +321,46 @@ MUTANTS = [
         "test_mask_quality.py",
     ),
     Mutant(
-        "train_utils/reporting/review/masks.py",
+        "train_utils/reporting/review/reviewed_run.py",
         "open_run",
         "info.fingerprint() != settings.identity.get('data set')",
         "False",
         "test_review.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "worst_first",
+        "not is_shifted",
+        "True",
+        "test_review.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "worst_first",
+        "place if review.area_share else len(reviews)",
+        "place",
+        "test_review.py",
+    ),
+    Mutant(
+        "inference/review/worst_slices.py",
+        "worst_slices",
+        "del worst[WORST_SLICES:]",
+        "del worst[:-WORST_SLICES]",
+        "test_mask_quality.py",
+    ),
+    Mutant(
+        "inference/review/mask_quality.py",
+        "disagreeing_areas",
+        "mask != IGNORE_INDEX",
+        "mask >= 0",
+        "test_mask_quality.py",
+    ),
+    Mutant(
+        "inference/review/mask_quality.py",
+        "_missing_areas",
+        "reported[inside].mean() >= MOST_OF",
+        "False",
+        "test_mask_quality.py",
     ),
     # review.py --calibrate
     Mutant(

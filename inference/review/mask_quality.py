@@ -16,6 +16,7 @@ import numpy as np
 from unet.config import IGNORE_INDEX
 
 TEMPERATURE = 0.1
+SHIFTED = "shifted"  # the kind of finding that says that a mask has to be moved
 SURE = 0.7  # mean probability of an area from which on it is reported
 UNSEEN = 0.1  # an area of which a smaller share is in the other picture is not there at all
 MOST_OF = 0.5  # an area of a class is another class where the model sees that one in so much of it
@@ -79,7 +80,7 @@ def find_problems(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[s
     if shift is not None:
         rows, columns = shift
         text = f"the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns"
-        findings.append(Finding("shifted", text, 1.0))
+        findings.append(Finding(SHIFTED, text, 1.0))
     return findings
 
 

@@ -25,9 +25,11 @@ import review
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from inference import Predictor
+from inference.review.mask_quality import SHIFTED, Finding
 from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import UserError
+from train_utils.reporting.review.masks import MaskReview, worst_first
 
 
 def reviewed(*arguments: str | Path) -> SimpleNamespace:
@@ -104,6 +106,21 @@ def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
     calibrated = reviewed("--runs", run.folder, "--calibrate", "--output", tmp_path / "calibrated")
     assert calibrated.code == 0, calibrated.errors
     assert json.loads((run.folder / "model" / "config.json").read_text())["temperature"] != 1
+
+
+def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():
+    findings = [Finding(SHIFTED, "moved", 1.0)]
+    reviews = [
+        MaskReview("worst by score", 0.1, 0.0, [], None, []),
+        MaskReview("early in both", 0.2, 0.3, [], None, []),
+        MaskReview("worst by areas", 0.4, 0.5, [], None, []),
+        MaskReview("shifted", 0.7, 0.0, findings, None, []),
+        MaskReview("right", 0.8, 0.0, [], None, []),
+        MaskReview("with a small area", 0.9, 0.1, [], None, []),
+    ]
+    names = [review.name for review in worst_first(reviews)]
+    assert names == ["shifted", "worst by areas", "early in both", "worst by score", "with a small area", "right"]
+    assert [review.name for review in worst_first(reviews[::-1])] == names
 
 
 def test_runs_that_cannot_say_anything_are_a_line_each(trained, tiny_folder, tmp_path):

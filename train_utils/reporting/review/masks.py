@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from inference.review.equal_images import equal_images
-from inference.review.mask_quality import Finding, area_share, find_problems
+from inference.review.mask_quality import SHIFTED, Finding, area_share, find_problems
 from inference.review.worst_slices import worst_slices
 from runtime.console import track
 from runtime.errors import DataError, UserError
@@ -95,19 +95,23 @@ def review_runs(
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
-    """Reviews in the order in which to look at them: by the score, or by the areas where these come earlier.
+    """Reviews in the order in which to look at them: shifted masks, then by the product of two places.
 
-    The score is that of all pixels, and many unsure borders lower it as a forgotten object does. Areas are whole
-    objects, and count for more in an image of few.
+    These are the place by score and the place by areas. The score is that of all pixels, and many unsure borders lower
+    it as a forgotten object does. Areas are whole objects, and count for more in an image of few.
     """
-    places: dict[str, list[int]] = {}
-    for place, review in enumerate(sorted(reviews, key=_score)):
-        places[review.name] = [place]
-    for place, review in enumerate(sorted(reviews, key=_area_share, reverse=True)):
-        places[review.name].append(place if review.area_share else len(reviews))
-    order = sorted((min(of_review), sum(of_review), name) for name, of_review in places.items())
+    by_score = {}
+    for place, review in enumerate(sorted(reviews, key=_score), start=1):
+        by_score[review.name] = place
+    by_areas = {}
+    for place, review in enumerate(sorted(reviews, key=_area_share, reverse=True), start=1):
+        by_areas[review.name] = place if review.area_share else len(reviews)
+    order = []
+    for review in reviews:
+        is_shifted = any(finding.kind == SHIFTED for finding in review.findings)
+        order.append((not is_shifted, by_score[review.name] * by_areas[review.name], review.name))
     by_name = {review.name: review for review in reviews}
-    return [by_name[name] for _, _, name in order]
+    return [by_name[name] for _, _, name in sorted(order)]
 
 
 def _opinions(run: ReviewedRun, lines: list[str]) -> Iterator[Opinion]:

@@ -321,7 +321,7 @@ MUTANTS = [
         "test_mask_quality.py",
     ),
     Mutant(
-        "train_utils/reporting/review/masks.py",
+        "train_utils/reporting/review/reviewed_run.py",
         "open_run",
         "info.fingerprint() != settings.identity.get('data set')",
         "False",
@@ -1184,6 +1184,27 @@ MUTANTS = [
         "{IGNORED: IGNORE_INDEX}",
         "{IGNORED: 0}",
         "test_annotations_labelme.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/yolo.py",
+        "open_records",
+        "images.is_dir() and labels != folder",
+        "images.is_dir() or labels != folder",
+        "test_annotations_yolo.py",
+    ),
+    Mutant(
+        "data_utils/loading/augment.py",
+        "_nearest_pixels",
+        "(coordinates + 1) * (side / 2) - 0.5",
+        "(coordinates + 1) * (side / 2) + 0.5",
+        "test_augment.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.add",
+        "logits.dtype != torch.float64",
+        "logits.dtype == torch.float64",
+        "test_landmarks.py",
     ),
     Mutant(
         "data_utils/sources/annotations/yolo.py",

@@ -1222,6 +1222,27 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/yolo.py",
+        "open_records",
+        "images.is_dir() and labels != folder",
+        "images.is_dir() or labels != folder",
+        "test_annotations_yolo.py",
+    ),
+    Mutant(
+        "data_utils/loading/augment.py",
+        "_nearest_pixels",
+        "(coordinates + 1) * (side / 2) - 0.5",
+        "(coordinates + 1) * (side / 2) + 0.5",
+        "test_augment.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.add",
+        "logits.dtype != torch.float64",
+        "logits.dtype == torch.float64",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/yolo.py",
         "YoloMask._outlines",
         "shares * (width, height)",
         "shares * (height, width)",

@@ -53,9 +53,8 @@ def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
 class PictureRecords(DerivedRecords):
     """The records of another sequence, read as the pictures that they are, wherever they lie in the world."""
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with("pictures")
+    def derivation(self) -> tuple[object, ...]:
+        return ("pictures",)
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
@@ -69,9 +68,8 @@ class BandRecords(DerivedRecords):
         super().__init__(records)
         self.chosen = bands
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with("bands", self.chosen)
+    def derivation(self) -> tuple[object, ...]:
+        return ("bands", self.chosen)
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]

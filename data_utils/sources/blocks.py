@@ -5,7 +5,6 @@ Crops of one scene that lie beside each other are not independent, so whole bloc
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,9 +52,8 @@ class BlockRecords(DerivedRecords):
         self.sizes = sizes
         self.side = side
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with("blocks", self.side)
+    def derivation(self) -> tuple[object, ...]:
+        return ("blocks", self.side)
 
     def __len__(self) -> int:
         return len(self.windows)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,9 +212,8 @@ class LabeledRecords(DerivedRecords):
         self.numbers = numbers
         self._sets = list(sets)
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with("labeled", self._sets, self.numbers.tobytes())
+    def derivation(self) -> tuple[object, ...]:
+        return ("labeled", self._sets, self.numbers.tobytes())
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]

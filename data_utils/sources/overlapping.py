@@ -89,9 +89,8 @@ class ObjectRecords(DerivedRecords):
         assert isinstance(mask, LayeredMask)
         return {**record, "target": ObjectBits(mask, self.bits)}
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with(OVERLAPPING, repr(self.bits))
+    def derivation(self) -> tuple[object, ...]:
+        return (OVERLAPPING, repr(self.bits))
 
 
 class ClassFolderRecords(Records):

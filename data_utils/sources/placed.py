@@ -1,7 +1,6 @@
 """Images with a place whose masks may lie on other grids."""
 
 from collections.abc import Iterable
-from functools import cached_property
 
 from data_utils.image_io.placed_masks import PlacedMask, grid_of_source, on_grid
 from data_utils.image_io.scene_windows import SceneWindow
@@ -14,9 +13,8 @@ NOTABLE = 0.01  # pixels: a smaller shift is rounding
 class PlacedRecords(DerivedRecords):
     """The records of another sequence, each mask on the grid of its image."""
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with("placed")
+    def derivation(self) -> tuple[object, ...]:
+        return ("placed",)
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]

@@ -218,10 +218,15 @@ class DerivedRecords(Records):
         """The summary of the whole sequence."""
         return self.records.annotations
 
-    def digest_with(self, *parts: object) -> str | None:
-        """The digest of the other sequence, and of what is made of it; None where that one has none."""
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        """That of the other sequence and of what is made of it; None where that one has none."""
         whole = self.records.digest
-        return None if whole is None else digest(whole, *parts)
+        return None if whole is None else digest(whole, *self.derivation())
+
+    @abstractmethod
+    def derivation(self) -> tuple[object, ...]:
+        """What these records depend on beside those that they are made of."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -246,9 +251,8 @@ class Subset(DerivedRecords):
         super().__init__(records)
         self.indices = indices
 
-    @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        return self.digest_with(self.indices.tobytes())
+    def derivation(self) -> tuple[object, ...]:
+        return (self.indices.tobytes(),)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -341,10 +341,10 @@ def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
 
 def _say_unread(folder: Path) -> None:
     """A line on files below a folder that are left out because their formats are not read here."""
-    names = [file.name for file in sorted(folder.rglob("*")) if format_remedy([file.name])]
-    if names:
-        remedy = format_remedy(names)
-        say(f"{folder}: left out {len(names)} files that are not read, the first is {names[0]}{remedy}")
+    files = sorted(file for file in folder.rglob("*") if format_remedy([file.name]))
+    if files:
+        name = files[0].name
+        say(f"{folder}: left out {len(files)} files that are not read, the first is {name}{format_remedy([name])}")
 
 
 def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:

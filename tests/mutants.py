@@ -1757,9 +1757,9 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/records.py",
-        "Subset.digest",
-        "self.digest_with(self.indices.tobytes())",
-        "self.digest_with(len(self.indices))",
+        "Subset.derivation",
+        "self.indices.tobytes()",
+        "len(self.indices)",
         "test_dataset_info.py",
     ),
     Mutant(
@@ -3134,9 +3134,9 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
-        "check_borders",
-        'digest("borders", *digests)',
-        'digest("borders", digests[0])',
+        "_once",
+        "digest(title, *digests)",
+        "digest(title, digests[0])",
         "test_spoiled_masks.py",
     ),
     Mutant(

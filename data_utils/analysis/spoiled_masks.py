@@ -1,7 +1,7 @@
 """Masks whose borders hold invented values, as smoothing, resizing and JPEG leave them: those are no classes."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,9 +116,7 @@ def check_borders(splits: Splits, pixels: dict[MaskValue, int]) -> None:
     is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
     if len(pixels) < 2 + FEWEST or is_numbered:
         return
-    digests = [records.digest for _, records in splits]
-    key = digest("borders", *digests) if all(digests) else None
-    stored: JSON = cached(key, lambda: _classes(splits))
+    stored = _once("borders", splits, _classes)
     if stored:
         classes: list[Any] = sorted(map(mask_value_from_json, stored))
         raise DataError(_describe(splits, pixels, classes))
@@ -130,9 +128,7 @@ def border_warnings(splits: Splits, pixels: dict[MaskValue, int]) -> tuple[str, 
     has_many = len(rare) >= max(MANY_INVENTED, 2 * (len(pixels) - len(rare)))
     if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
         return ()
-    digests = [records.digest for _, records in splits]
-    key = digest("borders of runs", *digests) if all(digests) else None
-    stored: JSON = cached(key, lambda: _classes(splits))
+    stored = _once("borders of runs", splits, _classes)
     classes: list[Any] = sorted(map(mask_value_from_json, stored))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
@@ -154,9 +150,7 @@ def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
     """
     if len(pixels) < 2 + FEWEST:
         return
-    digests = [records.digest for _, records in splits]
-    key = digest("palettes", *digests) if all(digests) else None
-    reason: JSON = cached(key, lambda: _spoiled_palette(splits))
+    reason = _once("palettes", splits, _spoiled_palette)
     if reason:
         raise DataError(f"the masks look spoiled: {reason}. {REPAIR}. If all colors are classes, name their numbers")
 
@@ -166,18 +160,12 @@ def _spoiled_palette(splits: Splits) -> str:
     counts = BorderCounts.none()
     alone = 0
     name = ""
-    for inspection, records in splits:
-        if inspection.dims == 3:
-            continue
-        for i in _sample(inspection, PALETTES):
-            target = records[i]["target"]
-            if isinstance(target, WindowSource):
-                continue
-            colors = read_palette_mask(target, records[i]["name"])
-            if colors is not None:
-                name = name or records[i]["name"]
-                counts.add(colors)
-                alone += _count_alone(colors)
+    for record in _sampled_pictures(splits):
+        colors = read_palette_mask(record["target"], record["name"])
+        if colors is not None:
+            name = name or record["name"]
+            counts.add(colors)
+            alone += _count_alone(colors)
     total = sum(counts.pixels.values())
     if not total:
         return ""
@@ -210,18 +198,32 @@ def check_transparency(splits: Splits, pixels: dict[MaskValue, int]) -> None:
     """DataError where all masks hold one value, and what they show stands in their alpha channel."""
     if len(pixels) != 1:
         return
+    for record in _sampled_pictures(splits):
+        name = record["name"]
+        if is_drawn_in_alpha(record["target"], name):
+            raise DataError(
+                f"the masks hold {show(pixels)} alone, but {name} is transparent in places: is the mask its alpha"
+                ' channel? Save that as the mask, with Pillow: Image.open(FILE).getchannel("A").point(lambda alpha:'
+                " 255 * (alpha > 127)).save(FILE)"
+            )
+
+
+def _once(title: str, splits: Splits, compute: Callable[[Splits], JSON]) -> JSON:
+    """What `compute` finds in the splits, kept in the cache under a title where all of them have a digest."""
+    digests = [records.digest for _, records in splits]
+    key = digest(title, *digests) if all(digests) else None
+    return cached(key, lambda: compute(splits))
+
+
+def _sampled_pictures(splits: Splits) -> Iterator[Record]:
+    """Some records of images whose masks are read whole."""
     for inspection, records in splits:
+        if inspection.dims == 3:
+            continue
         for i in _sample(inspection, PALETTES):
-            target = records[i]["target"]
-            if inspection.dims == 3 or isinstance(target, WindowSource):
-                continue
-            name = records[i]["name"]
-            if is_drawn_in_alpha(target, name):
-                raise DataError(
-                    f"the masks hold {show(pixels)} alone, but {name} is transparent in places: is the mask its alpha"
-                    ' channel? Save that as the mask, with Pillow: Image.open(FILE).getchannel("A").point(lambda alpha:'
-                    " 255 * (alpha > 127)).save(FILE)"
-                )
+            record = records[i]
+            if not isinstance(record["target"], WindowSource):
+                yield record
 
 
 def _classes(splits: Splits) -> list[MaskValue]:

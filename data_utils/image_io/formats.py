@@ -164,9 +164,9 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 def format_remedy(names: Iterable[str]) -> str:
     """What to do with files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
     for name in names:
-        for ending, remedy in REMEDIES.items():
-            if name.lower().endswith(ending):
-                return f"; {remedy}"
+        remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])  # a name may be an extension alone
+        if remedy:
+            return f"; {remedy}"
     return ""
 
 

@@ -3968,6 +3968,57 @@ MUTANTS = [
         "head",
         "test_redact.py",
     ),
+    Mutant(
+        "runtime/files.py",
+        "remove_leftovers",
+        "TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)",
+        "TEMPORARY.fullmatch(entry.name) and entry.is_file()",
+        "test_files.py",
+    ),
+    Mutant("runtime/parallel.py", "_kill", "signal.signal(signal.SIGCHLD, handler)", "pass", "test_parallel.py"),
+    Mutant("runtime/redact.py", "_without_user", 'match["scheme"].lower()', 'match["scheme"]', "test_redact.py"),
+    Mutant(
+        "tasks/objects.py",
+        "Objects.from_config",
+        'task.get("fills_holes", False)',
+        'task.get("fills_holes", True)',
+        "test_objects.py",
+    ),
+    Mutant(
+        "data_utils/analysis/point_checks.py",
+        "point_warnings",
+        "len(sides) >= FEWEST and max(share, 1 - share) >= USUAL",
+        "max(share, 1 - share) >= USUAL",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/image_io/geotiff_writer.py",
+        "GeoTiffWriter._aligned_position",
+        "position % 2",
+        "False",
+        "test_raster_outputs.py",
+    ),
+    Mutant(
+        "data_utils/image_io/placed_masks.py",
+        "grid_of",
+        "_read_grid(path, page, changed)",
+        "_read_grid(path, page, 0)",
+        "test_raster_rules.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/csv_tables.py",
+        "_read_long",
+        "STATES[word] == PRESENT and state == EMPTY",
+        "False",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/polygons.py",
+        "area",
+        "abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2",
+        "float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2",
+        "test_annotations_yolo.py",
+    ),
 ]
 
 

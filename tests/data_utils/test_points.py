@@ -150,11 +150,17 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image,landmark,x,y\na.png,one,1,\n", "has only some of the coordinates"),
         ("image,landmark,x,y\na.png,one,1,2\na.png,one,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y,state\na.png,one,1,2,maybe\n", "state 'maybe' is none of present, absent, unknown"),
+        ("image,landmark,x,y,state\na.png,one,,,present\n", "row 2: a point that is present has no coordinates"),
+        ("image,landmark,x,y\n,one,1,2\n", "row 2: has no image or no landmark"),
+        ("image,landmark,x,y\na.png,,1,2\n", "row 2: has no image or no landmark"),
+        ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
         ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
         ("image,landmark,x,y\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
+        ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
+        ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
         ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "'a' has no columns x and y"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
     ],
@@ -336,6 +342,18 @@ def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
     assert "11 empty cells are points of which nothing is known" in report
     report, _ = check_data(DataConfig(dataset=str(tmp_path), classes="tail,right,left"))
     assert "right and left may be exchanged in 1 images: i7.png" in report
+
+
+@pytest.mark.parametrize(("images", "is_said"), [(9, False), (10, True)])
+def test_few_images_do_not_say_on_which_side_a_point_lies(tmp_path, images, is_said):
+    rows = ["image,left_x,left_y,right_x,right_y", "i0.png,15,3,4,3"]  # exchanged
+    rows += [f"i{number}.png,4,3,15,3" for number in range(1, images)]
+    (tmp_path / "images").mkdir()
+    for number in range(images):
+        Image.new("L", (20, 16)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    report, _ = check_data(DataConfig(dataset=str(tmp_path)))
+    assert ("may be exchanged in 1 images: i0.png" in report) == is_said
 
 
 def test_points_of_images_that_are_resized_follow_them(tmp_path):

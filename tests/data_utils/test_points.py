@@ -2,7 +2,7 @@
 
 Modules: data_utils/sources/points/table.py, csv_tables.py, files.py, data_utils/sources/points/find.py, spaces.py,
 data_utils/targets/points.py, sides.py, data_utils/targets/find.py, data_utils/analysis/inspect_points.py,
-visualize_points.py, data_utils/analysis/point_checks.py.
+data_utils/analysis/point_checks.py.
 """
 
 import shutil
@@ -27,7 +27,6 @@ from data_utils.sources.points import files
 from data_utils.sources.points.table import EMPTY, PointTable
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.sides import point_sides
-from data_utils.visualize_points import render_points
 from runtime.errors import DataError
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
 from unet import Preprocess
@@ -157,6 +156,7 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
+        ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 images more than once: .*a.png"),
         ("image,landmark,x,y\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
         ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
@@ -363,15 +363,6 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
     whole, half = info.reader.read(record, SIZE), info.reader.read(record, SIZE, (16, 11))
     assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
     assert half.unit.tolist() == [2, 4] and half.shape == (16, 11)
-
-
-def test_drawn_points_show_truth_and_prediction():
-    image = np.zeros((20, 30), np.uint8)
-    places = np.array([[5.0, 5.0], [12.0, 20.0]])
-    drawn = render_points(image, places, np.array([True, False]), places + 3, np.array([True, True]))
-    assert drawn.shape[0] >= 320 and drawn.any(axis=2).any()
-    alone = render_points(image, places, np.array([False, False]))
-    assert not alone.any()
 
 
 def test_the_helpers_draw_what_they_say():

@@ -155,6 +155,13 @@ def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
         assert grid_of(str(path)).size == size
 
 
+def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
+    placed, mask = (str(write_raster(tmp_path / name, np.zeros((1, 4, 5), np.uint8))) for name in ("a.tif", "m.tif"))
+    pictures = [placed, str(tmp_path / "b.png")]
+    records = with_places(ListRecords([{"image": image, "target": mask, "name": "a"} for image in pictures]))
+    assert records[1]["target"] == mask
+
+
 def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
     own = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=10 +lon_0=20 +datum=WGS84 +units=m")
     other = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=11 +lon_0=20 +datum=WGS84 +units=m")

@@ -1,6 +1,6 @@
-"""Masks as colors, outlines and legends, of images and of volumes.
+"""Masks as colors, outlines and legends, and points, of images and of volumes.
 
-Modules: data_utils/visualize.py, data_utils/visualize_volumes.py.
+Modules: data_utils/visualize.py, data_utils/visualize_points.py, data_utils/visualize_volumes.py.
 """
 
 import numpy as np

@@ -4041,13 +4041,6 @@ MUTANTS = [
         "_is_tuple(value, _is_byte)",
         "test_model.py",
     ),
-    Mutant(
-        "tasks/partly_labeled.py",
-        "PartlyLabeledClasses.reliability",
-        "super().reliability(logits, labeled)",
-        "super().reliability(logits, targets)",
-        "test_partly_labeled.py",
-    ),
     Mutant("tasks/point_scores.py", "score_cell", '"radial" in key', '"mean" in key', "test_score_rules.py"),
     Mutant(
         "data_utils/config.py",

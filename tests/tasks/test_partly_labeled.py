@@ -99,18 +99,6 @@ def test_what_an_image_is_not_labeled_for_gets_no_gradient_where_it_is_another_c
         torch.testing.assert_close((gradient / background)[others], (probs[index] / probs[0])[others].detach())
 
 
-def test_pixels_of_classes_that_an_image_is_not_labeled_for_count_in_no_reliability():
-    logits, targets = batch()
-    known = targets.mask.clone()
-    for mask, flags in zip(known, FLAGS[targets.label_set.long()], strict=True):
-        for index in range(len(NAMES)):
-            if not flags[index]:
-                mask[mask == index] = 255
-    counts = PartlyLabeledClasses(NAMES, "ce", None, FLAGS).reliability(logits, targets)
-    assert torch.equal(counts, Classes(NAMES).reliability(logits, ClassTarget(known)))
-    assert 0 < counts[:, 0].sum() < (targets.mask != 255).sum()
-
-
 def test_a_step_in_parts_has_the_loss_of_the_whole():
     logits, targets = batch()
     loss = StepLoss(PartlyLabeledClasses(NAMES, "ce+logdice", None, FLAGS), strides=[(2, 2)])

@@ -4105,6 +4105,20 @@ MUTANTS = [
         "False",
         "test_points.py",
     ),
+    Mutant(
+        "data_utils/analysis/label_sets.py",
+        "_never_labeled",
+        "(inspection.members == number).any()",
+        "True",
+        "test_label_files.py",
+    ),
+    Mutant(
+        "data_utils/targets/overlapping.py",
+        "OverlapReader.with_pixels",
+        "~(unknown >> bit & 1).astype(bool)",
+        "(unknown >> bit & 1).astype(bool)",
+        "test_overlapping_data.py",
+    ),
 ]
 
 

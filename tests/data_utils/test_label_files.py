@@ -270,6 +270,15 @@ def test_an_image_that_is_labeled_for_nothing_is_unknown(tmp_path):
     assert any(line.startswith("1 images are labeled for no class") for line in data.warnings)
 
 
+def test_what_only_a_damaged_mask_is_labeled_for_cannot_be_scored(tmp_path):
+    write(tmp_path / "train", ["a", "b"])
+    write(tmp_path / "val", ["c"])
+    write(tmp_path / "val", ["d"], (0, 9))
+    (tmp_path / "classes.csv").write_text("image,classes\na,car;dog;person\nb,car\nc,car;person\nd,dog\n")
+    warnings = load_info(tmp_path, classes=CLASSES, on_bad_sample="skip").warnings
+    assert "no validation image is labeled for dog, which cannot be scored" in warnings
+
+
 def test_the_report_on_the_data_says_what_is_labeled(tmp_path):
     write(tmp_path / "train", ["a", "b", "c", "d"])
     write(tmp_path / "val", ["e", "f"])

@@ -23,9 +23,10 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.class_volumes import find_class_volumes
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import class_folders
+from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
 from runtime.errors import DataError, SettingsError, UserError
-from tasks.overlapping import OverlapTarget, unpack_bits
+from tasks.overlapping import OverlapTarget, pack_bits, unpack_bits
 
 BRATS = "whole=1+2+3;core=2+3;active=3"
 
@@ -79,6 +80,14 @@ def test_shares_and_overlap_are_counted(folders):
     assert reader.overlap == pytest.approx(overlap)
     report, problems = check_data(DataConfig(str(folders)))
     assert problems == 0 and f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
+
+
+def test_shares_are_of_the_pixels_of_which_a_class_is_known():
+    values = pack_bits(np.array([0b01, 0b11, 0, 0b10]), np.array([0, 0, 0b10, 0b01])).tolist()
+    reader = OverlapReader(("a", "b")).with_pixels(dict(zip(values, (10, 20, 30, 40), strict=True)))
+    assert reader.class_pixels == (30, 60)
+    assert reader.shares == (30 / 60, 60 / 70) and reader.overlap == 20 / 70
+    assert reader.describe_pixels()[1:3] == ["   50.000 %  a", "   85.714 %  b"]
 
 
 def test_classes_are_chosen_joined_and_ordered_by_the_flag(folders):

@@ -46,7 +46,7 @@ class DecodedSplit:
         row = {name: column[0] for name, column in zip(names, columns, strict=True)}
         if row["problem"].is_valid:
             raise DataError(row["problem"].as_py())
-        fields = [_array(row, name) for name in self.target.names()]
+        fields = [_array(row, name) for name in self.target.field_names()]
         return _array(row, "image"), self.target(*fields)
 
 
@@ -84,7 +84,7 @@ def decode_once(
             return str(error)
 
     fields = {"problem": pyarrow.string()}
-    for name in ("image", *target.names()):
+    for name in ("image", *target.field_names()):
         fields[name] = pyarrow.large_binary()
         fields[f"{name}_type"] = pyarrow.string()
         fields[f"{name}_shape"] = pyarrow.list_(pyarrow.int64())
@@ -144,7 +144,7 @@ def _row(sample: Sample | str) -> dict[str, Any]:
         return {"problem": sample}
     image, target = sample
     arrays = {"image": image}
-    arrays.update(zip(target.names(), target.arrays(), strict=True))
+    arrays.update(zip(target.field_names(), target.arrays(), strict=True))
     row: dict[str, Any] = {}
     for name, array in arrays.items():
         row[name] = array.ravel().view(np.uint8).data  # no copy: a volume may take half the memory

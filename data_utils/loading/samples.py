@@ -106,7 +106,7 @@ class ImageSamples(Samples):
         if locations is not None:
             return crop_around(locations, target.shape, target.shape, tuple(crop_size), rng)
         return crop_window(
-            self.reader.known_labels(target), target.unknown_value(target.names()[0]), tuple(crop_size), rng
+            self.reader.known_labels(target), target.unknown_value(target.field_names()[0]), tuple(crop_size), rng
         )
 
     def spacing(self, index: int) -> None:

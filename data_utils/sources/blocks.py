@@ -16,7 +16,7 @@ from data_utils.image_io.placed_masks import Grid, grid_of_source
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out, hold_out_fold
-from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, Subset
+from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, with_sources
 from runtime.console import first_few
 from runtime.errors import DataError
 from runtime.parallel import map_indices
@@ -41,7 +41,7 @@ class BlockRecords(DerivedRecords):
 
     Args:
         sizes: (H, W) of each image.
-        side: of a block, in pixels.
+        side: the side of a block, in pixels.
     """
 
     def __init__(
@@ -51,6 +51,8 @@ class BlockRecords(DerivedRecords):
         self.windows = windows
         self.sizes = sizes
         self.side = side
+        unlisted = set(records.unlisted)
+        self.unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in unlisted)
 
     def derivation(self) -> tuple[object, ...]:
         return ("blocks", self.side)
@@ -69,9 +71,13 @@ class BlockRecords(DerivedRecords):
         mask = SceneWindow(record["target"], name, size, box, is_mask=True)
         return {**record, "image": image, "target": mask, "name": name}
 
+    def _image_name(self, i: int) -> str:
+        """The name of the image that a window is cut from."""
+        return self.records.name(self.windows[i].record)
+
     def name(self, i: int) -> str:
-        index, box = self.windows[i]
-        name = self.records.name(index)
+        name = self._image_name(i)
+        box = self.windows[i].box
         if box is None:
             return name
         path = Path(name)
@@ -162,9 +168,10 @@ class Footprints(NamedTuple):
 def describe_neighbors(train: Records, val: Records) -> list[str]:
     """Lines on validation images that touch or overlap training images in the world; none where there is no place."""
     lines = []
-    if isinstance(train, Subset) and isinstance(train.records, BlockRecords):
-        cut = train.records
-        lines.append(f"validation blocks: {len(val)} of {len(cut)}, of about {cut.side} pixels a side")
+    for source in with_sources(train):
+        if isinstance(source, BlockRecords):
+            count = len(train) + len(val)
+            lines.append(f"validation blocks: {len(val)} of {count}, of about {source.side} pixels a side")
     origins: dict[object, Place] = {}
     train_footprints = _footprints(train, origins)
     pairs: dict[str, list[str]] = {"overlap": [], "touch": []}

@@ -73,7 +73,6 @@ class ObjectRecords(DerivedRecords):
 
     def __init__(self, records: Records, config: DataConfig) -> None:
         super().__init__(records)
-        self.unlisted = records.unlisted
         self.task = OVERLAPPING
         if not isinstance(records[0]["target"], LayeredMask):
             raise DataError(

@@ -209,6 +209,7 @@ class DerivedRecords(Records):
         self.modality = records.modality
         self.landmarks = records.landmarks
         self.label_sets = records.label_sets
+        self.unlisted = records.unlisted
         self.has_rules = records.has_rules
         self.task = records.task
         self.bands = records.bands
@@ -244,12 +245,23 @@ class DerivedRecords(Records):
         self.records.open_here()
 
 
+def with_sources(records: Records) -> Iterator[Records]:
+    """The records, then those that they are made of, and so on."""
+    yield records
+    while isinstance(records, DerivedRecords):
+        records = records.records
+        yield records
+
+
 class Subset(DerivedRecords):
     """The records of another sequence at `indices`, (N,) int64."""
 
     def __init__(self, records: Records, indices: np.ndarray) -> None:
         super().__init__(records)
         self.indices = indices
+        if records.unlisted:
+            names = {self.name(i) for i in range(len(indices))}
+            self.unlisted = tuple(name for name in records.unlisted if name in names)
 
     def derivation(self) -> tuple[object, ...]:
         return (self.indices.tobytes(),)

@@ -18,7 +18,7 @@ from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointRecords
-from data_utils.sources.records import Record, Records, Subset
+from data_utils.sources.records import Record, Records, with_sources
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
@@ -197,8 +197,7 @@ def point_records(splits: Sequence[Records]) -> list[PointRecords]:
     """The records of points that the splits are made of, each once."""
     point_records: dict[int, PointRecords] = {}
     for records in splits:
-        while isinstance(records, Subset):
-            records = records.records
-        if isinstance(records, PointRecords):
-            point_records[id(records)] = records
+        for source in with_sources(records):
+            if isinstance(source, PointRecords):
+                point_records[id(source)] = source
     return list(point_records.values())

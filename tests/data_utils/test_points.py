@@ -104,6 +104,7 @@ def test_empty_cells_are_unknown_unless_a_flag_says_that_they_are_not_there(tmp_
     assert read(folder).states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
     assert read(folder, absent="not-there").states.tolist() == [[PRESENT, ABSENT], [ABSENT, PRESENT]]
     assert not info_of(folder, absent="not-there").warnings
+    assert info_of(folder, place=False).warnings == info.warnings
 
 
 def test_a_long_table_says_the_state_and_has_no_rows_for_what_is_unknown(tmp_path):

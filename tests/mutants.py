@@ -1632,7 +1632,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/volumes.py",
         "read_description",
-        "all(isinstance(name, str) for name in labels.values())",
+        "all(isinstance(name, str) for _, name in labels)",
         "any(isinstance(name, str) for name in labels.values())",
         "test_volumes_sources.py",
     ),
@@ -2657,15 +2657,15 @@ MUTANTS = [
     Mutant("data_utils/visualize.py", "outlined_overlay", "3 * 128", "3 * 64", "test_visualize.py"),
     Mutant(
         "data_utils/sources/holdout.py",
-        "hold_out_shards",
-        "min(enough, len(files) - 1)",
+        "_first_groups",
+        "min(enough, len(order) - 1)",
         "enough",
         "test_input_rules.py",
     ),
     Mutant(
         "data_utils/visualize.py",
         "legend",
-        "(4, top + 4, LINE - 5, top + LINE - 5)",
+        "(4, top + 4, LINE_HEIGHT - 5, top + LINE_HEIGHT - 5)",
         "(4, top + 4, LINE - 5, top + 5)",
         "test_visualize.py",
     ),
@@ -3830,7 +3830,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/image_io/rasters.py",
-        "Segments._empty",
+        "Segments._fill_value",
         "0 if nodata is None else nodata",
         "0",
         "test_raster_rules.py",

@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.class_map import is_background
 from data_utils.image_io.class_masks import LayeredMask
-from data_utils.sources.records import Records
+from data_utils.sources.records import Records, spread_indices
 from runtime.cache import cached, digest
 from runtime.errors import DataError
 from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
@@ -38,11 +38,11 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
 
 def _count(records: Records) -> list[int]:
     """How many pixels of some images have several classes, and how many have any."""
-    classes = [value for value, name in records.classes if name.lower() not in BACKGROUND_NAMES]
+    classes = [value for value, name in records.classes if not is_background(name)]
     bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
     several = 0
     labeled = 0
-    for index in np.unique(np.linspace(0, len(records) - 1, SAMPLED).astype(int)).tolist():
+    for index in spread_indices(len(records), SAMPLED):
         mask = records[index]["target"]
         assert isinstance(mask, LayeredMask)
         try:

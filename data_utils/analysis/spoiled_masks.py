@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.inspect import Content, SplitInspection, count_values, mask_value_from_json
-from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, pack, show
+from data_utils.class_map import MAX_SCATTERED, REPAIR, classes_example, is_run, pack, show
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
@@ -136,7 +136,7 @@ def border_warnings(splits: Splits, pixels: dict[MaskValue, int]) -> tuple[str, 
     return (
         f"{count} of the {len(pixels)} mask values lie only on the borders between {show(classes)}, at most two"
         " pixels thick, as smoothing and resizing leave them; if they are no classes, see"
-        f" docs/preparing-masks.md#no-smoothed-edges, or give --classes {as_classes(classes)} --outside ignore",
+        f" docs/preparing-masks.md#no-smoothed-edges, or give --classes {classes_example(classes)} --outside ignore",
     )
 
 
@@ -297,6 +297,6 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
         f"the masks look spoiled: {share:.1%} of their pixels hold {show(classes)}; the other values, {show(invented)},"
         f" lie on the borders between them, at most two pixels thick, as smoothing, resizing and JPEG leave them, in"
         f" {files}. {REPAIR}; --check-data --classes"
-        f" {as_classes(classes)} lists these files, and --outside ignore after it trains without the other values."
+        f" {classes_example(classes)} lists these files, and --outside ignore after it trains without the other values."
         " If all values are classes, name all of them with --classes"
     )

@@ -13,7 +13,7 @@ from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural
-from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, chosen_bits
+from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
 from data_utils.sources.records import DerivedRecords, Record, Records
 from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
 from runtime.cache import digest_of_files
@@ -44,8 +44,7 @@ class ClassVolumeRecords(VolumeRecords):
                 self.labels.setdefault(case.name, [""] * len(records))[index] = case.mask
         cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural)]
         super().__init__(cases, records[0].spacing, Description(tuple(enumerate(names, 1))), unpaired)
-        bit_of = chosen_bits(config, self.classes).bit_of
-        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.bits = bits_by_class(config, self.classes)
         self.ignored = tuple(parse_values(config.ignore_index))
 
     def __getitem__(self, i: int) -> Record:
@@ -54,7 +53,7 @@ class ClassVolumeRecords(VolumeRecords):
         return {"image": self._file(images), "target": target, "name": name}
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of what is made of them."""
         paths: list[str] = []
         for case in self.cases:
@@ -69,8 +68,7 @@ class ChannelVolumeRecords(DerivedRecords):
         super().__init__(volumes)
         self.task = OVERLAPPING
         self.classes = tuple((value, f"class {value}") for value in range(1, channels + 1))
-        bit_of = chosen_bits(config, self.classes).bit_of
-        bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        bits = bits_by_class(config, self.classes)
         self.layers = ClassLayers(bits, ignored=tuple(parse_values(config.ignore_index)))
 
     def derivation(self) -> tuple[object, ...]:
@@ -110,7 +108,8 @@ def _class_folders(images: Path, labels: Path, suffixes: tuple[str, ...], config
 
 def _volumes_in(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a volume lies in a folder itself."""
-    return any(path.name.lower().endswith(suffixes) and path.name[0] != "." for path in folder.iterdir())
+    names = [path.name.lower() for path in folder.iterdir()]
+    return any(name.endswith(suffixes) and not name.startswith(".") for name in names)
 
 
 def open_class_volumes(

@@ -61,9 +61,13 @@ def _shift(record: Record) -> tuple[float, float] | None:
     mask = record["target"]
     if isinstance(mask, SceneWindow):
         mask = mask.source
-    if not isinstance(mask, PlacedMask) or not mask.image.place.has_pixels_of(mask.own.place, mask.image.size):
+    if not isinstance(mask, PlacedMask):
         return None
-    column, row = mask.image.place.offset_of(mask.own.place)
+    image_place = mask.image_grid.place
+    mask_place = mask.mask_grid.place
+    if not image_place.has_pixels_of(mask_place, mask.image_grid.size):
+        return None
+    column, row = image_place.offset_of(mask_place)
     right = column - round(column)
     down = row - round(row)
     if max(abs(right), abs(down)) < NOTABLE:

@@ -78,7 +78,7 @@ class VolumeRecords(Records):
         return folders
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files."""
         paths: list[str] = []
         for case in self.cases:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.class_map import is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -116,7 +116,7 @@ class CocoRecords(Records):
         return folders_of(self.folder, self.names)
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of the value that each category is rendered with."""
         paths = [*self.files]
         for name in self.names:
@@ -381,7 +381,7 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, st
                 )
     names = {number: name for number, (name, _) in first_names.items()}
     names = _without_project(names, used, supercategories)
-    if all(name.lower() in BACKGROUND_NAMES for name in names.values()):
+    if all(map(is_background, names.values())):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))
     return classes, dict(zip(names, values, strict=True))

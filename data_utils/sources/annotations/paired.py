@@ -70,7 +70,7 @@ class PairedRecords(Records):
         return folders_of(self.folders[0], self.files[0])
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of the names, sizes and times of all files, and of the value that each class is rendered with."""
         paths: list[str] = []
         for i in range(len(self)):

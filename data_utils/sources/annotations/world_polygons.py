@@ -111,7 +111,7 @@ class PolygonRecords(PairedRecords):
         return PolygonMask(annotation, image, self.column, tuple(self.values.items()))
 
     @cached_property
-    def annotations(self) -> AnnotationSummary:  # type: ignore[override]  # counted once it is asked for
+    def annotations(self) -> AnnotationSummary:
         """How many polygons of each class the files hold."""
         counts = dict.fromkeys(self.values, 0)
         files = [self.paths(i)[1] for i in range(len(self))]

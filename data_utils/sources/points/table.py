@@ -306,7 +306,7 @@ class PointRecords(Records):
         return {"image": image, "target": self.table.source(i), "name": name}
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of the points."""
         table = self.table
         paths: list[str] = []

@@ -84,7 +84,7 @@ def classes_example(values: Sequence[MaskValue]) -> str:
 def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
     """What to say of masks with very many values, where few of these hold most of the pixels; else None."""
     total = sum(pixels.values())
-    ordered = sorted(pixels, key=lambda value: -pixels[value])
+    ordered = sorted(pixels, key=pixels.__getitem__, reverse=True)
     share = 0.0
     count = 0
     for value in ordered[:SHOWN]:

@@ -1167,15 +1167,15 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
         "CocoMask._layers",
-        "(True, 0, IGNORE_INDEX, runs)",
-        "(True, 0, value, runs)",
+        "Layer((0, 0), IGNORE_INDEX, runs)",
+        "Layer((0, 0), value, runs)",
         "test_annotations_coco.py",
     ),
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
         "CocoMask._layers",
-        "not layer[0]",
-        "layer[0]",
+        "(0, 0)",
+        "(2, 0)",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -1949,8 +1949,8 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/dataset_info.py",
-        "sample_stream",
-        "np.random.default_rng(config.seed)",
+        "_draw_sample",
+        "np.random.default_rng(seed)",
         "np.random.default_rng(0)",
         "test_streams.py",
     ),
@@ -2649,12 +2649,12 @@ MUTANTS = [
     Mutant("data_utils/visualize.py", "contours", "is_contour & (mask != 0)", "is_contour", "test_visualize.py"),
     Mutant(
         "data_utils/visualize.py",
-        "outlined_overlay",
-        "lines[is_alike & is_dark] = 255",
-        "lines[is_alike & is_dark] = 0",
+        "readable_colors",
+        "readable[is_alike & is_dark] = 255",
+        "readable[is_alike & is_dark] = 0",
         "test_visualize.py",
     ),
-    Mutant("data_utils/visualize.py", "outlined_overlay", "3 * 128", "3 * 64", "test_visualize.py"),
+    Mutant("data_utils/visualize.py", "readable_colors", "3 * 128", "3 * 64", "test_visualize.py"),
     Mutant(
         "data_utils/sources/holdout.py",
         "_first_groups",
@@ -3343,7 +3343,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/validate.py",
-        "check_data",
+        "understand_masks",
         "read_labels(reader.with_pixels(pixels), inspected)",
         "read_labels(reader, inspected).with_pixels(pixels)",
         "test_label_files.py",

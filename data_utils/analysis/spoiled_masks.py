@@ -238,19 +238,16 @@ def _classes(splits: Splits) -> list[MaskValue]:
 
 def _sample(inspection: SplitInspection, most: int) -> list[int]:
     """At most `most` records: some of each set of values that masks hold, those of three values or more first."""
-    sets: list[tuple[int, Content]] = list(enumerate(inspection.contents))
-    sets.sort(key=_count_of_values, reverse=True)
+    members_of = {content: members.tolist() for content, _, members in inspection.used_contents()}
     first: list[int] = []
     later: list[int] = []
-    for number, _ in sets:
-        members = np.flatnonzero(inspection.members == number).tolist()
-        first += members[:MASKS_WITH_VALUE]
-        later += members[MASKS_WITH_VALUE:]
+    for content in sorted(members_of, key=_count_of_values, reverse=True):
+        first += members_of[content][:MASKS_WITH_VALUE]
+        later += members_of[content][MASKS_WITH_VALUE:]
     return (first + later)[:most]
 
 
-def _count_of_values(numbered: tuple[int, Content]) -> int:
-    _, content = numbered
+def _count_of_values(content: Content) -> int:
     return len(content.values)
 
 
@@ -277,13 +274,12 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
     names = []
     masks = 0
     for inspection, records in splits:
-        numbers = []
-        for number, content in enumerate(inspection.contents):
+        spoiled: list[int] = []
+        for content, _, members in inspection.used_contents():
             if not set(content.values) <= set(classes):
-                numbers.append(number)
-        members = np.flatnonzero(np.isin(inspection.members, numbers)).tolist()
-        names += [records[i]["name"] for i in members[: LISTED + 1]]
-        masks += len(members)
+                spoiled += members.tolist()
+        names += [records[i]["name"] for i in sorted(spoiled)[: LISTED + 1]]
+        masks += len(spoiled)
     total = sum(len(records) for _, records in splits)
     files = f"{masks} of {total} masks: {', '.join(first_few(names, LISTED))}"
     if share < GRADED:

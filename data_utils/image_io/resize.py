@@ -168,6 +168,14 @@ def nearest(target: int, length: int) -> np.ndarray:
     return ((2 * np.arange(target) + 1) * length) // (2 * target)
 
 
+def nearest_pixels(extent: Size, size: Size, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and the columns of an image of `extent` that make a `window` of it once it is resized to `size`."""
+    row_range, column_range = window
+    rows = nearest(size[0], extent[0])[slice(*row_range)]
+    columns = nearest(size[1], extent[1])[slice(*column_range)]
+    return rows, columns
+
+
 def resize_mask(mask: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """(H, W), (H, W, 3) or, for volumes, (D, H, W) -> (*size, ...), each pixel with the value of the nearest one."""
     for axis, (target, length) in enumerate(zip(size, mask.shape, strict=False)):

@@ -145,6 +145,13 @@ def _flat(volume: np.ndarray) -> np.ndarray:
     return volume.reshape(-1, volume.shape[-1])
 
 
+def volume_size_mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> str:
+    """The message for a volume and its label that have different sizes."""
+    image_size = " x ".join(map(str, image.size))
+    label_size = " x ".join(map(str, label.size))
+    return f"{name}: image is {image_size}, its label {label_size} (depth x height x width)"
+
+
 def same_grid(first: VolumeHeader, second: VolumeHeader) -> bool:
     """Whether the voxels of two volumes of one size lie at the same places: to 1 um, or to 1/100 of smaller voxels."""
     return _distance(first.affine, second.affine) <= _tolerance(first.spacing)

@@ -65,7 +65,7 @@ def class_bits(classes: NamedClasses) -> ClassBits:
 
 def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
     """The bits of a data set's classes, or of those that --classes names."""
-    return class_bits(named_classes(config.classes, classes, config.others))
+    return class_bits(named_classes(config.classes, classes, config.outside_rule))
 
 
 def bits_by_class(config: DataConfig, classes: NamedClasses) -> tuple[int | None, ...]:
@@ -160,7 +160,7 @@ class ClassLayout(NamedTuple):
     """How a file of masks holds a class each: the numbers of their pages, none where they are channels; how many."""
 
     pages: Sequence[int]
-    count: int
+    class_count: int
 
 
 NO_LAYOUT = ClassLayout((), 0)  # the file is one mask of classes
@@ -188,7 +188,7 @@ class ChannelRecords(Records):
         self.pairs = np.array([list(map(os.fsencode, pair)) for pair in pairs])
         self.names = np.array([os.fsencode(name) for name in names])
         self.pages = tuple(layout.pages)
-        count = layout.count
+        count = layout.class_count
         self.classes = tuple((value, f"class {value}") for value in range(1, count + 1))
         absent = [value for value in chosen_bits(config, self.classes).bit_of if value not in range(1, count + 1)]
         if absent:

@@ -70,7 +70,7 @@ class ObjectReader(MaskReader):
         object_classes = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
         if not object_classes:
             return cls(ignored)
-        outside = IGNORE_INDEX if config.others == "ignore" else 0
+        outside = IGNORE_INDEX if config.outside_rule == "ignore" else 0
         return cls(ignored, tuple(object_classes), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":

@@ -36,11 +36,11 @@ class PointReader(TargetReader):
     """The chosen points of each image.
 
     Args:
-        names: of the chosen points.
+        names: the names of the chosen points.
         chosen: the index of each in the files.
         partners: the point that each becomes in the mirror.
         mirrors: whether images may be mirrored.
-        unit: of the scores.
+        unit: the unit of the scores, px or mm.
         layout, space: the format that the points came in, and what they are counted in.
         sides_line: says which points change places in the mirror.
         sigma, nowhere: those of the task.

@@ -29,9 +29,9 @@ class PolygonMask(RenderedMask):
     """The polygons of a file on the grid of an image; later ones lie over earlier ones.
 
     Args:
-        file: of the polygons; empty for an image that has none.
+        file: the file of the polygons; empty for an image that has none.
         image: the path of the image.
-        column: that says the class.
+        column: the column that says the class; None where all are of one.
         values: class and mask value of each.
     """
 

@@ -24,7 +24,9 @@ from tasks.points import PRESENT, UNKNOWN
 NAMES = r"(?:(?:person_)?keypoints|points|coco)(?:_(.+))?\.json|((?:train|val)[^.]*)\.json"
 KEYPOINT_FILES = re.compile(NAMES)  # beside those of objects, coco.FILES
 VISIBILITIES = {0: UNKNOWN, 1: PRESENT, 2: PRESENT}
-HIDDEN, SEEN = 0, 2  # what is written
+# the v that is written of a point that is not there, and of one that is
+HIDDEN = 0
+SEEN = 2
 PREDICTED = ("keypoint_confidence", "keypoint_presence")  # further keys of a prediction
 CATEGORY = {"id": 1, "name": "points", "supercategory": "", "skeleton": []}
 

@@ -3015,7 +3015,7 @@ MUTANTS = [
     ),
     Mutant(
         "unet/config.py",
-        "Preprocess.__post_init__",
+        "Preprocess._check_volumes",
         "self.clip[0] < self.clip[1]",
         "self.clip[0] <= self.clip[1]",
         "test_model.py",

@@ -222,6 +222,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
 
 
 def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
+    """The records of a split, and what their inspection says for training."""
     spacings = None
     background: MaskValue | None = None
     if isinstance(inspection, VolumeSplitInspection):

@@ -176,7 +176,11 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
             is_ignored |= keys == key_of(alike)
     inside = (keys != 0) & ~is_ignored
     if inside.any() and (keys[inside] != keys[inside].max()).any():
-        texts = [value_text(unpack(key)) if has_colors else f"{key:g}" for key in np.unique(keys).tolist()]
+        distinct_keys = np.unique(keys).tolist()
+        if has_colors:
+            texts = [value_text(unpack(key)) for key in distinct_keys]
+        else:
+            texts = [f"{key:g}" for key in distinct_keys]
         distinct = ", ".join(first_few(texts, SHOWN))
         raise DataError(
             f"{name}: mask of one class holds {distinct}, expected 0 and one other value; smoothed edges or JPEG"

@@ -144,6 +144,7 @@ def geo_keys(directory: Any) -> dict[int, int]:
 
 
 def _transform(values: dict[int, Any], keys: dict[int, int]) -> Transform | None:
+    """The grid that the values of the tags say; None where they say none, or one whose pixels have no area."""
     matrix = values[TRANSFORMATION]
     scale = values[PIXEL_SCALE]
     tie = values[TIE_POINT]
@@ -175,6 +176,7 @@ def _are_numbers(values: Any, count: int) -> bool:
 
 
 def _crs(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
+    """The CRS that the geo keys name: by a number of EPSG, or by all that the tags say of it."""
     if not keys:
         return None
     code = keys.get(PROJECTED_KEY)

@@ -177,6 +177,7 @@ def _file_of(source: Path | BandSource | PictureFile) -> Path:
 
 
 def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
+    """What `open_windowed_file` gives; its file stays open as long as `stack` is."""
     path = _file_of(source)
     if isinstance(source, PictureFile):
         page = page if source.page is None else source.page

@@ -89,6 +89,7 @@ def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
+    """The folders of images and of masks in a folder. DataError where one is missing, or both are one."""
     images = _one_of(folder, IMAGE_FOLDERS)
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:

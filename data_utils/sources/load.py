@@ -74,6 +74,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
 
 
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
+    """Both splits as the source has them; what is to be held out in blocks is still in the first one."""
     if config.dataset == "shapes":
         _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)

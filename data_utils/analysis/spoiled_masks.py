@@ -158,24 +158,24 @@ def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
 def _spoiled_palette(splits: Splits) -> str:
     """What is wrong with the colors of masks of indices, with the first such mask; empty where nothing is."""
     counts = BorderCounts.none()
-    alone = 0
+    alone_pixels = 0
     name = ""
     for record in _sampled_pictures(splits):
         colors = read_palette_mask(record["target"], record["name"])
         if colors is not None:
             name = name or record["name"]
             counts.add(colors)
-            alone += _count_alone(colors)
+            alone_pixels += _count_alone(colors)
     total = sum(counts.pixels.values())
     if not total:
         return ""
     classes: list[Any] = sorted(counts.classes())
-    if not classes and alone < ALONE_SHARE * total:
+    if not classes and alone_pixels < ALONE_SHARE * total:
         return ""
     if not classes:
         return (
-            f"they are stored with a palette, and {alone / total:.1%} of their pixels differ from all four neighbors,"
-            f" as dithering leaves them: {name}"
+            f"they are stored with a palette, and {alone_pixels / total:.1%} of their pixels differ from all four"
+            f" neighbors, as dithering leaves them: {name}"
         )
     share = sum(counts.pixels[value] for value in classes) / total
     invented = len(counts.pixels) - len(classes)

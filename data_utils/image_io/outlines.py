@@ -18,7 +18,7 @@ class Areas(NamedTuple):
     """Some areas with their outlines.
 
     Args:
-        numbers: (A,) the number of the pixels of each.
+        numbers: (A,) the number that the pixels of each hold.
         rings: (A,) how many rings each has: its outline, then those of its holes.
         lengths: (R,) how many corners each ring has.
         corners: (N, 2) (column, row), 0 at the corner of the first pixel; clockwise, as the image is seen.
@@ -35,7 +35,7 @@ class Corners(NamedTuple):
 
     Args:
         areas: the area that each belongs to.
-        numbers: the number of that area's pixels.
+        numbers: the number that the pixels of that area hold.
         rows, columns: where each lies.
         falls: whether the area has a single pixel there, above and left or below and right.
     """

@@ -71,18 +71,18 @@ class RasterFile:
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
         """Values (n, m, C) of some bands, and where they hold no data, of the same shape; None where all hold some."""
         values = self.pixels.read(rows, columns, samples)
-        missing = None
+        is_missing = None
         if values.dtype.kind == "f":
-            missing = np.isnan(values)
+            is_missing = np.isnan(values)
         if self.nodata is not None:
             equal = values == values.dtype.type(self.nodata)
-            missing = equal if missing is None else missing | equal
+            is_missing = equal if is_missing is None else is_missing | equal
         outside = self._outside(rows, columns, samples)
         if outside is not None:
-            missing = np.broadcast_to(outside, values.shape) if missing is None else missing | outside
-        if missing is not None and not missing.any():
-            missing = None
-        return values.astype(self.dtype, copy=False), missing
+            is_missing = np.broadcast_to(outside, values.shape) if is_missing is None else is_missing | outside
+        if is_missing is not None and not is_missing.any():
+            is_missing = None
+        return values.astype(self.dtype, copy=False), is_missing
 
     def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
         """Where alpha or the file's mask says that there is nothing: (n, m, 1) bool; None where neither is there."""
@@ -306,22 +306,22 @@ class Raster:
     def read(self, rows: Range, columns: Range) -> np.ndarray:
         """A window (n, m, C), masked where bands hold no data, if some do."""
         if len(self.files) == 1:
-            values, missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
-            return values if missing is None else np.ma.MaskedArray(values, np.array(missing))
+            values, is_missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
+            return values if is_missing is None else np.ma.MaskedArray(values, np.array(is_missing))
         shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
         values = np.empty(shape, self.dtype)
-        missing = np.zeros(shape, bool)
+        is_missing = np.zeros(shape, bool)
         for number, file in enumerate(self.files):
             channels = [channel for channel, band in enumerate(self.bands) if band.file_index == number]
             if not channels:
                 continue
             samples = [self.bands[channel].sample for channel in channels]
-            file_values, file_missing = file.read(rows, columns, samples)
+            file_values, file_is_missing = file.read(rows, columns, samples)
             values[:, :, _index(channels)] = file_values
-            if file_missing is not None:
-                missing[:, :, _index(channels)] = file_missing
-        if missing.any():
-            return np.ma.MaskedArray(values, missing)
+            if file_is_missing is not None:
+                is_missing[:, :, _index(channels)] = file_is_missing
+        if is_missing.any():
+            return np.ma.MaskedArray(values, is_missing)
         return values
 
     def whole(self) -> np.ndarray:

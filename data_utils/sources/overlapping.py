@@ -157,13 +157,17 @@ class ClassFolderRecords(Records):
 
 
 class ClassLayout(NamedTuple):
-    """How a file of masks holds a class each: the numbers of their pages, none where they are channels; how many."""
+    """How a file holds a mask of each class.
+
+    pages: the number of each class's page; empty where the masks are channels.
+    class_count: how many classes there are; 0 where the file is one mask of classes.
+    """
 
     pages: Sequence[int]
     class_count: int
 
 
-NO_LAYOUT = ClassLayout((), 0)  # the file is one mask of classes
+NO_LAYOUT = ClassLayout((), 0)
 
 
 class ChannelRecords(Records):

@@ -86,19 +86,19 @@ def reading_of_numbers(records: Records) -> str:
     """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
     highest = []
-    connected = 0
+    connected_masks = 0
     all_numbers = 0
     all_pieces = 0
     for values in _masks(records, spread_indices(len(records), count)):
         if values.max() > 0:
             numbers, pieces = count_pieces(values)
             highest.append(int(values.max()))
-            connected += pieces == numbers
+            connected_masks += pieces == numbers
             all_numbers += numbers
             all_pieces += pieces
     if not highest or all_pieces > MOST_PIECES * all_numbers:
         return Classes.name
-    are_connected = connected >= CONNECTED_SHARE * len(highest)
+    are_connected = connected_masks >= CONNECTED_SHARE * len(highest)
     enough = max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
     are_counts = len(set(highest)) >= enough and max(highest) >= MANY_NUMBERS  # files have different numbers of objects
     are_many = min(highest) > 255

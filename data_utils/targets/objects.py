@@ -253,7 +253,7 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
     """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
     sizes: list[int] = []
-    hollow = 0
+    hollow_objects = 0
     for index in spread_indices(len(records), count):
         try:
             ids = reader.ids(records[index])
@@ -261,11 +261,11 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
             continue
         for is_object in objects_of(ids):
             sizes.append(int(is_object.sum()))
-            hollow += has_hole(is_object)
+            hollow_objects += has_hole(is_object)
     if not sizes:
         return {"smallest": 1, "fills_holes": False}
     smallest = max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL_PERCENT)))
-    return {"smallest": smallest, "fills_holes": hollow <= FEW_HOLES * len(sizes)}
+    return {"smallest": smallest, "fills_holes": hollow_objects <= FEW_HOLES * len(sizes)}
 
 
 def objects_of(ids: np.ndarray) -> Iterator[np.ndarray]:

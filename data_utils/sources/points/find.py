@@ -34,18 +34,18 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     and labelme lie as those of areas do, and are read for points where they hold nothing else, or where points are
     asked for (`explicit`).
     """
-    kinds = [
+    readings = [
         _find_tables(root, named_splits),
         find_keypoints(root, named_splits, explicit=explicit),
         find_shapes(root, named_splits, explicit=explicit),
     ]
-    kinds = [splits for splits in kinds if splits]
-    if len(kinds) > 1:
-        first_files = [next(iter(splits.values())).files[0] for splits in kinds]
+    readings = [splits for splits in readings if splits]
+    if len(readings) > 1:
+        first_files = [next(iter(splits.values())).files[0] for splits in readings]
         raise DataError(f"{root}: points are listed in {' and in '.join(first_files)}; keep one of the two")
-    if not kinds:
+    if not readings:
         return {}
-    (splits,) = kinds
+    (splits,) = readings
     names: dict[str, None] = {}
     for table in splits.values():
         names |= dict.fromkeys(table.names)

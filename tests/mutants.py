@@ -1274,7 +1274,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/paired.py",
-        "PairedRecords.digest",
+        "PairedRecords.rendering",
         "(type(self).__name__, self.classes, self.values)",
         "(type(self).__name__, self.classes)",
         "test_annotations_yolo.py",

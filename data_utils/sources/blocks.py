@@ -52,8 +52,9 @@ class BlockRecords(DerivedRecords):
         self.windows = windows
         self.sizes = sizes
         self.side = side
-        unlisted = set(records.unlisted)
-        self.unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in unlisted)
+        if records.unlisted:
+            images = set(records.unlisted)
+            self.unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in images)
 
     def derivation(self) -> tuple[object, ...]:
         return ("blocks", self.side)

@@ -110,6 +110,9 @@ class PolygonRecords(PairedRecords):
     def mask(self, image: str, annotation: str) -> PolygonMask:
         return PolygonMask(annotation, image, self.column, tuple(self.values.items()))
 
+    def rendering(self) -> tuple[object, ...]:
+        return (*super().rendering(), self.column)
+
     @cached_property
     def annotations(self) -> AnnotationSummary:
         """How many polygons of each class the files hold."""

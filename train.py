@@ -55,7 +55,7 @@ from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import check_evaluation, largest_evaluation, preflight
+from train_utils.preflight import Copies, check_evaluation, largest_evaluation, preflight
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -79,13 +79,16 @@ def add_gradients(
     criterion: StepLoss,
     micro_batches: list[MicroBatch],
     counts: Tensor,
+    *,
     reduction: dist.Work | None,
     communicating: AbstractContextManager[None],
 ) -> Tensor:
     """The loss of this process's micro-batches, which are taken from the list; their gradients are those of a step.
 
     Args:
-        counts: those of `train_step`, which `reduction` adds up over the processes.
+        counts: those of `train_step`.
+        reduction: adds them up over the processes; None for one process.
+        communicating: a context around the wait for it.
     """
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
@@ -135,7 +138,9 @@ def train_step(
     while loss is None:  # once, unless memory runs out
         with memory.shortage_halves(guard):
             parts = memory.cut(micro_batches)
-            loss = add_gradients(accelerator, model, criterion, parts, counts, reduction, communicating)
+            loss = add_gradients(
+                accelerator, model, criterion, parts, counts, reduction=reduction, communicating=communicating
+            )
     micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
@@ -220,11 +225,12 @@ def rehearse(
     accelerator: Accelerator,
     args: TrainSettings,
     criterion: StepLoss,
+    rehearsal: Rehearsal,
+    *,
     batch_split: BatchSplit,
     slabs: Slabs,
     tuning: KernelTuning,
     memory: StepMemory,
-    rehearsal: Rehearsal,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, batch_split, slabs, rehearsal.loaders)
@@ -300,7 +306,11 @@ def main() -> None:
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
     network_settings = NetworkSettings.from_args(args)
     axes = info.axes(args.depth)
-    weights = on_main(accelerator, lambda: starting_point(network_settings, axes, start.checkpoint.model_config()))
+    checkpoint_config = start.checkpoint.model_config()
+    weights = on_main(
+        accelerator,
+        lambda: starting_point(network_settings, axes, model=start.source, checkpoint=checkpoint_config),
+    )
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
@@ -314,16 +324,16 @@ def main() -> None:
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
-    keeps_average = args.ema_decay > 0
+    copies = Copies.of_training(args.optimizer, averages=args.ema_decay > 0)
     if shapes.differ:
         grow_segments(device)
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
-        batch_split = preflight(accelerator, model, criterion, largest, batch_split, args.optimizer, keeps_average)
+        batch_split = preflight(accelerator, model, criterion, largest, batch_split, copies)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
     evaluated = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
-    check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
+    check_evaluation(accelerator, model, criterion, info.channels, evaluated, copies)
     memory = StepMemory(accelerator, start.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
@@ -334,9 +344,17 @@ def main() -> None:
     minutes = start.minutes_to_fill(args)
     if minutes:
         timed_args = replace(args, max_minutes=minutes)
-        trial = Rehearsal(accelerator, timed_args, model, info, shapes, batch_split, start.output_dir)
+        rehearsal = Rehearsal(
+            accelerator,
+            timed_args,
+            model,
+            info=info,
+            shapes=shapes,
+            batch_split=batch_split,
+            output_dir=start.output_dir,
+        )
         total_steps = start.steps_before + rehearse(
-            accelerator, args, criterion, batch_split, slabs, tuning, memory, trial
+            accelerator, args, criterion, rehearsal, batch_split=batch_split, slabs=slabs, tuning=tuning, memory=memory
         )
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
@@ -353,17 +371,17 @@ def main() -> None:
         accelerator,
         lambda: resolve_settings(
             args,
-            start.output_dir,
-            profile,
             info,
             network.config,
-            batch_split,
-            schedule.total_steps,
-            train_loader.num_workers,
+            output_dir=start.output_dir,
+            profile=profile,
+            batch_split=batch_split,
+            total_steps=schedule.total_steps,
+            num_workers=train_loader.num_workers,
         ),
     )
     checkpoints = Checkpoints(
-        accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
+        accelerator, start.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
     checkpoints.resume(start.checkpoint, state)
     section = new_section(info)
@@ -371,7 +389,7 @@ def main() -> None:
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
-    monitor = Monitor(accelerator, model, flops, task, schedule, state, run_log)
+    monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
     publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, info, section)
     pace = Pace(minutes, schedule.remaining(state))
     model.train()
@@ -427,7 +445,7 @@ def main() -> None:
         notes = [monitor.bottleneck()]
         if schedule.is_over(state):  # one that was stopped ends at once
             notes.append(compile_gain.sentence(network, criterion))
-        write_results(accelerator, start.output_dir, state, checkpoints.best_model, info, task, section, notes)
+        write_results(publisher, state, task, notes)
         finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:

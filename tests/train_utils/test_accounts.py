@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     preflight = train.preflight
 
     def preflight_noted(*arguments):
-        calls["average"].append(arguments[-1])
+        calls["average"].append(arguments[-1].all_weights)
         return preflight(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:

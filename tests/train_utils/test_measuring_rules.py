@@ -338,7 +338,8 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     for averages in (False, True):
         with monkeypatch.context() as patch:
             patch.setattr(memory, "_estimate_fits", lambda *arguments: seen.append(arguments[-1]) or True)
-            memory.preflight(accelerator, network, None, (1, 8, 8), split, optimizer, averages)
+            copies = Copies.of_training(optimizer, averages=averages)
+            memory.preflight(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
@@ -346,7 +347,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     for free, fits in ((needed, False), (needed + 1, True)):
         monkeypatch.setattr(memory, "available_bytes", lambda free=free: free)
         with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate a validation image"):
-            memory.check_evaluation(accelerator, network, None, 1, size, optimizer, True)
+            memory.check_evaluation(accelerator, network, None, 1, size, copies)
 
 
 def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):

@@ -49,7 +49,9 @@ class Written(SimpleNamespace):
 
 def new_monitor(folder: Path, state: RunState, *flags: str) -> Monitor:
     schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20)
-    return Monitor(Accelerator(cpu=True), nn.Linear(1, 1), 1e12, Classes(("a", "b")), schedule, state, Written(folder))
+    model = nn.Linear(1, 1)
+    task = Classes(("a", "b"))
+    return Monitor(Accelerator(cpu=True), model, schedule, state, Written(folder), flops=1e12, task=task)
 
 
 @pytest.fixture(autouse=True)

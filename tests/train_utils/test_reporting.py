@@ -177,7 +177,7 @@ def page_of(folder: Path, records: list[dict], settings: dict = SETTINGS, extent
     (folder / "run.json").write_text(json.dumps(settings))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    write_report(folder, Evaluation(1500, None, scores), section("a", "b"), "mean IoU", {}, (), [], extent)
+    write_report(folder, Evaluation(1500, None, scores), section("a", "b"), "mean IoU", views={}, extent=extent)
     html = (folder / "report.html").read_text().split("</style>")[1]
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
 

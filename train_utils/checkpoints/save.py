@@ -43,9 +43,9 @@ class Checkpoints:
 
     Args:
         output_dir: holds `checkpoints/`. Should that vanish, it is not made again: it may be a mount point.
-        keep: how many of the newest stay, beside the one with the best score.
         network: the model, not wrapped.
         settings: kept with every checkpoint, for `compare_settings`.
+        keep: how many of the newest stay, beside the one with the best score.
 
     Attributes:
         best_model: the folder `model/`.
@@ -55,11 +55,12 @@ class Checkpoints:
         self,
         accelerator: Accelerator,
         output_dir: Path,
-        keep: int,
         network: UNet,
         optimizer: Optimizer,
         average: WeightAverage,
         settings: RunSettings,
+        *,
+        keep: int,
     ) -> None:
         self.accelerator = accelerator
         self.folder = output_dir / "checkpoints"

@@ -26,20 +26,21 @@ class Monitor:
 
     Args:
         model: the one that trains, wrapped, not compiled.
+        run_log: writes the records.
         flops: FLOPs of training on one image.
         task: says what evaluations are compared by.
-        run_log: writes the records.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
         model: nn.Module,
-        flops: float,
-        task: Task,
         schedule: Schedule,
         state: RunState,
         run_log: RunLog,
+        *,
+        flops: float,
+        task: Task,
     ) -> None:
         settings = run_log.settings
         self.accelerator = accelerator

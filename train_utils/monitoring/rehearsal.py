@@ -104,6 +104,7 @@ class Rehearsal:
         accelerator: Accelerator,
         args: TrainSettings,
         model: UNet,
+        *,
         info: DatasetInfo,
         shapes: NetworkShapes,
         batch_split: BatchSplit,
@@ -195,7 +196,7 @@ class Rehearsal:
     def time_save(self, network: UNet, optimizer: Optimizer) -> None:
         """Save a checkpoint among those of the run, and remove it."""
         average = WeightAverage(network, self.args.ema_decay)
-        checkpoints = Checkpoints(self.accelerator, self.folder, 1, network, optimizer, average, RunSettings())
+        checkpoints = Checkpoints(self.accelerator, self.folder, network, optimizer, average, RunSettings(), keep=1)
         begin = time.monotonic()
         try:
             if self.accelerator.is_main_process:

@@ -41,6 +41,7 @@ def write_report(
     best: Evaluation | None,
     section: Section,
     compared_by: str,
+    *,
     views: dict[str, dict[str, np.ndarray]],
     speed_notes: Sequence[str] = (),
     judgement: Sequence[str] = (),

@@ -63,6 +63,7 @@ from train_utils.results import Publisher, finish_run, write_results
 from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
+from train_utils.settings.plan import check_scale
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
@@ -297,6 +298,7 @@ def main() -> None:
     args = replace(args, place=on_main(accelerator, lambda: start.reads_places(args)))
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
+    typed_scale = args.scale
     args = on_main(accelerator, lambda: start.plan(args, info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
@@ -315,6 +317,7 @@ def main() -> None:
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
     model = weights.build(info.channels, task, preprocess)
+    check_scale(info, typed_scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     criterion = StepLoss(task, strides=model.head_strides)
 
@@ -430,7 +433,7 @@ def main() -> None:
                 publisher.publish(evaluation, improved)
             model.train()
         monitor.show()
-        pace.look(state.step)
+        pace.check(state.step)
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()

@@ -337,8 +337,8 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/review/masks.py",
         "worst_first",
-        "place if review.area_share else len(reviews)",
-        "place",
+        "if review.area_share == 0:\n    area_rank = len(reviews)",
+        "pass",
         "test_review.py",
     ),
     Mutant(
@@ -1486,7 +1486,9 @@ MUTANTS = [
     Mutant("inference/scoring/volume.py", "", "TOLERANCES = (1, 2)", "TOLERANCES = (1, 3)", "test_volumes_predict.py"),
     Mutant("train_utils/preflight.py", "", "CPU_SHARE = 0.65", "CPU_SHARE = 0.8", "test_memory.py"),
     Mutant("train_utils/monitoring/throughput.py", "", "WARMUP_STEPS = 3", "WARMUP_STEPS = 2", "test_throughput.py"),
-    Mutant("train_utils/monitoring/rehearsal.py", "", "PLANNED = 0.92", "PLANNED = 0.98", "test_rehearsal.py"),
+    Mutant(
+        "train_utils/monitoring/rehearsal.py", "", "PLANNED_SHARE = 0.92", "PLANNED_SHARE = 0.98", "test_rehearsal.py"
+    ),
     Mutant("train.py", "rehearse", "torch.autocast('cpu', torch.bfloat16)", "nullcontext()", "test_rehearsal.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
@@ -2246,7 +2248,13 @@ MUTANTS = [
         "test_monitor.py",
     ),
     Mutant("train_utils/monitoring/flops.py", "peak_teraflops", "('fp16', 'bf16')", "('bf16',)", "test_monitor.py"),
-    Mutant("train_utils/monitoring/profiler.py", "top_operators", "-pair[0]", "pair[0]", "test_monitor.py"),
+    Mutant(
+        "train_utils/monitoring/profiler.py",
+        "top_operators",
+        "sorted(zip(times, averages, strict=True), key=_time, reverse=True)",
+        "sorted(zip(times, averages, strict=True), key=_time)",
+        "test_monitor.py",
+    ),
     Mutant(
         "train_utils/monitoring/profiler.py",
         "top_operators",
@@ -2262,12 +2270,12 @@ MUTANTS = [
         "times.save / schedule.eval_every",
         "test_monitor.py",
     ),
-    Mutant("train_utils/monitoring/rehearsal.py", "", "LATE = 1.05", "LATE = 1.2", "test_monitor.py"),
-    Mutant("train_utils/monitoring/rehearsal.py", "", "EARLY = 0.1", "EARLY = 0.05", "test_monitor.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "", "LATE_SHARE = 1.05", "LATE_SHARE = 1.2", "test_monitor.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "", "EARLY_SHARE = 0.1", "EARLY_SHARE = 0.05", "test_monitor.py"),
     Mutant(
         "train_utils/monitoring/throughput.py",
         "Meter._settle",
-        "communication += self._seconds(*step.count)",
+        "communication += self._seconds(*step.communication)",
         "pass",
         "test_monitor.py",
     ),
@@ -2568,6 +2576,14 @@ MUTANTS = [
         "test_starting_rules.py",
     ),
     Mutant("train_utils/run_dir.py", "RunStart.plan", "decided.pop('epochs', None)", "pass", "test_starting_rules.py"),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "check_scale",
+        "min(height, width) < side or min(scaled_height, scaled_width) >= side",
+        "min(scaled_height, scaled_width) >= side",
+        "test_starting_rules.py",
+    ),
+    Mutant("train.py", "main", "check_scale(info, typed_scale, model.config)", "pass", "test_train.py"),
     Mutant(
         "train_utils/settings/plan.py",
         "check_axes",
@@ -3661,17 +3677,23 @@ MUTANTS = [
         "test_measuring_rules.py",
     ),
     Mutant("train_utils/monitoring/rehearsal.py", "", "MOST_STEPS = 40", "MOST_STEPS = 20", "test_measuring_rules.py"),
-    Mutant("train_utils/monitoring/rehearsal.py", "", "MEASURED = 0.03", "MEASURED = 0.06", "test_measuring_rules.py"),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
-        "Rehearsal._count",
-        "PLANNED * self.seconds - (time.monotonic() - STARTED)",
-        "PLANNED * (self.seconds - (time.monotonic() - STARTED))",
+        "",
+        "MEASURED_SHARE = 0.03",
+        "MEASURED_SHARE = 0.06",
         "test_measuring_rules.py",
     ),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
-        "Pace.look",
+        "Rehearsal._count",
+        "PLANNED_SHARE * self.seconds - (time.monotonic() - STARTED)",
+        "PLANNED_SHARE * (self.seconds - (time.monotonic() - STARTED))",
+        "test_measuring_rules.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/rehearsal.py",
+        "Pace.check",
         "(self.steps.stop - step) * (now - self.begin) / done",
         "(self.steps.stop - step) * (now - self.begin) / step",
         "test_measuring_rules.py",

@@ -19,7 +19,7 @@ from tasks.target import Target
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 
-FILE = "memory.json"
+MEMORY_FILE = "memory.json"
 
 
 def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
@@ -126,7 +126,7 @@ class MemoryLimit(NamedTuple):
 
 def memory_limit(folder: Path) -> MemoryLimit:
     """The largest micro-batch and the need for activation checkpointing that a run in this folder has learned."""
-    file = folder / FILE
+    file = folder / MEMORY_FILE
     try:
         limit = MemoryLimit(**read_json(file))
         limit.check()

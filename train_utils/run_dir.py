@@ -152,31 +152,31 @@ def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: i
 def finished_line(folder: Path, args: TrainSettings) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
-        done = redact_all(read_json(folder / FINISHED))
+        record = redact_all(read_json(folder / FINISHED))
     except (OSError, ValueError):
         return None
-    steps = [done.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
-    if not all(type(number) is int for number in steps) or not isinstance(done.get("flags"), dict):
+    steps = [record.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
+    if not all(type(number) is int for number in steps) or not isinstance(record.get("flags"), dict):
         return None
-    if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
+    if not checkpoint_folder(folder / "checkpoints", record["step"]).is_dir():  # removed to go on from an earlier one
         return None
     flags = flags_as_json(args)
-    flags_done = UNRECORDED | done["flags"]
-    # the run has planned or found them
-    open_ones = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
-    not_compared = (*LENGTH_AND_PLACE, *open_ones)
+    recorded_flags = UNRECORDED | record["flags"]
+    # the run has planned or found the values of open flags
+    open_flags = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
+    not_compared = (*LENGTH_AND_PLACE, *open_flags)
     for name, value in flags.items():
         # a flag that is newer than the run is as the run was
-        if name not in not_compared and flags_done.get(name, value) != value:
+        if name not in not_compared and recorded_flags.get(name, value) != value:
             return None
-    out_of_patience = done["step"] < done["total_steps"]
-    total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
-    has_more_steps = total_steps > done["total_steps"] and not args.max_minutes
-    has_more_minutes = (args.max_minutes or 0) > (flags_done.get("max_minutes") or math.inf)
-    if (has_more_steps or has_more_minutes) and not out_of_patience:
+    ran_out_of_patience = record["step"] < record["total_steps"]
+    total_steps = args.max_steps or (args.epochs or 0) * record["steps_per_epoch"]
+    has_more_steps = total_steps > record["total_steps"] and not args.max_minutes
+    has_more_minutes = (args.max_minutes or 0) > (recorded_flags.get("max_minutes") or math.inf)
+    if (has_more_steps or has_more_minutes) and not ran_out_of_patience:
         return None
-    remedy = "a larger --patience" if out_of_patience else "more --epochs, --max-steps or --max-minutes"
-    position = f"step {done['step']} of {done['total_steps']}"
+    remedy = "a larger --patience" if ran_out_of_patience else "more --epochs, --max-steps or --max-minutes"
+    position = f"step {record['step']} of {record['total_steps']}"
     return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
 
 

@@ -141,7 +141,7 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, function: function())
     rehearsed = new_rehearsal(10)
     rehearsed.accelerator.free_memory = lambda: None
-    rehearsed.model = rehearsed.loaders = rehearsed._scale = rehearsed.info = rehearsed.schedule = None
+    rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed.info = rehearsed.schedule = None
     rehearsed.times.step = 1.0
     rehearsed._bf16_step = 0.79
     clock.takes(52)
@@ -173,19 +173,19 @@ def test_a_run_is_late_where_it_takes_a_twentieth_more(clock, capsys, steps, ste
     pace = Pace(10, range(0, steps))
     clock.takes(seconds)
     for _ in range(2):
-        pace.look(step)
+        pace.check(step)
     assert capsys.readouterr().out.count("steps are slower than in the rehearsal") == is_said
 
 
 def test_the_pace_of_a_resumed_run_is_that_of_its_own_steps(clock, capsys):
     pace = Pace(10, range(900, 1000))
     clock.takes(100)
-    pace.look(950)  # 100 seconds are left
+    pace.check(950)  # 100 seconds are left
     assert capsys.readouterr().out == ""
-    pace.look(920)  # 400 seconds and more
+    pace.check(920)  # 400 seconds and more
     assert capsys.readouterr().out == ""
     clock.takes(100)
-    pace.look(920)
+    pace.check(920)
     assert "will end after 16.7 minutes instead of 10" in capsys.readouterr().out
 
 

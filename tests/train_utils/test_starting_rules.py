@@ -25,7 +25,7 @@ from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import RunStart
 from train_utils.run_state import RunState
 from train_utils.settings.encoder import read_license, read_normalization, with_channels
-from train_utils.settings.plan import as_flags, check_axes
+from train_utils.settings.plan import as_flags, check_axes, check_scale
 from train_utils.settings.record import RunSettings, flags_as_json, resolve_settings
 from train_utils.settings.starting_point import copy_weights
 from unet import UNet, UNetConfig
@@ -283,6 +283,25 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
     )
     assert settings.flags["output_dir"] == "out" and settings.flags["base_channels"] == 2
     assert settings.profile == {"processes": 2} and settings.credentials_left_out == []
+
+
+def test_a_scale_that_leaves_less_than_the_network_divides_is_refused_with_the_size_and_the_flag(folder):
+    info = load_info(folder)  # 16 x 16
+
+    def check(typed: float | None, used: float, depth: int) -> None:
+        config = UNetConfig(base_channels=2, depth=depth, preprocess=Preprocess(scale=used))
+        check_scale(info, typed, config)
+
+    check(0.5, 0.5, 3)  # 8 x 8 pixels, which become one
+    check(None, 0.4, 3)  # the plan's own
+    check(0.5, 0.5, 5)  # it would be padded at its full size too
+    line = "--scale 0.4: makes images of 16 x 16 pixels as small as 6 x 6, and this network needs 8 x 8: it halves each"
+    with pytest.raises(SettingsError, match=f"{line} side 3 times; give --scale 0.5 or more"):
+        check(0.4, 0.4, 3)
+    with pytest.raises(SettingsError, match=r"give --scale 0\.25 or more"):
+        check(0.01, 0.01, 2)
+    info.train.sizes[:] = 0  # a stream
+    check(0.01, 0.01, 2)
 
 
 @pytest.fixture

@@ -130,8 +130,8 @@ class Monitor:
             )
         problems = sorted(set(gather_object(sorted(self.problems))))
         if problems:
-            shown = "; ".join(problems[:SHOWN_PROBLEMS])
-            say(f"{len(problems)} bad samples were skipped in training: {shown}")
+            first_problems = "; ".join(problems[:SHOWN_PROBLEMS])
+            say(f"{len(problems)} bad samples were skipped in training: {first_problems}")
 
 
 def brief(record: dict[str, float | None]) -> str:

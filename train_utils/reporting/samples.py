@@ -29,10 +29,10 @@ def sample_panels(
     Records to be skipped have none.
     """
     panels = {}
-    good = [index for index in range(len(info.val)) if index not in info.val.bad]
-    for index in np.unique(np.linspace(0, len(good) - 1, count).astype(int)).tolist():
+    usable = [index for index in range(len(info.val)) if index not in info.val.bad]
+    for position in np.unique(np.linspace(0, len(usable) - 1, count).astype(int)).tolist():
         try:
-            name, image, truth, pred = section.example(info, good[index], predictor)
+            name, image, truth, pred = section.example(info, usable[position], predictor)
         except info.config.skipped_errors:
             continue
         panels[name] = section.panel(image, truth, pred)

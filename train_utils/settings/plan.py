@@ -23,7 +23,7 @@ from tasks.confusion import confusion_matrix, scores
 from train_utils.settings.lite0 import NAME as LITE0
 from train_utils.settings.train_settings import TrainSettings, flag_of
 from unet.axes import level_axes
-from unet.config import IGNORE_INDEX, Preprocess
+from unet.config import IGNORE_INDEX, Preprocess, UNetConfig
 
 # in runs of fewer minutes small and narrow wins: more steps are worth more than what they leave out
 VERY_SHORT = 15
@@ -181,6 +181,30 @@ def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
     if dims == 3 and settings.encoder_source:
         raise SettingsError(f"--encoder {settings.encoder}: takes images, but {settings.dataset} holds volumes")
+
+
+def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
+    """Raise SettingsError for a scale at which the usual image vanishes in the network's poolings.
+
+    Images that are so small from the start are padded, as `UNet.forward` describes.
+
+    Args:
+        scale: as it was typed, or 1, as volumes have it; None where the plan has chosen one.
+    """
+    sizes = info.train.sizes
+    if scale is None or scale >= 1 or not sizes.any():  # a stream is not read before training
+        return
+    height, width = np.median(sizes, axis=0).astype(int).tolist()
+    scaled_height, scaled_width = config.preprocess.input_size(height, width)
+    side = max(config.divisors)
+    if min(height, width) < side or min(scaled_height, scaled_width) >= side:
+        return
+    smallest_scale = math.ceil(100 * side / min(height, width)) / 100
+    raise SettingsError(
+        f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width}, and"
+        f" this network needs {side} x {side}: it halves each side {config.depth} times; give --scale"
+        f" {smallest_scale:g} or more"
+    )
 
 
 def as_flags(values: Mapping[str, Any]) -> str:

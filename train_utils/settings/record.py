@@ -172,5 +172,10 @@ def is_record(value: dict[str, Any]) -> bool:
     return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
 
 
+def series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    """(step, value) of each line of metrics.jsonl that has a value under this name."""
+    return [(record["step"], record[key]) for record in records if record.get(key) is not None]
+
+
 def _unredacted(args: TrainSettings) -> dict[str, Any]:
     return json.loads(json.dumps(vars(args), default=str))

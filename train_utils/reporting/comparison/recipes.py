@@ -135,11 +135,12 @@ def _planned(run: RecordedRun) -> set[str]:
     """The settings that the plan has chosen: those that the command does not give."""
     if run.settings.flags.get("plan") != "auto":
         return set()
-    given = set()
+    typed_names = set()
     for word in str(run.settings.run.get("command", "")).split():
         if word.startswith("--"):
-            given.add(word.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_"))
-    return set(Plan.names()) - given
+            flag = word.partition("=")[0].removeprefix("--no-")
+            typed_names.add(flag.lstrip("-").replace("-", "_"))
+    return set(Plan.names()) - typed_names
 
 
 def _joined(values: Sequence[Any]) -> str:

@@ -402,7 +402,7 @@ def main() -> None:
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0][0].shape[2:]):
+        with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0].images.shape[2:]):
             seed_step(args.seed, state.step, mesh.group)  # for dropout
             compile_gain.add_step(micro_batches)
             is_made = train_step(

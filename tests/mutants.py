@@ -388,7 +388,7 @@ MUTANTS = [
     Mutant(
         "inference/ranking.py",
         "rank",
-        "len(order) % RANDOM_SHARE == RANDOM_SHARE - 1",
+        "len(order) % RANDOM_INTERVAL == RANDOM_INTERVAL - 1",
         "False",
         "test_ranking.py",
     ),

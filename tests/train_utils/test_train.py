@@ -327,7 +327,7 @@ def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, monkeypatc
 
 
 def test_a_scale_at_which_images_vanish_ends_the_run(tiny_folder, tmp_path):
-    with pytest.raises(SettingsError, match="--scale 0.01: makes images of 40 x 56 pixels as small as 1 x 1, and"):
+    with pytest.raises(SettingsError, match=r"--scale 0\.01: makes images of 40 x 56 pixels as small as 1 x 1"):
         run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.01")
 
 

@@ -325,6 +325,7 @@ class Pace:
         if minutes > LATE_SHARE * self.minutes:
             say(
                 f"time: steps are slower than in the rehearsal, so the run will end after {minutes:.3g} minutes instead"
-                f" of {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes on"
+                f" of {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes"
+                " on"
             )
             self.minutes = None  # once is enough

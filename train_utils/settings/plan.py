@@ -201,8 +201,8 @@ def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> N
         return
     smallest_scale = math.ceil(100 * side / min(height, width)) / 100
     raise SettingsError(
-        f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width}, and"
-        f" this network needs {side} x {side}: it halves each side {config.depth} times; give --scale"
+        f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width},"
+        f" and this network needs {side} x {side}: it halves each side {config.depth} times; give --scale"
         f" {smallest_scale:g} or more"
     )
 

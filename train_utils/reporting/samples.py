@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.formats import IMAGE_SUFFIXES
 from inference.predictor import Predictor
 from runtime.redact import printable
 from train_utils.reporting.section import Section
@@ -78,5 +79,8 @@ def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:
 def picture_file(folder: Path, name: str) -> Path:
     """The picture of a record; its name may come from inside a file, and may lead elsewhere (`../x`, `/x`)."""
     path = PurePath(printable(name))
+    if path.suffix.lower() in IMAGE_SUFFIXES:  # a case may be named 1.2.840, of which nothing is a suffix
+        path = path.with_suffix("")
     parts = [part[:LONGEST_NAME] for part in path.parts if part not in ("..", path.anchor)]
-    return folder.joinpath(*parts or ["image"]).with_suffix(".png")
+    *folders, stem = parts or ["image"]
+    return folder.joinpath(*folders, f"{stem}.png")

@@ -283,7 +283,8 @@ def main() -> None:
     device = accelerator.device
     profile = start_process(accelerator, args.ddp_comm_hook)
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
-    accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
+    # `profile` holds the launch's number: `backward` would divide by it, but the loss already counts all micro-batches
+    accelerator.gradient_accumulation_steps = 1
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
         report_data(accelerator, DataConfig.from_args(args))
@@ -309,14 +310,14 @@ def main() -> None:
     network_settings = NetworkSettings.from_args(args)
     axes = info.axes(args.depth)
     checkpoint_config = start.checkpoint.model_config()
-    weights = on_main(
+    origin = on_main(
         accelerator,
         lambda: starting_point(network_settings, axes, model=start.source, checkpoint=checkpoint_config),
     )
-    preprocess = info.preprocess(weights.source_preprocess(info.channels))
+    preprocess = info.preprocess(origin.source_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
-    model = weights.build(info.channels, task, preprocess)
+    model = origin.build(info.channels, task, preprocess)
     check_scale(info, typed_scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     criterion = StepLoss(task, strides=model.head_strides)
@@ -326,17 +327,17 @@ def main() -> None:
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
-    largest = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
+    largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
     copies = Copies.of_training(args.optimizer, averages=args.ema_decay > 0)
     if shapes.differ:
         grow_segments(device)
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
-        batch_split = preflight(accelerator, model, criterion, largest, batch_split, copies)
+        batch_split = preflight(accelerator, model, criterion, largest_shape, batch_split, copies)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
-    evaluated = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
-    check_evaluation(accelerator, model, criterion, info.channels, evaluated, copies)
+    evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
+    check_evaluation(accelerator, model, criterion, info.channels, evaluation_size, copies)
     memory = StepMemory(accelerator, start.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders

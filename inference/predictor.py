@@ -325,6 +325,7 @@ class Predictor:
     def _network_strips(
         self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
     ) -> Iterator[Tensor]:
+        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom."""
         pixels = pixels_per_batch(self.device)
         size = network_input.size
 

@@ -154,6 +154,7 @@ class Checkpoints:
         return self._is_saved
 
     def _write(self, state: CheckpointState, tensors: dict[str, dict[str, Tensor]]) -> bool:
+        """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
         path = checkpoint_folder(self.folder, state.run.step)
         try:
             with complete_folder(path) as folder:
@@ -169,6 +170,7 @@ class Checkpoints:
         return True
 
     def _prune(self) -> None:
+        """Remove all complete checkpoints but the newest and the one with the best score."""
         complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
         scores = {}
         for path in reversed(complete):  # the first one of equal scores is the best, as in `RunState.update`

@@ -124,6 +124,7 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
 
 
 def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
+    """The state_dict of a pretrained backbone; ModelError where its file lacks weights, or cannot be read."""
     settings = import_transformers().AutoConfig.for_model(**config)
     try:
         model, report = backbone.from_pretrained(

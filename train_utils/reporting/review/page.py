@@ -65,6 +65,7 @@ def _table(reviews: Sequence[MaskReview]) -> str:
 
 
 def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
+    """Write review.html, at most about MAX_PAGE bytes, with the pictures of the first reviews."""
     shown_reviews = reviews[:SHOWN]
     content: dict[str, Any] = {
         "count": len(reviews),

@@ -3753,7 +3753,7 @@ MUTANTS = [
     Mutant(
         "train_utils/microbatch.py",
         "split_from_args",
-        "profile['processes'] // shared",
+        "profile['processes'] // args.processes_per_volume",
         "profile['processes']",
         "test_run_decisions.py",
     ),
@@ -3829,10 +3829,10 @@ MUTANTS = [
         "test_written_kinds.py",
     ),
     Mutant(
-        "inference/outputs/points.py",
-        "PointFormat.table",
-        "prediction[:, -2] >= FOUND",
-        "prediction[:, -1] >= FOUND",
+        "inference/decoding/landmarks.py",
+        "PredictedPoints.is_found",
+        "self.presence >= FOUND",
+        "self.confidence >= FOUND",
         "test_written_kinds.py",
     ),
     Mutant(
@@ -3920,10 +3920,10 @@ MUTANTS = [
         "test_task_sections.py",
     ),
     Mutant(
-        "train_utils/reporting/landmarks.py",
-        "LandmarkSection.example",
-        "prediction[:, :-2] * np.array(size) - 0.5",
-        "prediction[:, :-2] * np.array(size)",
+        "inference/decoding/landmarks.py",
+        "PredictedPoints.positions",
+        "self.places * np.array(size) - 0.5",
+        "self.places * np.array(size)",
         "test_task_sections.py",
     ),
     Mutant(

@@ -55,9 +55,9 @@ def worst_and_best(
     order = np.argsort(np.asarray(comparisons), kind="stable").tolist()
     indices = [index for index in order if index not in info.val.bad]
     if len(indices) > count:
-        worst = count // 2
-        best = count - worst
-        indices = indices[:worst] + indices[-best:]
+        worst_count = count // 2
+        best_count = count - worst_count
+        indices = indices[:worst_count] + indices[-best_count:]
     pictures = {}
     for index in indices:
         try:

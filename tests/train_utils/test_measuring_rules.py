@@ -195,9 +195,9 @@ def test_compiling_pays_by_all_passes_of_a_run():
     gain.passes = Counter({(2, 3, 8, 8): 60, (1, 3, 8, 8): 40})
     gain.steps = 50
     for seconds in (20, 40):
-        gain._begins(None)
+        gain._note_begin(None)
         gain._begin -= seconds
-        gain._ends(None)
+        gain._note_end(None)
     assert gain.seconds == pytest.approx(60, abs=0.1)
     gain.seconds = 60.0
     text = "forward and backward pass take 1 s compiled, {} s not compiled: 50 steps {}"

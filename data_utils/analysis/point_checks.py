@@ -17,7 +17,6 @@ from tasks.points import PRESENT
 
 SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
 USUAL = 0.9  # where sides mean something, so many images have the left point on one side of the right one
-FEWEST = 10  # images that say which side is usual
 NAMED = 5  # images in a line
 Splits = Sequence[tuple[SplitInspection, Records]]
 
@@ -139,7 +138,7 @@ def _source(record: Record) -> PointSource:
 def _odd_ones(order: Sequence[tuple[str, bool]]) -> list[str]:
     """The images in which two points stand in another order than in nearly all images; none where either is usual."""
     share = sum(is_before for _, is_before in order) / len(order)
-    if len(order) < FEWEST or max(share, 1 - share) < USUAL:
+    if max(share, 1 - share) < USUAL:
         return []
     return [name for name, is_before in order if is_before != (share > 0.5)]
 

@@ -4028,9 +4028,9 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/point_checks.py",
-        "point_warnings",
-        "max(share, 1 - share) >= USUAL",
-        "max(share, 1 - share) > USUAL",
+        "_odd_ones",
+        "max(share, 1 - share) < USUAL",
+        "max(share, 1 - share) <= USUAL",
         "test_points.py",
     ),
     Mutant(
@@ -4099,7 +4099,7 @@ MUTANTS = [
         "rng.choice(pixels, min(len(pixels), LOCATIONS), replace=False)",
         "test_inspection_rules.py",
     ),
-    Mutant("data_utils/image_io/class_masks.py", "binary", "(1, 256, 65536)", "(1, 256, 256)", "test_reading_rules.py"),
+    Mutant("data_utils/image_io/class_masks.py", "binary", "pack(values)", "pack(values) & 255", "test_reading_rules.py"),
     Mutant(
         "data_utils/sources/records.py",
         "StreamRecords._group",
@@ -4107,7 +4107,7 @@ MUTANTS = [
         "pass",
         "test_streams.py",
     ),
-    Mutant("data_utils/sources/blocks.py", "_block_side", "min(side, LARGEST)", "side", "test_blocks.py"),
+    Mutant("data_utils/sources/blocks.py", "_block_side", "min(side, LARGEST_SIDE)", "side", "test_blocks.py"),
     Mutant(
         "data_utils/visualize_points.py",
         "_on_plane",
@@ -4143,8 +4143,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/points/find.py",
         "_open_split",
-        "len(set(paths)) < len(paths)",
-        "False",
+        "count > 1",
+        "count > 2",
         "test_points.py",
     ),
 ]

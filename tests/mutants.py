@@ -4099,7 +4099,9 @@ MUTANTS = [
         "rng.choice(pixels, min(len(pixels), LOCATIONS), replace=False)",
         "test_inspection_rules.py",
     ),
-    Mutant("data_utils/image_io/class_masks.py", "binary", "pack(values)", "pack(values) & 255", "test_reading_rules.py"),
+    Mutant(
+        "data_utils/image_io/class_masks.py", "binary", "pack(values)", "pack(values) & 255", "test_reading_rules.py"
+    ),
     Mutant(
         "data_utils/sources/records.py",
         "StreamRecords._group",

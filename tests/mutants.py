@@ -349,6 +349,13 @@ MUTANTS = [
         "test_review.py",
     ),
     Mutant(
+        "train_utils/reporting/review/masks.py",
+        "worst_first",
+        "math.sqrt(place if review.area_share else len(reviews))",
+        "place if review.area_share else len(reviews)",
+        "test_review.py",
+    ),
+    Mutant(
         "inference/review/worst_slices.py",
         "worst_slices",
         "del worst[WORST_SLICES:]",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inference.review.mask_quality import label_probabilities
 from unet.config import IGNORE_INDEX
 
 IN_MASK = "mask"
@@ -112,3 +113,17 @@ def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
     for inside, _ in _components(binary_opening(disagrees, np.ones((width, width), bool))):
         areas[inside] = True
     return areas
+
+
+def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
+    """How large the areas are where a model and a mask (H, W) disagree, of all that either takes for an object.
+
+    In 0..1. A pixel of an area counts as much as the model is surer of its own answer than of the label.
+    """
+    prediction = probabilities.argmax(axis=0)
+    areas = disagreeing_areas(prediction, mask)
+    if not areas.any():
+        return 0.0
+    surplus = probabilities.max(axis=0) - label_probabilities(probabilities, mask)
+    objects = ((prediction != 0) | (mask != 0)) & (mask != IGNORE_INDEX)
+    return float(surplus[areas].sum() / objects.sum())

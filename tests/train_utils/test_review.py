@@ -110,14 +110,16 @@ def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
 
 def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():
     reviews = [
-        MaskReview("worst by score", 0.1, 0.0, [], [], None, []),
-        MaskReview("early in both", 0.2, 0.3, [], [], None, []),
-        MaskReview("likeliest to lack an object", 0.4, 0.5, [], [], None, []),
-        MaskReview("shifted", 0.7, 0.0, [], ["moved"], None, []),
-        MaskReview("right", 0.8, 0.0, [], [], None, []),
-        MaskReview("may lack an object", 0.9, 0.1, [], [], None, []),
+        MaskReview("worst by score", 0.1, 0.0, 0.0, [], [], None, []),
+        MaskReview("early in all", 0.2, 0.3, 0.3, [], [], None, []),
+        MaskReview("likeliest to lack an object", 0.5, 0.1, 0.5, [], [], None, []),
+        MaskReview("worst by areas", 0.4, 0.5, 0.0, [], [], None, []),
+        MaskReview("shifted", 0.7, 0.0, 0.0, [], ["moved"], None, []),
+        MaskReview("right", 0.8, 0.0, 0.0, [], [], None, []),
+        MaskReview("may lack an object", 0.9, 0.0, 0.1, [], [], None, []),
     ]
-    order = [3, 2, 1, 0, 5, 4]
+    # products of places: 18.5, 5.7, 6.9, 21, -, 111.1 and 55.6
+    order = [4, 1, 2, 0, 3, 6, 5]
     assert worst_first(reviews) == [reviews[index] for index in order]
     assert worst_first(reviews[::-1]) == worst_first(reviews)
 

@@ -1,5 +1,6 @@
 """The masks of the validation images of runs, each looked at by the models that have not trained on it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from inference.review.agreement import Agreement
-from inference.review.areas import IN_PREDICTION, ComparedArea, compared_areas
+from inference.review.areas import IN_PREDICTION, ComparedArea, area_share, compared_areas
 from inference.review.equal_images import equal_images
 from inference.review.mask_quality import best_shift
 from inference.review.worst_slices import ScoredSlice, worst_slices
@@ -51,6 +52,7 @@ class Opinion(NamedTuple):
     place: Place
     name: str
     score: float
+    area_share: float
     doubts: Sequence[Doubt]
     shifts: Sequence[str]
 
@@ -69,6 +71,7 @@ class MaskReview:
     Attributes:
         score: the mean over the models of `mask_score`, in 0..1, low where the mask looks wrong; for volumes the mean
             of that of their worst slices.
+        area_share: the same of `area_share`, in 0..1, high where whole areas look wrong.
         missing: the mean over the models of the confidence, in 0..1, that the likeliest of the objects which the mask
             lacks is missing there; 0 where it lacks none.
         findings: what looks wrong to the first model, the surest first.
@@ -79,6 +82,7 @@ class MaskReview:
 
     name: str
     score: float
+    area_share: float
     missing: float
     findings: Sequence[Finding]
     shifts: Sequence[str]
@@ -119,12 +123,34 @@ def review_runs(
     agreements = agreement.probabilities()
     for name, of_image in opinions.items():
         score = mean(opinion.score for opinion in of_image)
+        share = mean(opinion.area_share for opinion in of_image)
         missing = mean(missing_object(opinion.doubts, agreements) for opinion in of_image)
         findings = findings_of(of_image[0].doubts, agreements)
         places = [opinion.place for opinion in of_image]
-        review = MaskReview(name, score, missing, findings, of_image[0].shifts, equal.get(name), places)
+        review = MaskReview(name, score, share, missing, findings, of_image[0].shifts, equal.get(name), places)
         reviews.append(review)
     return worst_first(reviews), lines
+
+
+def doubted_areas(
+    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], agreement: Agreement, where: str = ""
+) -> list[Doubt]:
+    """The areas on which a mask (H, W) and a model do not agree; all areas go into `agreement`.
+
+    Args:
+        probabilities: (classes, H, W).
+        names: of the classes.
+        where: stands before what is wrong.
+    """
+    doubts = []
+    for area in compared_areas(probabilities, mask, names):
+        number = agreement.add(area)
+        if not area.agrees:
+            # no finding is surer than the model is
+            is_told = area.text is not None and area.probability >= SURE
+            text = f"{where}{area.text}" if is_told else None
+            doubts.append(Doubt(number, area._replace(text=text)))
+    return doubts
 
 
 def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> float:
@@ -154,18 +180,21 @@ def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Fi
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
-    """Reviews in the order in which to look at them: shifted masks, then by the product of two places.
+    """Reviews in the order in which to look at them: shifted masks, then by the product of three places.
 
-    These are the place by score and the place by missing objects. The score is that of all pixels, and many unsure
-    borders lower it as a forgotten object does.
+    These are the place by score, by missing objects, and the root of that by areas. The score is that of all pixels,
+    and many unsure borders lower it as a forgotten object does. Areas are also parts of objects.
     """
     by_score = sorted(reviews, key=_score)
     by_missing = sorted(reviews, key=_missing, reverse=True)
-    products = {review.name: place for place, review in enumerate(by_score, start=1)}
+    by_areas = sorted(reviews, key=_area_share, reverse=True)
+    products = {review.name: float(place) for place, review in enumerate(by_score, start=1)}
     for place, review in enumerate(by_missing, start=1):
         products[review.name] *= place if review.missing else len(reviews)
+    for place, review in enumerate(by_areas, start=1):
+        products[review.name] *= math.sqrt(place if review.area_share else len(reviews))
 
-    def order(review: MaskReview) -> tuple[bool, int, str]:
+    def order(review: MaskReview) -> tuple[bool, float, str]:
         return not review.shifts, products[review.name], review.name
 
     return sorted(reviews, key=order)
@@ -185,10 +214,11 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         if not worst:
             continue
         score = mean(scored.score for scored in worst)
+        share = mean(area_share(scored.probabilities, scored.mask) for scored in worst)
         slices = [scored.number for scored in worst]
         doubts_of_worst = [doubt for number in slices for doubt in doubts[number]]
         shifts = _shifts(worst, run.has_volumes)
-        yield Opinion(Place(run, index, slices), run.shown_name(index), score, doubts_of_worst, shifts)
+        yield Opinion(Place(run, index, slices), run.shown_name(index), score, share, doubts_of_worst, shifts)
 
 
 def _compared_slices(
@@ -197,15 +227,7 @@ def _compared_slices(
     """`predicted_slices`, whose areas go into `agreement`; those on which model and mask do not agree into `doubts`."""
     for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
         where = f"slice {number}: " if run.has_volumes else ""
-        of_slice = []
-        for area in compared_areas(probabilities, mask, run.class_names):
-            area_number = agreement.add(area)
-            if not area.agrees:
-                # no finding is surer than the model is
-                is_told = area.text is not None and area.probability >= SURE
-                text = f"{where}{area.text}" if is_told else None
-                of_slice.append(Doubt(area_number, area._replace(text=text)))
-        doubts.append(of_slice)
+        doubts.append(doubted_areas(probabilities, mask, run.class_names, agreement, where))
         yield probabilities, mask
 
 
@@ -223,6 +245,10 @@ def _shifts(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:
 
 def _score(review: MaskReview) -> float:
     return review.score
+
+
+def _area_share(review: MaskReview) -> float:
+    return review.area_share
 
 
 def _missing(review: MaskReview) -> float:

@@ -25,7 +25,7 @@ SHOWN = 40  # images on the page
 DISAGREEING = "where they disagree"
 LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
 OUTLINE = (255, 221, 0)  # yellow: errors are red
-TITLES = ("image", "score", "missing", "problems", "runs")
+TITLES = ("image", "score", "areas", "missing", "problems", "runs")
 
 
 class Views(NamedTuple):
@@ -58,7 +58,7 @@ def _table(reviews: Sequence[MaskReview]) -> str:
     table.writerow(TITLES)
     for review in reviews:
         runs = " ".join(place.run.name for place in review.places)
-        numbers = (f"{review.score:.6f}", f"{review.missing:.6f}")
+        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
         table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
     return text.getvalue()
 

@@ -227,7 +227,7 @@ def confirm(run: Path, data: Path) -> None:
                 score = mask_score(predicted, labels)
                 assert score is not None  # some of each mask is labeled
                 shown[file.stem] = (score, area_share(predicted, labels), doubts, shifts)
-            agreements = agreement.probabilities()
+            agreements = agreement.probabilities().tolist()
             reviews = []
             for name, (score, share, doubts, shifts) in shown.items():
                 missing = missing_object(doubts, agreements)

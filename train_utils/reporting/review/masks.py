@@ -120,7 +120,7 @@ def review_runs(
         for opinion in track(_opinions(run, agreement, lines), len(run.info.val), f"reviewing {folder}"):
             opinions.setdefault(opinion.name, []).append(opinion)
     reviews = []
-    agreements = agreement.probabilities()
+    agreements = agreement.probabilities().tolist()
     for name, of_image in opinions.items():
         score = mean(opinion.score for opinion in of_image)
         share = mean(opinion.area_share for opinion in of_image)

@@ -27,11 +27,11 @@ def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
 
     Returns None where nothing counts.
     """
-    of_labels = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
-    if not len(of_labels):
+    counted = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
+    if not len(counted):
         return None
-    weights = np.exp((1 - of_labels) / TEMPERATURE)
-    return float((weights * of_labels).sum() / weights.sum())
+    weights = np.exp((1 - counted) / TEMPERATURE)
+    return float((weights * counted).sum() / weights.sum())
 
 
 def label_probabilities(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -59,10 +59,11 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
         padded = np.pad(class_probabilities.astype(np.float64), padding, mode="edge")
         spectrum += np.conj(area) * np.fft.rfft2(padded)
     agreement = np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST + 1, : 2 * FARTHEST + 1] / is_known.sum()
-    row, column = (int(place) for place in np.unravel_index(agreement.argmax(), agreement.shape))
-    rows, columns = row - FARTHEST, column - FARTHEST
-    here = agreement[FARTHEST, FARTHEST]
-    is_better = agreement[row, column] - here >= max(SMALLEST_GAIN, REMEDIED * (1 - here))
+    row, column = np.unravel_index(int(agreement.argmax()), agreement.shape)
+    rows = int(row) - FARTHEST
+    columns = int(column) - FARTHEST
+    unmoved = agreement[FARTHEST, FARTHEST]
+    is_better = agreement[row, column] - unmoved >= max(SMALLEST_GAIN, REMEDIED * (1 - unmoved))
     distance = max(abs(rows), abs(columns))
     # where the farthest place is the best, the agreement has no peak
     if not SMALLEST_SHIFT <= distance < FARTHEST or not is_better:

@@ -108,7 +108,7 @@ def review_runs(
     """
     lines: list[str] = []
     opinions: dict[str, list[Opinion]] = {}
-    equal: dict[str, str] = {}
+    equal_names: dict[str, str] = {}
     agreement = Agreement()
     for folder in folders:
         try:
@@ -116,19 +116,19 @@ def review_runs(
         except UserError as error:
             lines.append(f"{folder}: {error}; it is left out")
             continue
-        equal |= equal_images(run.info.train.records, run.info.val.records)
+        equal_names |= equal_images(run.info.train.records, run.info.val.records)
         for opinion in track(_opinions(run, agreement, lines), len(run.info.val), f"reviewing {folder}"):
             opinions.setdefault(opinion.name, []).append(opinion)
     reviews = []
     agreements = agreement.probabilities().tolist()
-    for name, of_image in opinions.items():
-        score = mean(opinion.score for opinion in of_image)
-        share = mean(opinion.area_share for opinion in of_image)
-        missing = mean(missing_object(opinion.doubts, agreements) for opinion in of_image)
-        findings = findings_of(of_image[0].doubts, agreements)
-        places = [opinion.place for opinion in of_image]
-        review = MaskReview(name, score, share, missing, findings, of_image[0].shifts, equal.get(name), places)
-        reviews.append(review)
+    for name, image_opinions in opinions.items():
+        score = mean(opinion.score for opinion in image_opinions)
+        share = mean(opinion.area_share for opinion in image_opinions)
+        missing = mean(missing_object(opinion.doubts, agreements) for opinion in image_opinions)
+        findings = findings_of(image_opinions[0].doubts, agreements)
+        places = [opinion.place for opinion in image_opinions]
+        shifts = image_opinions[0].shifts
+        reviews.append(MaskReview(name, score, share, missing, findings, shifts, equal_names.get(name), places))
     return worst_first(reviews), lines
 
 
@@ -180,24 +180,34 @@ def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Fi
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
-    """Reviews in the order in which to look at them: shifted masks, then by the product of three places.
+    """Reviews in the order in which to look at them: shifted masks, then by the product of three ranks.
 
-    These are the place by score, by missing objects, and the root of that by areas. The score is that of all pixels,
+    These are the rank by score, by missing objects, and the root of that by areas. The score is that of all pixels,
     and many unsure borders lower it as a forgotten object does. Areas are also parts of objects.
     """
-    by_score = sorted(reviews, key=_score)
-    by_missing = sorted(reviews, key=_missing, reverse=True)
-    by_areas = sorted(reviews, key=_area_share, reverse=True)
-    products = {review.name: float(place) for place, review in enumerate(by_score, start=1)}
-    for place, review in enumerate(by_missing, start=1):
-        products[review.name] *= place if review.missing else len(reviews)
-    for place, review in enumerate(by_areas, start=1):
-        products[review.name] *= math.sqrt(place if review.area_share else len(reviews))
+    score_ranks = _ranks([review.score for review in reviews])
+    missing_ranks = _ranks([-review.missing for review in reviews])
+    area_ranks = _ranks([-review.area_share for review in reviews])
+    keys = []
+    for review, score_rank, missing_rank, area_rank in zip(
+        reviews, score_ranks, missing_ranks, area_ranks, strict=True
+    ):
+        # all of those that lack nothing stand at the end, and so do those without areas
+        if review.missing == 0:
+            missing_rank = len(reviews)
+        if review.area_share == 0:
+            area_rank = len(reviews)
+        keys.append((not review.shifts, score_rank * missing_rank * math.sqrt(area_rank), review.name))
+    order = sorted(range(len(reviews)), key=keys.__getitem__)
+    return [reviews[index] for index in order]
 
-    def order(review: MaskReview) -> tuple[bool, float, str]:
-        return not review.shifts, products[review.name], review.name
 
-    return sorted(reviews, key=order)
+def _ranks(values: Sequence[float]) -> list[int]:
+    """The place of each value when they are sorted, from 1; equal values keep their order."""
+    ranks = [0] * len(values)
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__), start=1):
+        ranks[index] = rank
+    return ranks
 
 
 def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Iterator[Opinion]:
@@ -241,18 +251,6 @@ def _shifts(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:
             where = f"slice {scored.number}: " if are_of_volume else ""
             shifts.append(f"{where}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
     return shifts
-
-
-def _score(review: MaskReview) -> float:
-    return review.score
-
-
-def _area_share(review: MaskReview) -> float:
-    return review.area_share
-
-
-def _missing(review: MaskReview) -> float:
-    return review.missing
 
 
 def _confidence(finding: Finding) -> float:

@@ -3,16 +3,17 @@
 import csv
 import io
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from data_utils.visualize import outlined_areas
-from inference.review.mask_quality import disagreeing_areas
+from inference.review.areas import disagreeing_areas
 from runtime.files import replaced_file
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
-from train_utils.reporting.rendering import render
+from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.review.masks import MaskReview
 from train_utils.reporting.review.reviewed_run import predicted_examples
@@ -25,7 +26,7 @@ SHOWN = 40  # images on the page
 DISAGREEING = "where they disagree"
 LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
 OUTLINE = (255, 221, 0)  # yellow: errors are red
-TITLES = ("image", "score", "areas", "problems", "runs")
+TITLES = ("image", "score", "areas", "missing", "problems", "runs")
 
 
 class Views(NamedTuple):
@@ -58,33 +59,33 @@ def _table(reviews: Sequence[MaskReview]) -> str:
     table.writerow(TITLES)
     for review in reviews:
         runs = " ".join(place.run.name for place in review.places)
-        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}")
+        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
         table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
     return text.getvalue()
 
 
 def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
-    shown = reviews[:SHOWN]
+    """Write review.html, at most about MAX_PAGE bytes, with the pictures of the first reviews."""
+    shown_reviews = reviews[:SHOWN]
     content: dict[str, Any] = {
         "count": len(reviews),
         "suspicious": sum(bool(review.problems) for review in reviews),
         "lines": lines,
-        "reviews": shown,
+        "reviews": shown_reviews,
     }
-    nothing: list[list[Views]] = [[] for _ in shown]
-    rest = len(render("review.html.jinja", **content, views=nothing).encode(errors="backslashreplace"))
-    views = [_views(review) for review in shown]
+    no_views: list[list[Views]] = [[] for _ in shown_reviews]
+    bytes_without_views = len(page_bytes(render("review.html.jinja", **content, views=no_views)))
+    views = [_views(review) for review in shown_reviews]
+    slices = list(chain.from_iterable(views))
     pictures: list[np.ndarray] = []
-    for of_review in views:
-        for of_slice in of_review:
-            pictures += of_slice.pictures.values()
-    remaining = iter(embed_all(pictures, MAX_PAGE - rest - FIGURE_BYTES * len(pictures)))
-    for of_review in views:
-        for of_slice in of_review:
-            of_slice.embedded.update({label: next(remaining) for label in of_slice.pictures})
+    for slice_views in slices:
+        pictures += slice_views.pictures.values()
+    remaining = iter(embed_all(pictures, MAX_PAGE - bytes_without_views - FIGURE_BYTES * len(pictures)))
+    for slice_views in slices:
+        slice_views.embedded.update({label: next(remaining) for label in slice_views.pictures})
     page = render("review.html.jinja", **content, views=views)
     with replaced_file(file) as output:
-        output.write(page.encode(errors="backslashreplace"))  # half a character in a name
+        output.write(page_bytes(page))
 
 
 def _views(review: MaskReview) -> list[Views]:

@@ -47,8 +47,8 @@ from tasks.calibration import calibration_report
 from tasks.classes import Classes
 from tasks.task import Scores
 
-WORST = 5  # so many images are named on the terminal
-NEXT = 10  # so many images to annotate are
+WORST = 5  # so many of the worst images are named on the terminal
+NEXT = 10  # so many of the next images to annotate
 
 
 class Failure(NamedTuple):
@@ -80,9 +80,9 @@ class ScoredImage(NamedTuple):
 
 def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) -> dict:
     """The table of all scores and the worst images on the terminal; returns everything for metrics.json."""
-    first = next(iter(scores.brief()))  # the score that sorts images
+    score_name = next(iter(scores.brief()))  # the score that sorts images
     images = [image.report for image in scored]
-    by_image = sorted(images, key=lambda image: (_order(image[first]), image["image"]))
+    by_image = sorted(images, key=lambda image: (_order(image[score_name]), image["image"]))
     report = {"images": len(by_image), **scores.report(), "by_image": by_image}
     boundaries = [image.boundary for image in scored if image.boundary]
     if boundaries:
@@ -102,7 +102,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
         say(area_table(report["areas"]))
     say(f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:")
     for image in by_image[:WORST]:
-        say(f"{compared_by} {image[first] or 0:.4f}, {image['image']}")
+        say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
     return report
 
 
@@ -130,26 +130,33 @@ def print_ranking(folder: Path, order: list[Ranked]) -> None:
     say(RIVAL)
 
 
-def output_extensions(args: Namespace, predictor: Predictor, output_format: PredictionFormat) -> tuple[str, ...]:
-    """Those of the files to write for each input. SettingsError for files that this model does not have."""
+def check_outputs(args: Namespace, predictor: Predictor, output_format: PredictionFormat) -> None:
+    """Raise SettingsError for flags of files or scores that this model does not have."""
+    if args.boundary and not predictor.task.has_boundaries:
+        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
+    if args.rank and predictor.task.name != Classes.name:
+        raise SettingsError(
+            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
+        )
+    if args.uncertainty and output_format.kind != "mask":
+        raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
+    if args.polygons:
+        check_polygons(f".{args.polygons}", output_format)
+
+
+def output_extensions(args: Namespace, output_format: PredictionFormat) -> tuple[str, ...]:
+    """The extensions of the files to write for each input."""
     extensions = [*output_format.mask_extensions, *output_format.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
     if args.uncertainty:
-        if output_format.kind != "mask":
-            raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
         extensions.append(UNCERTAINTY)
-    if args.rank and predictor.task.name != Classes.name:
-        raise SettingsError(
-            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
-        )
     if args.polygons:
         extensions.append(f".{args.polygons}")
-        check_polygons(extensions[-1], output_format)
     return tuple(extensions)
 
 
@@ -175,13 +182,12 @@ def main() -> None:
         tta=args.tta,
     )
     predictor.task = choose_objects(predictor.task, args.min_size, drops_border=args.drop_border)
-    if args.boundary and not predictor.task.has_boundaries:
-        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     compile_networks(accelerator, predictor.networks)
     output_format = new_format(predictor.config)
     if args.file is not None:
         output_format = output_format.for_file(args.file)
-    extensions = output_extensions(args, predictor, output_format)
+    check_outputs(args, predictor, output_format)
+    extensions = output_extensions(args, output_format)
     writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group

@@ -55,7 +55,7 @@ from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import check_evaluation, largest_evaluation, preflight
+from train_utils.preflight import Copies, check_evaluation, largest_evaluation, preflight
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -63,6 +63,7 @@ from train_utils.results import Publisher, finish_run, write_results
 from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
+from train_utils.settings.plan import check_scale
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
@@ -79,13 +80,16 @@ def add_gradients(
     criterion: StepLoss,
     micro_batches: list[MicroBatch],
     counts: Tensor,
+    *,
     reduction: dist.Work | None,
     communicating: AbstractContextManager[None],
 ) -> Tensor:
     """The loss of this process's micro-batches, which are taken from the list; their gradients are those of a step.
 
     Args:
-        counts: those of `train_step`, which `reduction` adds up over the processes.
+        counts: those of `train_step`.
+        reduction: adds them up over the processes; None for one process.
+        communicating: a context around the wait for it.
     """
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
@@ -135,7 +139,9 @@ def train_step(
     while loss is None:  # once, unless memory runs out
         with memory.shortage_halves(guard):
             parts = memory.cut(micro_batches)
-            loss = add_gradients(accelerator, model, criterion, parts, counts, reduction, communicating)
+            loss = add_gradients(
+                accelerator, model, criterion, parts, counts, reduction=reduction, communicating=communicating
+            )
     micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
@@ -220,11 +226,12 @@ def rehearse(
     accelerator: Accelerator,
     args: TrainSettings,
     criterion: StepLoss,
+    rehearsal: Rehearsal,
+    *,
     batch_split: BatchSplit,
     slabs: Slabs,
     tuning: KernelTuning,
     memory: StepMemory,
-    rehearsal: Rehearsal,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, batch_split, slabs, rehearsal.loaders)
@@ -276,7 +283,8 @@ def main() -> None:
     device = accelerator.device
     profile = start_process(accelerator, args.ddp_comm_hook)
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
-    accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
+    # `profile` holds the launch's number: `backward` would divide by it, but the loss already counts all micro-batches
+    accelerator.gradient_accumulation_steps = 1
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
         report_data(accelerator, DataConfig.from_args(args))
@@ -291,6 +299,7 @@ def main() -> None:
     args = replace(args, place=on_main(accelerator, lambda: start.reads_places(args)))
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
+    typed_scale = args.scale
     args = on_main(accelerator, lambda: start.plan(args, info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
@@ -300,11 +309,16 @@ def main() -> None:
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
     network_settings = NetworkSettings.from_args(args)
     axes = info.axes(args.depth)
-    weights = on_main(accelerator, lambda: starting_point(network_settings, axes, start.checkpoint.model_config()))
-    preprocess = info.preprocess(weights.source_preprocess(info.channels))
+    checkpoint_config = start.checkpoint.model_config()
+    origin = on_main(
+        accelerator,
+        lambda: starting_point(network_settings, axes, model=start.source, checkpoint=checkpoint_config),
+    )
+    preprocess = info.preprocess(origin.source_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
-    model = weights.build(info.channels, task, preprocess)
+    model = origin.build(info.channels, task, preprocess)
+    check_scale(info, typed_scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     criterion = StepLoss(task, strides=model.head_strides)
 
@@ -313,17 +327,17 @@ def main() -> None:
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
-    largest = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
-    keeps_average = args.ema_decay > 0
+    largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
+    copies = Copies.of_training(args.optimizer, averages=args.ema_decay > 0)
     if shapes.differ:
         grow_segments(device)
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
-        batch_split = preflight(accelerator, model, criterion, largest, batch_split, args.optimizer, keeps_average)
+        batch_split = preflight(accelerator, model, criterion, largest_shape, batch_split, copies)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
-    evaluated = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
-    check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
+    evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
+    check_evaluation(accelerator, model, criterion, info.channels, evaluation_size, copies)
     memory = StepMemory(accelerator, start.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
@@ -334,9 +348,17 @@ def main() -> None:
     minutes = start.minutes_to_fill(args)
     if minutes:
         timed_args = replace(args, max_minutes=minutes)
-        trial = Rehearsal(accelerator, timed_args, model, info, shapes, batch_split, start.output_dir)
+        rehearsal = Rehearsal(
+            accelerator,
+            timed_args,
+            model,
+            info=info,
+            shapes=shapes,
+            batch_split=batch_split,
+            output_dir=start.output_dir,
+        )
         total_steps = start.steps_before + rehearse(
-            accelerator, args, criterion, batch_split, slabs, tuning, memory, trial
+            accelerator, args, criterion, rehearsal, batch_split=batch_split, slabs=slabs, tuning=tuning, memory=memory
         )
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
@@ -353,17 +375,17 @@ def main() -> None:
         accelerator,
         lambda: resolve_settings(
             args,
-            start.output_dir,
-            profile,
             info,
             network.config,
-            batch_split,
-            schedule.total_steps,
-            train_loader.num_workers,
+            output_dir=start.output_dir,
+            profile=profile,
+            batch_split=batch_split,
+            total_steps=schedule.total_steps,
+            num_workers=train_loader.num_workers,
         ),
     )
     checkpoints = Checkpoints(
-        accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
+        accelerator, start.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
     checkpoints.resume(start.checkpoint, state)
     section = new_section(info)
@@ -371,7 +393,7 @@ def main() -> None:
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
-    monitor = Monitor(accelerator, model, flops, task, schedule, state, run_log)
+    monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
     publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, info, section)
     pace = Pace(minutes, schedule.remaining(state))
     model.train()
@@ -381,7 +403,7 @@ def main() -> None:
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0][0].shape[2:]):
+        with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0].images.shape[2:]):
             seed_step(args.seed, state.step, mesh.group)  # for dropout
             compile_gain.add_step(micro_batches)
             is_made = train_step(
@@ -412,7 +434,7 @@ def main() -> None:
                 publisher.publish(evaluation, improved)
             model.train()
         monitor.show()
-        pace.look(state.step)
+        pace.check(state.step)
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()
@@ -427,7 +449,7 @@ def main() -> None:
         notes = [monitor.bottleneck()]
         if schedule.is_over(state):  # one that was stopped ends at once
             notes.append(compile_gain.sentence(network, criterion))
-        write_results(accelerator, start.output_dir, state, checkpoints.best_model, info, task, section, notes)
+        write_results(publisher, state, task, notes)
         finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:

@@ -902,8 +902,8 @@ def train_here() -> None:
     os.dup2(output, 2)
     import runtime.launch
     import train
-    import train_utils.results
     from runtime.cli import run_script
+    from train_utils.results import Publisher
 
     runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=TIMEOUT)
     if options.get("raises") == rank:
@@ -911,7 +911,8 @@ def train_here() -> None:
     if "save" in options and rank == 0:
         sys.addaudithook(killing(options["save"] * SAVE_EVERY, options["event"]))
     if options.get("works") and rank == 0:
-        train_utils.results._publish = working(train_utils.results._publish, Path(options["outputs"]) / "working")
+        late = working(Publisher._publish_on_main, Path(options["outputs"]) / "working")
+        Publisher._publish_on_main = late  # type: ignore[method-assign]
     sys.argv = ["train.py", *sys.argv[2:]]
     run_script(train.main)
 

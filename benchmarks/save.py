@@ -32,7 +32,7 @@ def measure(base_channels: int, folder: Path) -> dict[str, float]:
     images = torch.rand(IMAGES, 3, SIDE, SIDE, device=accelerator.device)
     average = WeightAverage(accelerator.unwrap_model(model), 0.0)
     (folder / "checkpoints").mkdir()
-    checkpoints = Checkpoints(accelerator, folder, 2, accelerator.unwrap_model(model), optimizer, average, {})
+    checkpoints = Checkpoints(accelerator, folder, accelerator.unwrap_model(model), optimizer, average, {}, keep=2)
 
     def step() -> float:
         start = time.perf_counter()

@@ -18,18 +18,12 @@ from data_utils.sources.annotations.one_object_masks import images_of_set
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
 from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, RasterJob, VolumeJob
-from inference.true_masks import open_true_masks, pictures_below, stem_of
+from inference.true_masks import files_below, open_true_masks, pictures_among, stem_of
 from runtime.console import say
 from runtime.errors import DataError
 
-OF_ALL_INPUTS = (
-    "predict.json",
-    "metrics.json",
-    "points.csv",
-    "points.tps",
-    "points.json",
-    "rank.csv",
-)  # files of --output
+# files of --output that are written of all inputs together
+FILES_OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "rank.csv")
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -84,8 +78,8 @@ def find_jobs(
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
-        images_of_set = _images_of_set(Path(pattern)) if rules.objects else []
-        files += images_of_set or _matches(pattern, output)
+        set_images = _set_images(Path(pattern)) if rules.objects else []
+        files += set_images or _matches(pattern, output)
     inputs = _inputs(list(dict.fromkeys(files)), rules)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
         pages_of_inputs = list(pool.map(partial(_pages, rules=rules), inputs.values()))
@@ -99,7 +93,8 @@ def find_jobs(
         truths = open_true_masks(truth.folder, truth.mask_suffix, all_stems, truth.class_folders, rules.objects)
     jobs: list[Job] = []
     for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
-        for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
+        for number, page in enumerate(pages):
+            page_stem = page_stems[number]
             true_mask = None
             if truths:
                 true_mask = truths.find(stem, page_stem, number, len(pages))
@@ -166,7 +161,8 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
     if OVERLAY in extensions and legend in job_of_file:
         name = job_of_file[legend].name
         raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
-    for file in (output / name for name in OF_ALL_INPUTS):
+    for name in FILES_OF_ALL_INPUTS:
+        file = output / name
         if file in job_of_file:
             raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
 
@@ -191,7 +187,8 @@ def _inputs(files: Sequence[tuple[Path, Path]], rules: InputRules) -> dict[tuple
         match = channel_matches.get(file)
         key = (file, stem)
         if match and are_cases:
-            key = (file.parent, stem.with_name(match[1]))
+            case = stem.with_name(match[1])
+            key = (file.parent, case)
         inputs.setdefault(key, []).append(file)
     return inputs
 
@@ -203,9 +200,9 @@ def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Pa
         if bands and is_tiff(file):
             folders.setdefault(file.parent, []).append(file)
     scenes = {}
-    for folder, members in folders.items():
+    for folder, band_files in folders.items():
         try:
-            chosen_files = bands_in([str(file) for file in members], bands, str(folder))
+            chosen_files = bands_in([str(file) for file in band_files], bands, str(folder))
         except DataError:
             continue
         if len(set(chosen_files)) == len(bands):
@@ -281,7 +278,7 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     except OSError as error:
         raise DataError(f"--input {pattern}: {error.strerror}") from error
     if path.is_dir():
-        matches = _below(path, output)
+        matches = _pictures_below(path, output)
     elif path.is_file():
         matches = [(stem_of(path.relative_to(path.parent)), path)]
     elif exists:
@@ -293,11 +290,11 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if path.is_dir():
         names = [file.name for file in sorted(path.rglob("*"))]
         raise DataError(f"--input {pattern}: no image or volume found{format_remedy(names)}")
-    is_there = "no image or volume found" if glob.has_magic(pattern) else "is not there"
-    raise DataError(f"--input {pattern}: {is_there}")
+    problem = "no image or volume found" if glob.has_magic(pattern) else "is not there"
+    raise DataError(f"--input {pattern}: {problem}")
 
 
-def _images_of_set(folder: Path) -> list[tuple[Path, Path]]:
+def _set_images(folder: Path) -> list[tuple[Path, Path]]:
     """(stem, image) of a folder that has a folder for each image and its masks; of others nothing."""
     if not folder.is_dir():
         return []
@@ -307,7 +304,7 @@ def _images_of_set(folder: Path) -> list[tuple[Path, Path]]:
 def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     """(relative stem, file) of the files that a glob matches, and of each picture below the folders that it matches."""
     start = _start_of_glob(Path(pattern))
-    is_output = _is_output(start, output)
+    is_output = _output_test(start, output)
     matches = []
     for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
         base = path.relative_to(start)
@@ -317,7 +314,7 @@ def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
             if not is_output(path):
                 matches.append((stem_of(base), path))
         elif path.resolve() != output.resolve():
-            for stem, file in _below(path, output):
+            for stem, file in _pictures_below(path, output):
                 matches.append((base / stem, file))
     return matches
 
@@ -330,26 +327,29 @@ def _start_of_glob(path: Path) -> Path:
     return Path()
 
 
-def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
-    """Pictures below a folder, except hidden ones (which programs leave) and those below `output`."""
-    if output and output.resolve() == folder.resolve():
+def _pictures_below(folder: Path, output: Path) -> list[tuple[Path, Path]]:
+    """(relative stem, file) of pictures below a folder, except hidden ones and those below `output`."""
+    if output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
-    _say_unread(folder)
-    is_output = _is_output(folder, output)
-    return pictures_below(folder, is_output)
+    files = files_below(folder)
+    _say_unread(folder, files)
+    return pictures_among(files, folder, _output_test(folder, output))
 
 
-def _say_unread(folder: Path) -> None:
-    """A line on files below a folder that are left out because their formats are not read here."""
-    files = sorted(file for file in folder.rglob("*") if format_remedy([file.name]))
-    if files:
-        name = files[0].name
-        say(f"{folder}: left out {len(files)} files that are not read, the first is {name}{format_remedy([name])}")
+def _say_unread(folder: Path, files: Sequence[Path]) -> None:
+    """Print a line on those of a folder's files that are left out because their formats are not read here."""
+    unread_names = [file.name for file in files if format_remedy([file.name])]
+    if unread_names:
+        first = unread_names[0]
+        say(
+            f"{folder}: left out {len(unread_names)} files that are not read, the first is"
+            f" {first}{format_remedy([first])}"
+        )
 
 
-def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
+def _output_test(folder: Path, output: Path) -> Callable[[Path], bool]:
     """A test for files that are found only because `output` lies below the `folder` of inputs."""
-    outputs = output.resolve() if output else None
-    if outputs is None or folder.resolve() not in outputs.parents:
+    outputs = output.resolve()
+    if folder.resolve() not in outputs.parents:
         return lambda file: False  # then no file's links need be followed
     return lambda file: outputs in file.resolve().parents

@@ -55,6 +55,7 @@ class OnnxNetwork(nn.Module):
 
 
 def import_onnx(package: str) -> ModuleType:
+    """A library for ONNX; ModelError with the command that installs it."""
     try:
         return import_module(package)
     except ModuleNotFoundError as error:

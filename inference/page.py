@@ -122,8 +122,7 @@ def prediction_html(image: np.ndarray, mask: np.ndarray, output_format: MaskForm
     indices.putpalette(colors.tobytes())
     layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
     photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
-    height, width = mask.shape
-    stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
+    stack = _stack(*mask.shape)
     paper = f"background: rgb{tuple(colors[0].tolist())}"
     legend = [_legend_item(entry) for entry in output_format.legend_entries(mask)]
     return f"""<div class="pictures">
@@ -139,7 +138,7 @@ def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
     height, width = overlay.shape[:2]
     step = max(1, max(height, width) // SHOWN_SIDE)
     source = _address(Image.fromarray(np.ascontiguousarray(overlay[::step, ::step])))
-    stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
+    stack = _stack(height, width)
     legend = []
     for name, color in zip(output_format.names, output_format.colors.tolist(), strict=True):
         legend.append(f'<li><span style="background: rgb{tuple(color)}"></span>{escape(name)}</li>')
@@ -147,6 +146,11 @@ def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
 <figure><figcaption>Points</figcaption>
 {stack}<img src="{source}" alt="image with points"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""
+
+
+def _stack(height: int, width: int) -> str:
+    """The opening tag of pictures of one size that lie over each other."""
+    return f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
 
 
 def _legend_item(entry: LegendEntry) -> str:

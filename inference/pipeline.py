@@ -4,7 +4,7 @@ import math
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,7 @@ from runtime.files import remove_leftovers
 from runtime.memory import memory_shortage
 from runtime.mesh import Mesh
 from runtime.parallel import default_workers, pipelined
+from unet.config import UNetConfig
 
 Score = ImageScore | VolumeScore | PointScore
 KINDS = {2: "images", 3: "volumes"}  # number of axes -> kind of input
@@ -65,24 +66,50 @@ class Work:
 
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
-    config = predictor.config
-    output = args.output if args.file is None else args.file.with_suffix("")
+    jobs = _jobs_of_call(args, predictor.config, writer)
+    output_folders: set[Path] = set()
+    for job in jobs:
+        output_folders.update(job.file(extension).parent for extension in writer.extensions)
+    for folder in output_folders:
+        remove_leftovers(folder)
+    finished = {job for job in jobs if writer.is_finished(job)}
+    unfinished = [job for job in jobs if job not in finished]
+    _say_tilings(unfinished, predictor)
+    check_disk(args.output, _bytes_to_write(unfinished, args, predictor.config.num_classes))
+    if args.file is None:
+        record_provenance(args.output, provenance_of(args), args.overwrite)
+    if finished:
+        outputs = writer.output_format.outputs
+        say(f"{len(finished)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
+
+    @cache
+    def batch_of(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
+        if predictor.in_windows(size):
+            return None
+        return predictor.batch_of(size)
+
+    batches = batches_of(unfinished, batch_of)
+    if args.truth:
+        batches += [[job] for job in jobs if job in finished]
+    return Work(jobs, batches, finished)
+
+
+def _jobs_of_call(args: Namespace, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
+    """A job for each input, with its true mask where there are some."""
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
-    preprocess = config.preprocess
     rules = InputRules(
         config.in_channels,
-        bands=preprocess.bands,
-        reads_places=preprocess.place or bool(preprocess.bands),
+        stacks=config.preprocess.spacing if config.dims == 3 else None,
+        bands=config.preprocess.bands,
+        objects=output_format.names[1:] if output_format.has_objects else (),
+        reads_places=config.preprocess.place or bool(config.preprocess.bands),
         keeps_place=writes_rasters,
     )
-    if config.dims == 3:
-        rules = replace(rules, stacks=config.preprocess.spacing)
-    if output_format.has_objects:
-        rules = replace(rules, objects=output_format.names[1:])
     truth = None
     if args.truth and not output_format.truths_in_table:
         truth = TruthFolder(args.truth, args.mask_suffix, output_format.class_folders)
+    output = args.output if args.file is None else args.file.with_suffix("")
     jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
     if args.truth and output_format.truths_in_table:
         jobs = with_truths(jobs, args.truth, tuple(output_format.names))
@@ -92,16 +119,14 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
-    output_folders: set[Path] = set()
-    for job in jobs:
-        output_folders.update(job.file(extension).parent for extension in writer.extensions)
-    for folder in output_folders:
-        remove_leftovers(folder)
-    finished = {job for job in jobs if writer.is_finished(job)}
-    todo = [job for job in jobs if job not in finished]
+    return jobs
+
+
+def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
+    """Print how many inputs are cut in which way."""
+    shapes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in jobs if job.size)
     tilings: Counter[Tiling] = Counter()
-    sizes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in todo if job.size)
-    for (size, spacing, is_raster), count in sizes.items():
+    for (size, spacing, is_raster), count in shapes.items():
         low_rows = is_raster and predictor.in_windows(size)
         # networks of an ensemble that cut alike count once
         for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
@@ -110,26 +135,18 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     for tiling, count in tilings.items():
         say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
+
+def _bytes_to_write(jobs: Iterable[Job], args: Namespace, num_classes: int) -> int:
+    """About how many bytes the outputs of jobs take on the disk at most."""
     # masks compress well, overlays do not, and probabilities are written as they are
-    bytes_of_pixel = 0.05 + 2 * args.overlay + args.uncertainty + 4 * predictor.config.num_classes * args.probabilities
-    check_disk(args.output, int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in todo)))
-    if args.file is None:
-        record_provenance(args.output, provenance_of(args), args.overwrite)
-    if finished:
-        say(
-            f"{len(finished)} of {len(jobs)} {output_format.outputs} are there already; --overwrite predicts them again"
-        )
-
-    @cache
-    def batch_of(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
-        if predictor.in_windows(size):
-            return None
-        return predictor.batch_of(size)
-
-    batches = batches_of(todo, batch_of)
-    if args.truth:
-        batches += [[job] for job in jobs if job in finished]
-    return Work(jobs, batches, finished)
+    bytes_of_pixel = 0.05
+    if args.overlay:
+        bytes_of_pixel += 2
+    if args.uncertainty:
+        bytes_of_pixel += 1
+    if args.probabilities:
+        bytes_of_pixel += 4 * num_classes
+    return int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in jobs))
 
 
 class PredictionPipeline:
@@ -198,10 +215,13 @@ def divide_work(
     together: list[list[Job]] = []
     alone: list[list[Job]] = []
     for batch in work.batches:
-        is_shared = mesh.size > 1 and batch[0] not in work.finished and _is_shareable(batch[0], predictor)
-        (together if is_shared else alone).append(batch)
-    shared = share_of(together, mesh.group, processes // mesh.size)
-    return shared, share_of(alone, mesh.rank_of(mesh.slab), processes)
+        if mesh.size > 1 and batch[0] not in work.finished and _is_shareable(batch[0], predictor):
+            together.append(batch)
+        else:
+            alone.append(batch)
+    shared_batches = share_of(together, mesh.group, processes // mesh.size)
+    own_batches = share_of(alone, mesh.rank_of(mesh.slab), processes)
+    return shared_batches, own_batches
 
 
 def _is_shareable(job: Job, predictor: Predictor) -> bool:
@@ -241,10 +261,10 @@ class ImageSteps:
         tensors = [inputs.tensors for _, inputs in images]
         sizes = [inputs.size for _, inputs in images]
         logits = self.predictor.in_batch(tensors, sizes)
-        steps: list[Callable[[], Score | None]] = []
+        finishing: list[Callable[[], Score | None]] = []
         for (job, inputs), image_logits in zip(images, logits, strict=True):
-            steps.append(partial(self._finish, job, inputs, image_logits))
-        return steps
+            finishing.append(partial(self._finish, job, inputs, image_logits))
+        return finishing
 
     def follow(self, job: ImageJob) -> None:
         """Help another process with an image that it predicts in windows."""
@@ -265,26 +285,24 @@ class ImageSteps:
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
-        shown = None
-        if inputs.pixels is not None:
-            shown = WindowedArray(inputs.pixels)
+        image = None if inputs.pixels is None else WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            return self._write(job, inputs.size, logits.split(rows, dim=1), shown, inputs.missing_rows())
+            return self._write(job, inputs.size, logits.split(rows, dim=1), image, inputs.missing_rows())
 
     def _write(
         self,
         job: ImageJob,
         size: tuple[int, int],
         strips: Iterable[Tensor],
-        shown: WindowedImage | None,
+        image: WindowedImage | None,
         missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
         if job.truth is None:
-            self.writer.write(job, size, strips, shown, None, missing)
+            self.writer.write(job, size, strips, image, None, missing)
             return None
         with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, strips, shown, scorer, missing)
+            self.writer.write(job, size, strips, image, scorer, missing)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()

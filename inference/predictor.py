@@ -17,6 +17,7 @@ from data_utils.image_io.windowed import WindowedImage, WindowedRaster
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
+from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import averaged_views
 from inference.models import load_network
 from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
@@ -162,11 +163,12 @@ class Predictor:
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
         strips, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        rows = _joined_rows(strips)
+        points = PredictedPoints.of(_joined_rows(strips))
+        positions = points.positions(size)
         landmarks = []
-        for point, row in zip(self.task.names, rows, strict=True):
-            place = row[:-2] * np.array(size) - 0.5
-            landmarks.append(Landmark(point, tuple(place.tolist()), float(row[-2]), float(row[-1])))
+        for index, point in enumerate(self.task.names):
+            place = tuple(positions[index].tolist())
+            landmarks.append(Landmark(point, place, float(points.presence[index]), float(points.confidence[index])))
         return landmarks
 
     @torch.inference_mode()
@@ -325,6 +327,7 @@ class Predictor:
     def _network_strips(
         self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
     ) -> Iterator[Tensor]:
+        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom."""
         pixels = pixels_per_batch(self.device)
         size = network_input.size
 

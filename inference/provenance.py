@@ -65,6 +65,7 @@ def _essence(provenance: dict) -> dict:
 
 
 def _checksum(model: Path) -> str | None:
+    """The checksum of the files of a model, in hexadecimal digits; None for a Hub id."""
     if model.is_dir():
         files = [model / name for name in MODEL_FILES]
     elif model.is_file():

@@ -25,8 +25,8 @@ from runtime.console import track
 from runtime.files import replaced_file
 
 TABLE = "rank.csv"
-RANDOM_SHARE = 4  # one image in so many is drawn at random
-LEAST_SURE = 3  # slices of a volume whose entropy counts
+RANDOM_INTERVAL = 4  # one image in so many is drawn at random
+LEAST_SURE_SLICES = 3  # so many slices of a volume count
 RIVAL = "a random order is the rival of this one: annotate some images of each, and compare the models"
 
 
@@ -61,7 +61,7 @@ def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
     order: list[Ranked] = []
     turn = 0
     while strata:
-        if len(order) % RANDOM_SHARE == RANDOM_SHARE - 1:
+        if len(order) % RANDOM_INTERVAL == RANDOM_INTERVAL - 1:
             remaining: list[Candidate] = []
             for group in strata.values():
                 remaining += group
@@ -93,8 +93,8 @@ def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> lis
             entropy = _entropy_of_volume(job)
             pixels = _pixels_of_volume(job, output_format)
         else:
-            unsure = job.file(UNCERTAINTY)
-            entropy = float(read_image(unsure, str(unsure)).mean()) / 255
+            file = job.file(UNCERTAINTY)
+            entropy = float(read_image(file, str(file)).mean()) / 255
             pixels = _pixels_of_image(job, output_format)
         foreground = pixels[1:]
         index = 1 + int(foreground.argmax()) if foreground.any() else 0
@@ -133,8 +133,8 @@ def _entropy_of_volume(job: VolumeJob) -> float:
     """The mean entropy of the slices that are least sure, in 0..1: most slices show little."""
     name = str(job.file(UNCERTAINTY))
     levels, _ = read_volume(VolumeFile((name,)), name)
-    of_slices = sorted(float(plane.mean()) for plane in levels)
-    return mean(of_slices[-LEAST_SURE:]) / 255
+    slice_levels = sorted(float(plane.mean()) for plane in levels)
+    return mean(slice_levels[-LEAST_SURE_SLICES:]) / 255
 
 
 def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:

@@ -17,10 +17,20 @@ from runtime.errors import DataError
 TEST_SPLITS = ("test", "testing")  # beside those that training reads
 
 
-def pictures_below(folder: Path, is_output: Callable[[Path], bool] = lambda _: False) -> list[tuple[Path, Path]]:
-    """(relative stem, file) of pictures below a folder, but hidden ones, which programs leave, and outputs."""
+def files_below(folder: Path) -> list[Path]:
+    """All that lies below a folder, sorted."""
+    return sorted(folder.rglob("*"))
+
+
+def pictures_among(
+    files: Iterable[Path], folder: Path, is_output: Callable[[Path], bool] = lambda file: False
+) -> list[tuple[Path, Path]]:
+    """(relative stem, file) of the pictures among files below a folder.
+
+    Hidden ones, which programs leave, and outputs are left out.
+    """
     pictures = []
-    for file in sorted(folder.rglob("*")):
+    for file in files:
         relative = file.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in relative.parts)
         is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
@@ -40,7 +50,7 @@ def masks_below(folder: Path) -> dict[Path, Path]:
     """True masks by their stems."""
     if not folder.is_dir():
         raise DataError(f"--truth {folder}: is not a folder")
-    return dict(pictures_below(folder))
+    return dict(pictures_among(files_below(folder), folder))
 
 
 def open_true_masks(

@@ -27,8 +27,8 @@ _PLAIN = warnings.formatwarning
 # what to do instead of flags that say where to compute; {script} is the script with the other arguments
 _DEVICES = (
     "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N {script} for N GPUs, accelerate"
+    " launch --cpu {script} for the CPU; without either, one GPU is used where there is one"
 )
-_DEVICES += " launch --cpu {script} for the CPU; without either, one GPU is used where there is one"
 _FP16 = "the launcher chooses the precision: accelerate launch --mixed_precision fp16 {script}"
 _COMPILER = "the launcher compiles: accelerate launch --dynamo_backend inductor {script}"
 LAUNCH_HINTS = {"bf16": _FP16.replace("fp16", "bf16"), "bfloat16": _FP16.replace("fp16", "bf16"), "compile": _COMPILER}
@@ -83,19 +83,23 @@ class Arguments(argparse.ArgumentParser):
             mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
             if mistyped:
                 message += f"; {self._unknown(mistyped[0])}"
-        lacking = re.match(r"argument (--\S+): expected ", message)
-        if lacking:
-            message += f"; give {self._form(lacking[1])}"
-        joined = re.match(r"argument (--\S+): '(\d+) *[x,X*] *(\d+)' is not", message)
-        if joined and self._option_string_actions[joined[1]].nargs is not None:
-            message += f"; give {joined[1]} {joined[2]} {joined[3]}"
+        lacks_values = re.match(r"argument (--\S+): expected ", message)
+        if lacks_values:
+            message += f"; give {self._form(lacks_values[1])}"
+        joined_sides = re.match(r"argument (--\S+): '(\d+) *[x,X*] *(\d+)' is not", message)
+        if joined_sides:
+            flag, first_side, second_side = joined_sides.groups()
+            if self._option_string_actions[flag].nargs is not None:
+                message += f"; give {flag} {first_side} {second_side}"
         sys.exit(print_error(UsageError(message)))
 
     def _form(self, flag: str) -> str:
         """A flag with its values, as the help shows it."""
         action = self._option_string_actions[flag]
         names = action.metavar or action.dest.upper()
-        return " ".join([flag, *([names] if isinstance(names, str) else names)])
+        if isinstance(names, str):
+            names = (names,)
+        return " ".join([flag, *names])
 
     def _flags(self) -> list[str]:
         flags: list[str] = []
@@ -107,7 +111,8 @@ class Arguments(argparse.ArgumentParser):
         """What to say about an argument that does not exist, with what was probably meant."""
         name = argument.split("=")[0].lstrip("-").replace("_", "-")
         if name.lower() in self.hints:
-            hint = self.hints[name.lower()].format(script=shlex.join(_without(argument)[1]))
+            _, script = _without(argument)
+            hint = self.hints[name.lower()].format(script=shlex.join(script))
             return f"unknown argument {argument}; {hint}"
         flags = {flag.strip("-"): flag for flag in self._flags()}  # dashes would make all flags alike
         if argument.startswith("--"):

@@ -233,11 +233,12 @@ def has_bf16_instructions(device: torch.device) -> bool:
 
 def bf16_launch_line(processes: int) -> str:
     """The command that starts this script again, in bf16."""
-    line = ["accelerate", "launch", "--mixed_precision", "bf16", *sys.argv]
+    launcher = ["accelerate", "launch"]
+    variable = ""
     if processes > 1:
-        line[2:2] = ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
-        return f"ACCELERATE_USE_CPU=true {shlex.join(line)}"
-    return shlex.join(line)
+        launcher += ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
+        variable = "ACCELERATE_USE_CPU=true "
+    return variable + shlex.join([*launcher, "--mixed_precision", "bf16", *sys.argv])
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The processes of a launch as a mesh: neighbors share a volume, one slab each; others have volumes of their own."""
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -33,7 +34,7 @@ class Mesh:
         if processes % size:
             raise LaunchError(
                 f"--processes-per-volume {size} needs a multiple of {size} processes, but {processes} were started;"
-                f" give --num_processes {-(-processes // size) * size}"
+                f" give --num_processes {math.ceil(processes / size) * size}"
             )
         return cls(size, process % size, process // size)
 

@@ -52,6 +52,7 @@ def workers_ended() -> Iterator[None]:
 
 
 def _kill(workers: list[BaseProcess]) -> None:
+    """End processes at once, without a word of torch on it."""
     handler = None
     if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
         handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -67,6 +67,8 @@ def _without_user(match: re.Match[str]) -> str:
 
 def _without_query(match: re.Match[str]) -> str:
     """Elsewhere than on the web a `?` may stand in a name or a pattern: only `?name=value` is a query."""
-    head, query = match["head"], match["query"]
+    head = match["head"]
+    query = match["query"]
     is_web = head.lower().startswith(("http", "url:")) and "?" in query and " " not in head
-    return head if is_web or re.match(r"[?#][^/=]*=", query) else match[0]
+    has_named_value = re.match(r"[?#][^/=]*=", query) is not None
+    return head if is_web or has_named_value else match[0]

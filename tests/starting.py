@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+from inference.models import load_model
 from train_utils.settings.starting_point import NetworkSettings, StartingPoint, starting_point
 from unet.axes import NetworkAxes
 from unet.config import UNetConfig
@@ -15,4 +16,5 @@ def start_from(source: str | None, flags: dict[str, Any], checkpoint: UNetConfig
     axes = None
     if "dims" in flags:
         axes = NetworkAxes(**{name: flags[name] for name in NetworkAxes._fields if name in flags})
-    return starting_point(settings, axes, checkpoint)
+    model = None if source is None or checkpoint is not None else load_model(source)
+    return starting_point(settings, axes, model=model, checkpoint=checkpoint)

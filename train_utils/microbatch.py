@@ -19,7 +19,7 @@ from tasks.target import Target
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 
-FILE = "memory.json"
+MEMORY_FILE = "memory.json"
 
 
 def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
@@ -27,9 +27,9 @@ def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: in
     assert args.batch_size is not None, "the plan decides it"
     size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
     accumulation = profile.get("gradient_accumulation_steps")
-    shared = args.processes_per_volume
-    batch_split = split_batch(args.batch_size, profile["processes"] // shared, size, accumulation, saved_size)
-    return batch_split._replace(processes_per_volume=shared)
+    groups = profile["processes"] // args.processes_per_volume  # those of a group share each volume
+    batch_split = split_batch(args.batch_size, groups, size, accumulation, saved_size)
+    return batch_split._replace(processes_per_volume=args.processes_per_volume)
 
 
 def split_batch(
@@ -83,27 +83,27 @@ def steps_ahead(
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
-    for raw in _raw_steps(loader):
-        data_ready(raw)
+    for batches in _batches_of_steps(loader):
+        data_ready(batches)
         indices: list[int] = []
-        for batch in raw:
+        for batch in batches:
             indices.extend(slot.index for slot in batch["slots"])
         # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
-        yield [_augmented(batch, fill, std, recolor) for batch in raw], indices
+        yield [_augmented(batch, fill, std, recolor) for batch in batches], indices
 
 
-def _raw_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
+def _batches_of_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
     """The batches of the loader that belong to each optimizer step."""
-    raw = []
+    batches = []
     for batch in loader:
-        raw.append(batch)
+        batches.append(batch)
         if batch["slots"][0].ends_step:
-            yield raw
-            raw = []
+            yield batches
+            batches = []
 
 
 def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
-    """A raw micro-batch, augmented on the device."""
+    """A batch of the loader, augmented on the device."""
     images, targets = augment(
         batch["images"], batch["targets"], batch["draws"], batch["packed_draws"], fill=fill, std=std, recolor=recolor
     )
@@ -126,7 +126,7 @@ class MemoryLimit(NamedTuple):
 
 def memory_limit(folder: Path) -> MemoryLimit:
     """The largest micro-batch and the need for activation checkpointing that a run in this folder has learned."""
-    file = folder / FILE
+    file = folder / MEMORY_FILE
     try:
         limit = MemoryLimit(**read_json(file))
         limit.check()

@@ -30,8 +30,10 @@ from unet.model import UNet
 CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap takes up to 1.5 times what tensors do
 GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
 EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
-COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained weight, beside itself
-HOPELESS = 3  # times the free memory: half precision and other kernels need less than an estimate, but not so much less
+COPIES = {"adamw": 3, "sgd": 2}  # copies of each trained weight, beside itself: its gradient and its moments
+# a step of an estimate of so many times the free memory is hopeless: half precision and other kernels need less than
+# an estimate, but not so much less
+HOPELESS = 3
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
 STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
@@ -49,6 +51,20 @@ class Copies(NamedTuple):
     trained: int
     all_weights: int = 0
 
+    @classmethod
+    def of_training(cls, optimizer: str, *, averages: bool) -> "Copies":
+        """Those of a training step.
+
+        Args:
+            optimizer: `adamw` or `sgd`.
+            averages: whether an average of all weights is kept.
+        """
+        return cls(COPIES[optimizer], all_weights=int(averages))
+
+    def without_gradients(self) -> "Copies":
+        """Those that stay while no step is made."""
+        return self._replace(trained=self.trained - 1)
+
     def bytes_for(self, network: nn.Module) -> int:
         """Bytes of all copies of the network's weights."""
         total = 0
@@ -65,8 +81,7 @@ def preflight(
     criterion: StepLoss,
     shape: tuple[int, ...],
     batch_split: BatchSplit,
-    optimizer: str,
-    averages: bool,
+    copies: Copies,
 ) -> BatchSplit:
     """The batch split with the largest micro-batch, of at most the one given, that every process has room for.
 
@@ -78,34 +93,32 @@ def preflight(
         network: has `blocks` and `activation_checkpointing`, and is still where it was built.
         shape: (C, *spatial), the largest that training will see.
         batch_split: the one that is wanted; `fixed` where nothing else will do.
-        optimizer: `adamw` or `sgd`.
-        averages: whether an average of all weights is kept.
+        copies: those of a training step.
 
     Raises SettingsError where nothing fits, or not what was asked for.
     """
     size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
-    copies = Copies(COPIES[optimizer], all_weights=int(averages))
     fits = _estimate_fits
-    most = size
+    most_images = size
     if accelerator.device.type != "cpu":
         say(f"memory: trying how many {images} fit, at most {size}")
         fits = _attempt_fits
-        most = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
+        most_images = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
     candidates = {size: batch_split}  # the keys are micro-batches, the largest one is first
     if not batch_split.fixed:
         sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-        candidates = {smaller: batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most}
-    choices = [True] if network.activation_checkpointing else [False, True]
-    for recompute in choices:
-        network.activation_checkpointing = recompute
-        own_micro_batch = 0  # the largest micro-batch that this process has room for
-        for micro_batch, candidate in candidates.items():
+        candidates = {smaller: batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most_images}
+    recomputing_choices = [True] if network.activation_checkpointing else [False, True]
+    for recomputes in recomputing_choices:
+        network.activation_checkpointing = recomputes
+        own_size = 0  # the largest micro-batch that this process has room for
+        for micro_batch_size, candidate in candidates.items():
             if fits(accelerator, network, criterion, shape, candidate, copies):
-                own_micro_batch = micro_batch
+                own_size = micro_batch_size
                 break
-        agreed = int(accelerator.gather(upload(torch.tensor([own_micro_batch]), accelerator.device)).min())
+        agreed = _smallest(accelerator, own_size)
         if agreed:
             break
     if agreed == 0:
@@ -116,16 +129,20 @@ def preflight(
     condition = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or network.activation_checkpointing:
         say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
-    agreed_split = candidates[agreed]
-    say(f"batch: {agreed_split}")
-    if agreed_split.idle:
-        where = "a step" if agreed_split.accumulation == 1 else "the last micro-batch of a step"
-        filling_size = agreed_split.processes * agreed_split.accumulation
+    say_split(candidates[agreed])
+    return candidates[agreed]
+
+
+def say_split(batch_split: BatchSplit) -> None:
+    """Print how a batch is cut, and which batch would leave no process without an image."""
+    say(f"batch: {batch_split}")
+    if batch_split.idle:
+        where = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
+        filling_size = batch_split.processes * batch_split.accumulation
         say(
-            f"batch: {agreed_split.idle} of {agreed_split.processes} {agreed_split.sharers} have no image in {where},"
+            f"batch: {batch_split.idle} of {batch_split.processes} {batch_split.sharers} have no image in {where},"
             f" and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
-    return agreed_split
 
 
 class EvaluationSize(NamedTuple):
@@ -175,20 +192,23 @@ def check_evaluation(
     criterion: StepLoss,
     channels: int,
     size: EvaluationSize,
-    optimizer: str,
-    averages: bool,
+    copies: Copies,
 ) -> None:
     """SettingsError where a process has no room to evaluate the images of this size; every process must call it.
 
     As in `preflight`, an accelerator evaluates some for a moment, and a CPU has an estimate.
+
+    Args:
+        channels: those of the images.
+        copies: those of a training step, of whose gradients nothing is left in an evaluation.
     """
-    copies = Copies(COPIES[optimizer] - 1, all_weights=int(averages))  # there is no gradient
+    copies = copies.without_gradients()
     if accelerator.device.type == "cpu":
         needed = size.bytes_for(network.config) + weight_bytes(network) + copies.bytes_for(network)
         fits = needed < available_bytes()
     else:
         fits = _attempt_evaluation(accelerator, network, criterion, channels, size, copies)
-    if accelerator.gather(upload(torch.tensor([int(fits)]), accelerator.device)).min():
+    if _smallest(accelerator, int(fits)):
         return
     kind = "volume" if network.config.dims == 3 else "image"
     tiling = plan(network.config, size.input)
@@ -213,8 +233,7 @@ def _attempt_evaluation(
     trial = reserved = images = target = None
     try:
         trial = copy.deepcopy(network).to(accelerator.device).eval()
-        shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        other_bytes = copies.bytes_for(trial) // shards + _bytes_left(accelerator)
+        other_bytes = copies.bytes_for(trial) // _shards(accelerator) + _bytes_left(accelerator)
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
@@ -229,9 +248,7 @@ def _attempt_evaluation(
         return False
     finally:
         del trial, reserved, images, target
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+        _forget_trial()
     return True
 
 
@@ -249,10 +266,9 @@ def _attempt_fits(
     trial = reserved = logits = None
     try:
         trial = copy.deepcopy(network).to(accelerator.device).train()
-        # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
-        copies_bytes = copies._replace(trained=copies.trained - 1).bytes_for(trial)
-        shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        other_bytes = copies_bytes // shards + input_bytes(shape, batch_split) + _bytes_left(accelerator)
+        # the gradients come by themselves: whole here, spread later where training shards
+        state_bytes = copies.without_gradients().bytes_for(trial) // _shards(accelerator)
+        other_bytes = state_bytes + input_bytes(shape, batch_split) + _bytes_left(accelerator)
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         size = batch_split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
@@ -268,10 +284,26 @@ def _attempt_fits(
         return False
     finally:
         del trial, reserved, logits
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+        _forget_trial()
     return True
+
+
+def _forget_trial() -> None:
+    """Give back the memory of a trial that has ended, which no peak of the run shall hold."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _shards(accelerator: Accelerator) -> int:
+    """How many processes the copies of the weights are spread over."""
+    return accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
+
+
+def _smallest(accelerator: Accelerator, number: int) -> int:
+    """The smallest of the numbers of all processes."""
+    own_number = upload(torch.tensor([number]), accelerator.device)
+    return int(accelerator.gather(own_number).min())
 
 
 def _is_hopeless(accelerator: Accelerator, network: nn.Module, shape: tuple[int, ...]) -> bool:

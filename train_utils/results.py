@@ -58,16 +58,14 @@ class Publisher:
         network = whole_network(self.accelerator, self.network)
         if self.accelerator.is_main_process:
             self._publish_on_main(network, evaluation, is_best)
-        barrier_without_timeout(
-            self.accelerator
-        )  # pictures of volumes and a slow disk outlast the limit of a collective
+        # pictures of volumes and a slow disk outlast the limit of a collective
+        barrier_without_timeout(self.accelerator)
 
     def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
         if self.monitor.run_log.takes_pictures():
             with self.accelerator.autocast():
-                panels = sample_panels(
-                    self.info, Predictor(network), self.section, pictures_of_an_evaluation(self.info)
-                )
+                count = pictures_of_an_evaluation(self.info)
+                panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
             self.monitor.run_log.pictures(evaluation.step, pictures | self.section.pictures(evaluation.scores))
         mark = ""
@@ -85,21 +83,18 @@ def _save_image_scores(folder: Path, info: DatasetInfo, compared_by: str, best: 
         write_image_scores(folder, info, compared_by, best.scores.image_comparison)
 
 
-def write_results(
-    accelerator: Accelerator,
-    output_dir: Path,
-    state: RunState,
-    best_model: BestModel,
-    info: DatasetInfo,
-    task: Task,
-    section: Section,
-    speed_notes: Sequence[str | None],
-) -> None:
+def write_results(publisher: Publisher, state: RunState, task: Task, speed_notes: Sequence[str | None]) -> None:
     """The best model's pictures and table, and the report of the run; for the main process.
 
     Args:
+        publisher: that of the run's evaluations.
         speed_notes: sentences on the speed of the run, without full stops; None stands for nothing to say.
     """
+    accelerator = publisher.accelerator
+    best_model = publisher.best_model
+    info = publisher.info
+    section = publisher.section
+    output_dir = publisher.monitor.run_log.output_dir
     notes = [note for note in speed_notes if note]
     best = state.best_evaluation(task) if best_model.is_saved() else None
     views = {}
@@ -121,7 +116,16 @@ def write_results(
         "minutes since the last start": f"{(time.monotonic() - STARTED) / 60:.3g}",
     }
     with tolerated("report.html"):
-        write_report(output_dir, best, section, task.compared_by, views, notes, judgement, extent)
+        write_report(
+            output_dir,
+            best,
+            section,
+            task.compared_by,
+            views=views,
+            speed_notes=notes,
+            judgement=judgement,
+            extent=extent,
+        )
     for sentence in [*notes, *judgement]:
         say(sentence)
 

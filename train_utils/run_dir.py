@@ -5,11 +5,9 @@ import json
 import math
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from inference.models import load_model
@@ -25,19 +23,34 @@ from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
 from train_utils.settings.record import FINISHED, UNRECORDED, flags_as_json, say_credentials
 from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
+from unet.model import UNet
 
 
-class RunStart(NamedTuple):
-    """The folder of a run, the checkpoint that it goes on from, and what it has learned about memory.
+@dataclass(frozen=True)
+class RunStart:
+    """The folder of a run, what it starts from, and what it has learned about memory.
 
     Args:
+        checkpoint: the one that it goes on from.
+        init_from: the model that a new run starts from, as --init-from names it.
         finished: a line where there is nothing left to do, else None.
     """
 
     output_dir: Path
     checkpoint: FoundCheckpoint
     limit: MemoryLimit
+    init_from: str | None = None
     finished: str | None = None
+
+    @cached_property
+    def source(self) -> UNet | None:
+        """The model that a new run starts from, if any, loaded once by each process that asks for it.
+
+        A run that goes on has none: its model may have changed or been deleted since.
+        """
+        if self.init_from is None or self.checkpoint.state is not None:
+            return None
+        return load_model(self.init_from)
 
     def total_steps(self, args: TrainSettings) -> int | None:
         """The steps of --max-steps or, with --max-minutes, those that a resumed run measured; None if not known yet."""
@@ -61,10 +74,7 @@ class RunStart(NamedTuple):
         """Whether TIFFs with a place are read as rasters: as asked for, else as the run or model before it did."""
         if args.place is not None:
             return args.place
-        config = self.checkpoint.model_config()
-        if config is None and args.init_from:
-            with torch.random.fork_rng(devices=[]):  # a model that is built draws its weights first
-                config = load_model(args.init_from).config
+        config = self.checkpoint.model_config() if self.source is None else self.source.config
         needs_places = bool(args.bands or args.label_column) or args.val_blocks is not None
         return config is None or config.preprocess.place or needs_places
 
@@ -90,11 +100,19 @@ class RunStart(NamedTuple):
                     plan = replace(plan, encoder_weights=None, freeze_encoder=None)
             args = plan.fill(args)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
-            source = load_model(args.init_from).config.preprocess if args.init_from else None
-            args = replace(args, crop_size=patch_size(info, args.max_minutes or math.inf, source))
+            args = replace(args, crop_size=self._patch_size(args, info))
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
         check_axes(info, args)
         return args
+
+    def _patch_size(self, args: TrainSettings, info: DatasetInfo) -> tuple[int, ...]:
+        """(D, H, W) of the patches of a run without a plan: those of the checkpoint, else what suits the volumes."""
+        if self.checkpoint.state is not None:
+            recorded = self.checkpoint.state.settings.flags.get("crop_size")
+            if recorded:
+                return tuple(recorded)
+        preprocess = None if self.source is None else self.source.config.preprocess
+        return patch_size(info, args.max_minutes or math.inf, preprocess)
 
     @property
     def largest_micro_batch(self) -> int | None:
@@ -116,7 +134,7 @@ def open_run(args: TrainSettings) -> RunStart:
     if checkpoint.state is not None:
         recorded = checkpoint.state.settings
         say_credentials(args, recorded.flags, recorded.credentials_left_out)
-    return RunStart(folder, checkpoint, memory_limit(folder), finished)
+    return RunStart(folder, checkpoint, memory_limit(folder), args.init_from, finished)
 
 
 def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:
@@ -134,31 +152,31 @@ def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: i
 def finished_line(folder: Path, args: TrainSettings) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
-        done = redact_all(read_json(folder / FINISHED))
+        record = redact_all(read_json(folder / FINISHED))
     except (OSError, ValueError):
         return None
-    steps = [done.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
-    if not all(type(number) is int for number in steps) or not isinstance(done.get("flags"), dict):
+    steps = [record.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
+    if not all(type(number) is int for number in steps) or not isinstance(record.get("flags"), dict):
         return None
-    if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
+    if not checkpoint_folder(folder / "checkpoints", record["step"]).is_dir():  # removed to go on from an earlier one
         return None
     flags = flags_as_json(args)
-    flags_done = UNRECORDED | done["flags"]
-    # the run has planned or found them
-    open_ones = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
-    not_compared = (*LENGTH_AND_PLACE, *open_ones)
+    recorded_flags = UNRECORDED | record["flags"]
+    # the run has planned or found the values of open flags
+    open_flags = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
+    not_compared = (*LENGTH_AND_PLACE, *open_flags)
     for name, value in flags.items():
         # a flag that is newer than the run is as the run was
-        if name not in not_compared and flags_done.get(name, value) != value:
+        if name not in not_compared and recorded_flags.get(name, value) != value:
             return None
-    out_of_patience = done["step"] < done["total_steps"]
-    total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
-    has_more_steps = total_steps > done["total_steps"] and not args.max_minutes
-    has_more_minutes = (args.max_minutes or 0) > (flags_done.get("max_minutes") or math.inf)
-    if (has_more_steps or has_more_minutes) and not out_of_patience:
+    ran_out_of_patience = record["step"] < record["total_steps"]
+    total_steps = args.max_steps or (args.epochs or 0) * record["steps_per_epoch"]
+    has_more_steps = total_steps > record["total_steps"] and not args.max_minutes
+    has_more_minutes = (args.max_minutes or 0) > (recorded_flags.get("max_minutes") or math.inf)
+    if (has_more_steps or has_more_minutes) and not ran_out_of_patience:
         return None
-    remedy = "a larger --patience" if out_of_patience else "more --epochs, --max-steps or --max-minutes"
-    position = f"step {done['step']} of {done['total_steps']}"
+    remedy = "a larger --patience" if ran_out_of_patience else "more --epochs, --max-steps or --max-minutes"
+    position = f"step {record['step']} of {record['total_steps']}"
     return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
 
 

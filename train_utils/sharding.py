@@ -197,6 +197,7 @@ def restore_optimizer(
 
 
 def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give ZeRO's partitions here what `optimizer_tensors` had; CheckpointError for another number of processes."""
     partitions = _partitions(optimizer)
     for path, value in tensors.items():
         group, _, key = path.removeprefix(ZERO).partition("/")

@@ -6,6 +6,7 @@ over all slabs, dropout the mask of the whole volume, and the loss the sums over
 prediction do not cut: there, the layers are those of one process.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from unet.blocks import channels_last
 from unet.model import UNet
 from unet.norms import GroupNorm, InstanceNorm, group_norm
 
-FIRST = 2  # the first spatial axis of (B, C, *spatial)
+FIRST_AXIS = 2  # the first spatial axis of (B, C, *spatial)
 FLAG = "--processes-per-volume"
 FEWEST_STRIDES = 2  # so long is a slab at the lowest level: neighbors have a border slice, and norms two values
 
@@ -57,11 +58,12 @@ class Slabs:
     def largest(self, length: int) -> int:
         """The most rows that a process has of a volume whose first side is `length`."""
         strides = length // self.divisor
-        return -(-strides // self.mesh.size) * self.divisor + length % self.divisor
+        most_strides = math.ceil(strides / self.mesh.size)
+        return most_strides * self.divisor + length % self.divisor
 
     def cut(self, images: Tensor) -> Tensor:
         """This process's slab of images (B, C, *spatial)."""
-        self.length = images.shape[FIRST]
+        self.length = images.shape[FIRST_AXIS]
         return _laid_out_like(images, images[:, :, self.rows(self.length)])
 
     def cut_targets(self, targets: Target) -> Target:
@@ -103,9 +105,9 @@ def split_network(model: nn.Module, slabs: Slabs) -> None:
     if slabs.mesh.size == 1:
         return
     for name, layer in list(model.named_modules()):
-        split = _split_layer(layer, slabs)
-        if split is not None:
-            model.set_submodule(name, split)
+        slab_layer = _slab_layer(layer, slabs)
+        if slab_layer is not None:
+            model.set_submodule(name, slab_layer)
     model.register_forward_pre_hook(partial(_cut_input, slabs))
 
 
@@ -114,9 +116,9 @@ def _cut_input(slabs: Slabs, model: nn.Module, inputs: tuple[Tensor]) -> tuple[T
     return (slabs.cut(inputs[0]),) if model.training else inputs
 
 
-def _split_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
+def _slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
     """The layer with the parameters of this one that looks beyond its slab; None where a layer has no need to."""
-    kinds: dict[type[nn.Module], type[nn.Module]] = {
+    classes: dict[type[nn.Module], type[nn.Module]] = {
         nn.Conv2d: SlabConv2d,
         nn.Conv3d: SlabConv3d,
         GroupNorm: SlabGroupNorm,
@@ -124,13 +126,13 @@ def _split_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
         nn.Upsample: SlabUpsample,
         nn.Dropout: SlabDropout,
     }
-    kind = kinds.get(type(layer))
-    if kind is None or (isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1):
+    slab_class = classes.get(type(layer))
+    if slab_class is None or (isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1):
         return None
-    split: Any = object.__new__(kind)
-    split.__dict__ = layer.__dict__
-    split.slabs = slabs
-    return split
+    slab_layer: Any = object.__new__(slab_class)
+    slab_layer.__dict__ = layer.__dict__
+    slab_layer.slabs = slabs
+    return slab_layer
 
 
 class SlabLoss(StepLoss):
@@ -185,9 +187,9 @@ class _SumOverSlabs(torch.autograd.Function):
 def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor | None]:
     """The last slices of the slab before x (B, C, *spatial), and the first ones of the slab behind, `reach` each."""
     mesh = slabs.mesh
-    first = None if mesh.is_first else x.narrow(FIRST, 0, reach)
-    last = None if mesh.is_last else x.narrow(FIRST, x.shape[FIRST] - reach, reach)
-    return mesh.exchange(first, last)
+    first_slices = None if mesh.is_first else x.narrow(FIRST_AXIS, 0, reach)
+    last_slices = None if mesh.is_last else x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
+    return mesh.exchange(first_slices, last_slices)
 
 
 class _SlabConvolution(torch.autograd.Function):
@@ -199,7 +201,7 @@ class _SlabConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, slabs: Slabs) -> Tensor:
-        reach = weight.shape[FIRST] // 2
+        reach = weight.shape[FIRST_AXIS] // 2
         before, behind = _slices_beside(x, slabs, reach)
         ctx.slabs = slabs
         ctx.bias_sizes = None if bias is None else list(bias.shape)
@@ -211,7 +213,7 @@ class _SlabConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, before, behind = ctx.saved_tensors
-        reach = weight.shape[FIRST] // 2
+        reach = weight.shape[FIRST_AXIS] // 2
         padded = _padded(before, x, behind, reach)
         needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.bias_sizes is not None]
         ones = [1] * (weight.ndim - 2)
@@ -221,16 +223,16 @@ class _SlabConvolution(torch.autograd.Function):
         )
         if not needed[0]:
             return None, grad_weight, grad_bias, None
-        rows = x.shape[FIRST]
+        rows = x.shape[FIRST_AXIS]
         mesh = ctx.slabs.mesh
-        to_previous = None if mesh.is_first else grad_padded.narrow(FIRST, 0, reach)
-        to_next = None if mesh.is_last else grad_padded.narrow(FIRST, reach + rows, reach)
+        to_previous = None if mesh.is_first else grad_padded.narrow(FIRST_AXIS, 0, reach)
+        to_next = None if mesh.is_last else grad_padded.narrow(FIRST_AXIS, reach + rows, reach)
         from_previous, from_next = mesh.exchange(to_previous, to_next)
-        grad_x = grad_padded.narrow(FIRST, reach, rows)
+        grad_x = grad_padded.narrow(FIRST_AXIS, reach, rows)
         if from_previous is not None:
-            grad_x.narrow(FIRST, 0, reach).add_(from_previous)
+            grad_x.narrow(FIRST_AXIS, 0, reach).add_(from_previous)
         if from_next is not None:
-            grad_x.narrow(FIRST, rows - reach, reach).add_(from_next)
+            grad_x.narrow(FIRST_AXIS, rows - reach, reach).add_(from_next)
         return grad_x, grad_weight, grad_bias, None
 
 
@@ -238,10 +240,10 @@ def _padded(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int)
     """x (B, C, *spatial) between its borders, zeros where the volume ends."""
     border = x.new_zeros(())
     shape = list(x.shape)
-    shape[FIRST] = reach
+    shape[FIRST_AXIS] = reach
     zeros = border.expand(shape)
     parts = [zeros if before is None else before, x, zeros if behind is None else behind]
-    return _laid_out_like(x, torch.cat(parts, dim=FIRST))
+    return _laid_out_like(x, torch.cat(parts, dim=FIRST_AXIS))
 
 
 def _laid_out_like(x: Tensor, values: Tensor) -> Tensor:
@@ -251,7 +253,7 @@ def _laid_out_like(x: Tensor, values: Tensor) -> Tensor:
 
 def _padding(weight: Tensor) -> list[int]:
     """The padding of a convolution whose input has borders along the first axis already."""
-    return [0, *(side // 2 for side in weight.shape[FIRST + 1 :])]
+    return [0, *(side // 2 for side in weight.shape[FIRST_AXIS + 1 :])]
 
 
 def _convolution(padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -323,23 +325,25 @@ class _Borders(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, slabs: Slabs) -> Tensor:
         ctx.mesh = slabs.mesh
         before, behind = _slices_beside(x, slabs, reach=1)
-        first = x.narrow(FIRST, 0, 1) if before is None else before
-        last = x.narrow(FIRST, x.shape[FIRST] - 1, 1) if behind is None else behind
-        return torch.cat([first, x, last], dim=FIRST)
+        if before is None:
+            before = x.narrow(FIRST_AXIS, 0, 1)
+        if behind is None:
+            behind = x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - 1, 1)
+        return torch.cat([before, x, behind], dim=FIRST_AXIS)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        rows = grad.shape[FIRST] - 2
-        before = grad.narrow(FIRST, 0, 1)
-        behind = grad.narrow(FIRST, rows + 1, 1)
+        rows = grad.shape[FIRST_AXIS] - 2
+        before = grad.narrow(FIRST_AXIS, 0, 1)
+        behind = grad.narrow(FIRST_AXIS, rows + 1, 1)
         mesh = ctx.mesh
         to_previous = None if mesh.is_first else before
         to_next = None if mesh.is_last else behind
         from_previous, from_next = mesh.exchange(to_previous, to_next)
-        grad_x = grad.narrow(FIRST, 1, rows).clone()
-        grad_x.narrow(FIRST, 0, 1).add_(before if from_previous is None else from_previous)
-        grad_x.narrow(FIRST, rows - 1, 1).add_(behind if from_next is None else from_next)
+        grad_x = grad.narrow(FIRST_AXIS, 1, rows).clone()
+        grad_x.narrow(FIRST_AXIS, 0, 1).add_(before if from_previous is None else from_previous)
+        grad_x.narrow(FIRST_AXIS, rows - 1, 1).add_(behind if from_next is None else from_next)
         return grad_x, None
 
 
@@ -353,7 +357,7 @@ class SlabUpsample(nn.Upsample):
         if not self.training or factor == 1:
             return super().forward(x)
         upsampled = super().forward(_Borders.apply(x, self.slabs))
-        return upsampled.narrow(FIRST, factor, factor * x.shape[FIRST])
+        return upsampled.narrow(FIRST_AXIS, factor, factor * x.shape[FIRST_AXIS])
 
 
 class SlabDropout(nn.Dropout):
@@ -366,7 +370,7 @@ class SlabDropout(nn.Dropout):
             return super().forward(x)
         slabs = self.slabs
         shape = list(x.shape)
-        shape[FIRST] = slabs.length // slabs.divisor
+        shape[FIRST_AXIS] = slabs.length // slabs.divisor
         mask = F.dropout(_laid_out_like(x, x.new_ones(shape)), self.p)
         start = slabs.rows(slabs.length).start // slabs.divisor
-        return x * mask.narrow(FIRST, start, x.shape[FIRST])
+        return x * mask.narrow(FIRST_AXIS, start, x.shape[FIRST_AXIS])

@@ -17,7 +17,7 @@ from runtime.console import say
 from runtime.errors import MemoryShortage, one_line
 from runtime.files import replaced_file
 from runtime.memory import is_out_of_memory
-from train_utils.microbatch import FILE, MemoryLimit, MicroBatch
+from train_utils.microbatch import MEMORY_FILE, MemoryLimit, MicroBatch
 from train_utils.nan_guard import StepGuard
 
 
@@ -114,7 +114,7 @@ class StepMemory:
     def _record(self, limit: MemoryLimit) -> None:
         # machines may not share the folder that the main process has made
         self.folder.mkdir(parents=True, exist_ok=True)
-        with replaced_file(self.folder / FILE) as file:  # several processes may run out at once
+        with replaced_file(self.folder / MEMORY_FILE) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
 
 

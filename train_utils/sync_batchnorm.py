@@ -27,12 +27,12 @@ def synchronize_batchnorm(
     launch. accelerate does not convert by itself.
     """
     norms = {}
-    for name, m in model.named_modules():
-        if isinstance(m, BATCH_NORMS) and m.training:  # the norms of a frozen encoder stay in evaluation mode
-            norms[name] = m
+    for name, module in model.named_modules():
+        if isinstance(module, BATCH_NORMS) and module.training:  # a frozen encoder's stay in evaluation mode
+            norms[name] = module
     if not norms:
         return model
-    micro_batches = batch_split.accumulation  # those that share the images of a step
+    micro_batches = batch_split.accumulation  # as many share the images of a step, each with statistics of its own
     if choice != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
             model.set_submodule(name, SynchronizedBatchNorm.of(norm))

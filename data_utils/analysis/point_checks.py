@@ -14,7 +14,6 @@ from tasks.points import PRESENT
 
 SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
 USUAL = 0.9  # where sides mean something, so many images have the left point on one side of the right one
-FEWEST = 10  # images that say which side is usual
 NAMED = 5  # images in a line
 Splits = Sequence[tuple[SplitInspection, Records]]
 
@@ -71,7 +70,7 @@ def point_warnings(splits: Splits, sided_pairs: Sequence[tuple[int, int]]) -> tu
         lines.append(f"{len(doubles)} pairs of points lie at one place: {_listed(doubles)}")
     for (first, second), sides in directions.items():
         share = sum(is_before for _, is_before in sides) / len(sides)
-        if len(sides) >= FEWEST and max(share, 1 - share) >= USUAL:
+        if max(share, 1 - share) >= USUAL:
             odd = [name for name, is_before in sides if is_before != (share > 0.5)]
             if odd:
                 lines.append(

@@ -3,14 +3,44 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from inference.decoding.decoder import Decoder, Strip
 from tasks.landmarks import Landmarks
+from tasks.point_scores import FOUND
 from tasks.task import Task
+
+
+class PredictedPoints(NamedTuple):
+    """The columns of a prediction of `LandmarkDecoder`.
+
+    places: (K, n), as shares of the image's sides.
+    presence: (K,), how likely each point is in the image.
+    confidence: (K,), the share of the map's weight that lies around the place.
+    """
+
+    places: np.ndarray
+    presence: np.ndarray
+    confidence: np.ndarray
+
+    @classmethod
+    def of(cls, prediction: np.ndarray) -> "PredictedPoints":
+        """The columns of a prediction (K, n + 2)."""
+        return cls(prediction[:, :-2], prediction[:, -2], prediction[:, -1])
+
+    @property
+    def is_found(self) -> np.ndarray:
+        """(K,) bool: whether the image is said to hold the point."""
+        return self.presence >= FOUND
+
+    def positions(self, size: Sequence[int]) -> np.ndarray:
+        """(K, n) in pixels of an image of `size`; the center of its first pixel is 0."""
+        return self.places * np.array(size) - 0.5
 
 
 class LandmarkDecoder(Decoder):

@@ -146,7 +146,8 @@ def opened_answers(opener: str, path: Path, batches: Sequence[np.ndarray]) -> tu
         offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": folder, "BIOIMAGEIO_CACHE_PATH": folder}
         process = subprocess.run(command, cwd=folder, env=os.environ | offline, capture_output=True, text=True)
         lines = process.stderr.strip().splitlines() or [f"it ended with exit code {process.returncode}"]
+        complaint = one_line(RuntimeError(lines[-1]), 150)
         if not answers.is_file():
-            return None, one_line(RuntimeError(lines[-1]), 150)
+            return None, complaint
         with np.load(answers) as content:
-            return [content[key] for key in content.files], one_line(RuntimeError(lines[-1]), 150)
+            return [content[key] for key in content.files], complaint

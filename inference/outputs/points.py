@@ -19,6 +19,7 @@ from data_utils.sources.points.table import PointTable, joined_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import point_colors, render_points, render_volume_points
 from inference.decoding import new_decoder
+from inference.decoding.landmarks import PredictedPoints
 from inference.outputs.images import ReadMissing, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
 from inference.outputs.prediction_format import PredictionFormat
@@ -26,7 +27,6 @@ from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from tasks import task_of_model
 from tasks.landmarks import Landmarks
-from tasks.point_scores import FOUND
 from tasks.points import ABSENT, PRESENT
 from tasks.task import Task
 from unet.config import UNetConfig
@@ -75,13 +75,13 @@ class PointFormat(PredictionFormat):
         return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
 
     def table(
-        self, image: str, prediction: np.ndarray, positions: np.ndarray, size: tuple[int, int] | None = None
+        self, image: str, points: PredictedPoints, positions: np.ndarray, size: tuple[int, int] | None = None
     ) -> PointTable:
-        """The points of an image from a prediction (K, n + 2), at `positions` (K, n) as its format counts them.
+        """The predicted points of an image, at `positions` (K, n) as its format counts them.
 
         `size` is (H, W) of an image; None for a volume.
         """
-        states = np.where(prediction[:, -2] >= FOUND, PRESENT, ABSENT)
+        states = np.where(points.is_found, PRESENT, ABSENT)
         return PointTable(
             layout=self.task.layout,
             names=self.task.names,
@@ -90,8 +90,8 @@ class PointFormat(PredictionFormat):
             states=states[None],
             files=(image,),
             space=self.task.space,
-            presence=prediction[None, :, -2],
-            confidence=prediction[None, :, -1],
+            presence=points.presence[None],
+            confidence=points.confidence[None],
             sizes=None if size is None else np.array([size]),
         )
 
@@ -142,13 +142,15 @@ class PointImageWriter:
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
-        points = prediction[:, :-2] * np.array(size) - 0.5
+        points = PredictedPoints.of(prediction)
+        pixel_positions = points.positions(size)
         picture = None
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
-            picture = render_points(pixels, points, prediction[:, -2] >= FOUND)
-        positions = from_pixels(points, self.output_format.task.space, size)
-        self.output_format.write(job, self.output_format.table(job.image.name, prediction, positions, size), picture)
+            picture = render_points(pixels, pixel_positions, points.is_found)
+        positions = from_pixels(pixel_positions, self.output_format.task.space, size)
+        table = self.output_format.table(job.image.name, points, positions, size)
+        self.output_format.write(job, table, picture)
         if sink is not None:
             sink.add(prediction)
 
@@ -166,15 +168,13 @@ class PointVolumeWriter:
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
-        points = prediction[:, :-2] * np.array(size) - 0.5
-        is_found = prediction[:, -2] >= FOUND
+        points = PredictedPoints.of(prediction)
+        voxel_positions = points.positions(size)
         picture = None
         if OVERLAY in self.extensions:
-            picture = render_volume_points(voxels, header.spacing, points, is_found)
-        table = self.output_format.table(
-            job.image.name, prediction, from_voxels(points, self.output_format.task.space, header)
-        )
-        self.output_format.write(job, table, picture)
+            picture = render_volume_points(voxels, header.spacing, voxel_positions, points.is_found)
+        positions = from_voxels(voxel_positions, self.output_format.task.space, header)
+        self.output_format.write(job, self.output_format.table(job.image.name, points, positions), picture)
         return prediction
 
 

@@ -115,7 +115,7 @@ class MaskFormat(PredictionFormat):
         """The format of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
         if file.suffix == RASTER:
             return self
-        if file.suffix.lower() != MASK:
+        if file.suffix != MASK:
             raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
         return self
 

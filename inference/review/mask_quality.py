@@ -56,11 +56,11 @@ def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
 
     Returns None where nothing counts.
     """
-    of_labels = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
-    if not len(of_labels):
+    counted = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
+    if not len(counted):
         return None
-    weights = np.exp((1 - of_labels) / TEMPERATURE)
-    return float((weights * of_labels).sum() / weights.sum())
+    weights = np.exp((1 - counted) / TEMPERATURE)
+    return float((weights * counted).sum() / weights.sum())
 
 
 def label_probabilities(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -91,13 +91,13 @@ def _areas_of_mask(
     findings = []
     for index, name in enumerate(names):
         for inside, place in _components(mask == index):
-            seen = np.bincount(prediction[inside], minlength=len(names))
-            likely = int(seen.argmax())
-            pixels = int(inside[0].size)
-            if likely not in (0, index) and seen[likely] >= MOST_OF * pixels:
+            pixels = len(inside[0])
+            predicted_pixels = np.bincount(prediction[inside], minlength=len(names))
+            likely = int(predicted_pixels.argmax())
+            if likely not in (0, index) and predicted_pixels[likely] >= MOST_OF * pixels:
                 confidence = float(probabilities[likely][inside].mean())
                 finding = Finding("another class", f"{name} {place} looks like {names[likely]}", confidence)
-            elif index and seen[index] < UNSEEN * pixels:
+            elif index and predicted_pixels[index] < UNSEEN * pixels:
                 confidence = float(1 - probabilities[index][inside].mean())
                 finding = Finding("not seen", f"{name} {place} is not seen in the image", confidence)
             else:
@@ -190,10 +190,11 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
         padded = np.pad(class_probabilities.astype(np.float64), padding, mode="edge")
         spectrum += np.conj(area) * np.fft.rfft2(padded)
     agreement = np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST + 1, : 2 * FARTHEST + 1] / is_known.sum()
-    row, column = (int(place) for place in np.unravel_index(agreement.argmax(), agreement.shape))
-    rows, columns = row - FARTHEST, column - FARTHEST
-    here = agreement[FARTHEST, FARTHEST]
-    is_better = agreement[row, column] - here >= max(SMALLEST_GAIN, REMEDIED * (1 - here))
+    row, column = np.unravel_index(int(agreement.argmax()), agreement.shape)
+    rows = int(row) - FARTHEST
+    columns = int(column) - FARTHEST
+    unmoved = agreement[FARTHEST, FARTHEST]
+    is_better = agreement[row, column] - unmoved >= max(SMALLEST_GAIN, REMEDIED * (1 - unmoved))
     if max(abs(rows), abs(columns)) < SMALLEST_SHIFT or not is_better:
         return None
     return rows * stride, columns * stride

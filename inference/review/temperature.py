@@ -10,8 +10,8 @@ from unet.config import IGNORE_INDEX
 
 # the temperatures that are tried: 1/8 to 8, each 9% above the one before
 TEMPERATURES = 2 ** np.linspace(-3, 3, 49)
-PIXELS = 20_000  # of an image that are counted, spread over it
-SMALLEST = 1e-30  # a probability; the logarithm of 0 is no number
+PIXELS = 20_000  # about so many of an image are counted, spread over it
+SMALLEST_PROBABILITY = 1e-30  # the logarithm of 0 is no number
 
 
 class TemperatureFit:
@@ -27,13 +27,15 @@ class TemperatureFit:
         places = places[:: max(1, len(places) // PIXELS)]
         if not len(places):
             return
-        of_pixels = probabilities.reshape(len(probabilities), -1)[:, places].astype(np.float64)
-        logits = np.log(np.maximum(of_pixels, SMALLEST))  # but for a number that all classes of a pixel share
-        of_labels = logits[mask.ravel()[places].astype(np.int64), np.arange(len(places))]
+        labels = mask.ravel()[places].astype(np.int64)
+        counted = probabilities.reshape(len(probabilities), -1)[:, places].astype(np.float64)  # (classes, n)
+        # the logits, but for a number that all classes of a pixel share
+        logits = np.log(np.maximum(counted, SMALLEST_PROBABILITY))
+        label_logits = logits[labels, np.arange(len(places))]
         for index, temperature in enumerate(TEMPERATURES):
             # no overflow: the largest of these is at least -ln(classes) / temperature, and at most 0
             log_sums = np.log(np.exp(logits / temperature).sum(axis=0))
-            self.sums[index] += (log_sums - of_labels / temperature).sum()
+            self.sums[index] += (log_sums - label_logits / temperature).sum()
         self.pixels += len(places)
 
     def temperature(self) -> float:
@@ -49,5 +51,5 @@ class TemperatureFit:
 
 def at_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Probabilities (classes, ...) as they are when all logits are divided by a temperature."""
-    powers = np.maximum(probabilities.astype(np.float64), SMALLEST) ** (1 / temperature)
+    powers = np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY) ** (1 / temperature)
     return powers / powers.sum(axis=0)

@@ -109,6 +109,7 @@ class VolumeScorer:
         return VolumeScore(scores, surfaces, areas)
 
     def _read_truth(self, mask: MaskFile, header: VolumeHeader) -> Target:
+        """The true mask (D, H, W) of a volume; DataError where it lies on another grid."""
         volume = _as_volume(mask)
         truth = volume.paths[0]
         if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing

@@ -95,6 +95,11 @@ def _plan_image(
     *,
     low_rows: bool,
 ) -> Tiling | None:
+    """Tiles that are exact where that can be, of a size that suits the memory.
+
+    Args:
+        decent_reaches: the side of a tile of which overlap is no large part, in reaches.
+    """
     grid = config.divisors[0]
     pixel_bytes = _pixel_bytes(config)
     height, width = size

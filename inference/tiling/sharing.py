@@ -89,6 +89,7 @@ class SharedRows:
             self._answer(problem)
 
     def _send(self, forward: Forward, batch: Tensor) -> Tensor:
+        """Compute the logits of a batch of tiles for the leader; InputOver where it does not want them any more."""
         logits = forward(batch)
         if self._next_message() == OVER:
             raise InputOver
@@ -97,6 +98,7 @@ class SharedRows:
         return logits
 
     def _receive(self, owner: int, batch: Tensor) -> Tensor:
+        """The logits of a batch of tiles from the process of their row; DataError where it cannot compute them."""
         self._tell(owner, SEND)
         length = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._receive_into(length, owner)

@@ -16,6 +16,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
+from data_utils.sources.annotations.yolo import labels_of
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
 LIST = "names: [car, dog]\n"
@@ -63,8 +64,9 @@ def test_any_polygon_is_filled_as_pillow_fills_it(folder):
     np.testing.assert_array_equal(masks(loaded(folder)[0])["a.jpg"], np.asarray(picture))
 
 
-def test_smaller_objects_lie_on_larger_ones(folder):
-    large, small = "0 0 0 1 0 1 1 0 1\n", TREE.replace("0 ", "1 ", 1)
+@pytest.mark.parametrize("large", ["0 0 0 1 0 1 1 0 1\n", "0 0 0 0 1 1 1 1 0\n"], ids=["one way round", "the other"])
+def test_smaller_objects_lie_on_larger_ones(folder, large):
+    small = TREE.replace("0 ", "1 ", 1)
     for text in (large + small, small + large):
         (folder / "labels/train/a.txt").write_text(text)
         mask = masks(loaded(folder)[0])["a.jpg"]
@@ -76,6 +78,14 @@ def test_an_image_that_is_turned_by_its_header_is_drawn_as_it_is_seen(folder):
     exif[0x0112] = 6
     Image.new("RGB", (SIZE[0], SIZE[1])).save(folder / "images/train/a.jpg", exif=exif)
     assert masks(loaded(folder)[0])["a.jpg"].shape == SIZE
+
+
+def test_labels_lie_where_the_last_folder_of_images_does(tmp_path):
+    for folder in ("images/site/images/train", "images/site/Labels", "imgs/b"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert labels_of(tmp_path / "images/site/images/train", tmp_path) == tmp_path / "images/site/Labels/train"
+    assert labels_of(tmp_path / "imgs/b", tmp_path) == tmp_path / "labels/b"
+    assert labels_of(tmp_path / "images/site", tmp_path / "images") == tmp_path / "images/site"
 
 
 SETTINGS = {  # data.yaml -> images and labels of both splits

@@ -165,6 +165,21 @@ def test_blocks_that_cannot_be_are_one_line(tmp_path, settings, line):
         load_records(config(tmp_path, **settings))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "crop", "side"),
+    [
+        ([(400, 400), (400, 300)], None, 84),  # forty blocks of all images together
+        ([(100, 100)], None, 64),
+        ([(100, 100)], (48, 80), 80),
+        ([(50_000, 50_000)], (256, 256), 4096),
+    ],
+)
+def test_blocks_are_forty_of_all_images_but_neither_tiny_nor_huge(tmp_path, sizes, crop, side):
+    path = write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8))
+    place = grid_of(str(path)).place
+    assert blocks._block_side([Grid(place, size) for size in sizes], crop) == side
+
+
 def test_images_without_place_have_no_blocks(tmp_path):
     for number in range(2):
         bands, mask = scene(number, channels=2)

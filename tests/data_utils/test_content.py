@@ -9,8 +9,9 @@ from conftest import load_info, write_folder
 
 from data_utils.analysis import content
 from data_utils.analysis.content import content_key
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
 
 
 @pytest.fixture
@@ -74,3 +75,17 @@ def test_pictures_in_memory_count_by_what_they_hold(place):
         source = {"bytes": pixels.tobytes(), "path": None} if place == "bytes" else pixels
         keys.add(content_key([ListRecords([{"image": source, "target": pixels, "name": "a"}])]))
     assert len(keys) == 2
+
+
+class Damaged(RenderedMask):
+    """Annotations that cannot be rendered."""
+
+    def render(self) -> np.ndarray:
+        raise DataError("a.json: is damaged")
+
+
+def test_what_cannot_be_read_counts_too(tmp_path):
+    pixels = np.zeros((2, 2), np.uint8)
+    targets = [pixels, Damaged(), str(tmp_path / "none.png")]
+    keys = {content_key([ListRecords([{"image": pixels, "target": target, "name": "a"}])]) for target in targets}
+    assert len(keys) == 3

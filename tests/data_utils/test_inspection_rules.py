@@ -427,6 +427,17 @@ def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
     return {"image": str(folder / "image.tif"), "target": str(file), "name": "a"}
 
 
+def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, monkeypatch):
+    mask = np.zeros((64, 64), np.uint8)
+    mask[:32] = 5
+    mask[40] = 5  # one row of the second strip
+    record = write_pair(tmp_path, mask)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    rows = inspect_in_windows(record).class_locations[5][:, 0]
+    assert len(rows) == 64 and 0 < (rows == 40).sum() < 20
+
+
 def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
     mask = np.random.default_rng(0).choice(np.uint8([0, 0, 0, 5]), (160, 64))
     mask[150, 7] = 9

@@ -20,6 +20,7 @@ from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassMask, combined
 from data_utils.image_io.volumes import read_volume
+from data_utils.sources.class_volumes import find_class_volumes
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import class_folders
 from data_utils.targets.regions import RegionReader, parse_regions
@@ -316,6 +317,14 @@ def test_volumes_have_a_label_or_a_channel_for_each_class(tmp_path, by_channel):
     expected = labels[int(record["name"][1:])].transpose(0, 3, 2, 1)
     assert (planes(target.truth, 2) == (expected if by_channel else expected[::-1])).all()
     assert (target.known == 3).all()
+
+
+def test_classes_of_volumes_are_in_the_natural_order_of_their_folders(tmp_path):
+    for folder in ("images", "masks/c10", "masks/c2"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.nii.gz").touch()
+    (opened,) = find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task="overlapping")).values()
+    assert opened().classes == ((1, "c2"), (2, "c10"))
 
 
 def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):

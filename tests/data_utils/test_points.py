@@ -2,7 +2,7 @@
 
 Modules: data_utils/sources/points/table.py, csv_tables.py, files.py, data_utils/sources/points/find.py, spaces.py,
 data_utils/targets/points.py, sides.py, data_utils/targets/find.py, data_utils/analysis/inspect_points.py,
-visualize_points.py, data_utils/analysis/point_checks.py.
+data_utils/analysis/point_checks.py.
 """
 
 import shutil
@@ -27,7 +27,6 @@ from data_utils.sources.points import files
 from data_utils.sources.points.table import EMPTY, PointTable
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.sides import point_sides
-from data_utils.visualize_points import render_points
 from runtime.errors import DataError
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
 from unet import Preprocess
@@ -150,11 +149,18 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image,landmark,x,y\na.png,one,1,\n", "has only some of the coordinates"),
         ("image,landmark,x,y\na.png,one,1,2\na.png,one,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y,state\na.png,one,1,2,maybe\n", "state 'maybe' is none of present, absent, unknown"),
+        ("image,landmark,x,y,state\na.png,one,,,present\n", "row 2: a point that is present has no coordinates"),
+        ("image,landmark,x,y\n,one,1,2\n", "row 2: has no image or no landmark"),
+        ("image,landmark,x,y\na.png,,1,2\n", "row 2: has no image or no landmark"),
+        ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
         ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
+        ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 images more than once: .*a.png"),
         ("image,landmark,x,y\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
+        ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
+        ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
         ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "'a' has no columns x and y"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
     ],
@@ -338,6 +344,18 @@ def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
     assert "right and left may be exchanged in 1 images: i7.png" in report
 
 
+@pytest.mark.parametrize(("images", "is_said"), [(9, False), (10, True)])
+def test_few_images_do_not_say_on_which_side_a_point_lies(tmp_path, images, is_said):
+    rows = ["image,left_x,left_y,right_x,right_y", "i0.png,15,3,4,3"]  # exchanged
+    rows += [f"i{number}.png,4,3,15,3" for number in range(1, images)]
+    (tmp_path / "images").mkdir()
+    for number in range(images):
+        Image.new("L", (20, 16)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    report, _ = check_data(DataConfig(dataset=str(tmp_path)))
+    assert ("may be exchanged in 1 images: i0.png" in report) == is_said
+
+
 def test_points_of_images_that_are_resized_follow_them(tmp_path):
     write_dots(tmp_path, 3, seed=0)
     info = info_of(tmp_path)
@@ -345,15 +363,6 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
     whole, half = info.reader.read(record, SIZE), info.reader.read(record, SIZE, (16, 11))
     assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
     assert half.unit.tolist() == [2, 4] and half.shape == (16, 11)
-
-
-def test_drawn_points_show_truth_and_prediction():
-    image = np.zeros((20, 30), np.uint8)
-    places = np.array([[5.0, 5.0], [12.0, 20.0]])
-    drawn = render_points(image, places, np.array([True, False]), places + 3, np.array([True, True]))
-    assert drawn.shape[0] >= 320 and drawn.any(axis=2).any()
-    alone = render_points(image, places, np.array([False, False]))
-    assert not alone.any()
 
 
 def test_the_helpers_draw_what_they_say():

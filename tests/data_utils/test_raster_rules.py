@@ -4,6 +4,7 @@ Modules: data_utils/image_io/rasters.py, data_utils/image_io/places.py, data_uti
 data_utils/loading/image_input.py, data_utils/sources/placed.py.
 """
 
+import os
 from contextlib import ExitStack
 from unittest import mock
 
@@ -144,6 +145,21 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
     assert not place.has_pixels_of(coarser, (50, 60))
     assert Crs(1, ("x",)).same(Crs(1, ("y",))) and not Crs(1, ()).same(Crs(2, ()))
     assert Crs(None, ("x",)).same(Crs(None, ("x",))) and not Crs(None, ("x",)).same(Crs(None, ("y",)))
+
+
+def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
+    path = tmp_path / "a.tif"
+    for time, size in enumerate(((4, 5), (6, 7))):
+        write_raster(path, np.zeros((1, *size), np.uint8))
+        os.utime(path, (time, time))
+        assert grid_of(str(path)).size == size
+
+
+def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
+    placed, mask = (str(write_raster(tmp_path / name, np.zeros((1, 4, 5), np.uint8))) for name in ("a.tif", "m.tif"))
+    pictures = [placed, str(tmp_path / "b.png")]
+    records = with_places(ListRecords([{"image": image, "target": mask, "name": "a"} for image in pictures]))
+    assert records[1]["target"] == mask
 
 
 def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):

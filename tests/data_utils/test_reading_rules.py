@@ -244,6 +244,9 @@ def test_two_colors_are_two_values_of_a_mask_of_one_class():
     color[0, 1] = (0, 1, 0)  # of the same sum
     with pytest.raises(DataError, match="a: mask of one class holds 0, 1, 256, expected 0 and one other value"):
         binary(color, "a")
+    color[0, 0] = (0, 0, 1)
+    with pytest.raises(DataError, match="a: mask of one class holds 0, 256, 65536, expected"):
+        binary(color, "a")
 
 
 def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp_path):

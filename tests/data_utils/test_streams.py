@@ -247,6 +247,24 @@ def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
         records[47]
 
 
+def test_the_groups_that_were_used_last_stay_in_memory(tmp_path, monkeypatch):
+    file = tmp_path / "a.parquet"
+    pictures = [bytes([number]) for number in range(5)]
+    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=1)
+    records = ParquetRecords.open([str(file)], None, None)
+    records.open_groups = 2
+    reads: list[int] = []
+    read_group = records._read_group
+
+    def counted(group: int):
+        reads.append(group)
+        return read_group(group)
+
+    monkeypatch.setattr(records, "_read_group", counted)
+    assert [records[i]["image"] for i in (0, 1, 0, 2, 0, 1)] == [pictures[i] for i in (0, 1, 0, 2, 0, 1)]
+    assert reads == [0, 1, 2, 1]
+
+
 def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tmp_path):
     for file in packed.rglob("train*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())

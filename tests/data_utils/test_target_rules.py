@@ -298,6 +298,7 @@ def test_what_a_setting_of_the_data_means():
     assert (DataConfig().skipped_errors, DataConfig(on_bad_sample="skip").skipped_errors) == ((), (DataError,))
     config = DataConfig()
     assert (config.val_fraction, config.augment, config.seed, config.draft) == (0.1, "basic", 0, False)
-    flags = vars(DataConfig(image_size=[4, 5], spacing=[1, 2, 3], crop_size=[2, 2], fold="2/5"))
+    flags = vars(DataConfig(image_size=[4, 5], spacing=[1, 2, 3], crop_size=[2, 2], fold="2/5", bands=["3", "1"]))
     read = DataConfig.from_args(SimpleNamespace(**flags))
     assert (read.image_size, read.spacing, read.crop_size, read.fold) == ((4, 5), (1, 2, 3), (2, 2), (2, 5))
+    assert read.bands == ("3", "1")

@@ -1,6 +1,6 @@
-"""Masks as colors, outlines and legends, of images and of volumes.
+"""Masks as colors, outlines and legends, and points, of images and of volumes.
 
-Modules: data_utils/visualize.py, data_utils/visualize_volumes.py.
+Modules: data_utils/visualize.py, data_utils/visualize_points.py, data_utils/visualize_volumes.py.
 """
 
 import numpy as np
@@ -13,6 +13,7 @@ from data_utils.visualize import (
     colorize,
     contours,
     legend,
+    outlined_classes,
     outlined_overlay,
     overlay,
     palette,
@@ -20,6 +21,7 @@ from data_utils.visualize import (
     to_rgb,
     value_limits,
 )
+from data_utils.visualize_points import render_points, render_volume_points
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, slices_of_interest, volume_page
 
 
@@ -247,3 +249,56 @@ def test_each_of_many_bands_has_a_stretch_of_its_own():
     assert np.array_equal(picture[:, :, 2], to_rgb(bands[:, :, 2])[:, :, 0])
     assert np.array_equal(picture[:10], to_rgb(bands[:10], value_limits(bands)))
     assert to_rgb(bands[:, :, :3])[:, :, 1].max() < 10  # colors share theirs
+
+
+@pytest.mark.parametrize(("width", "thickness"), [(799, 1), (800, 2), (1600, 3)])
+def test_outlines_are_thicker_in_wide_pictures_and_later_classes_lie_over_others(width, thickness):
+    bits = np.zeros((30, width), np.int32)
+    bits[5:25] = 0b01
+    bits[5:10] |= 0b10
+    first, second = np.array([[200, 0, 0], [0, 200, 0]], np.uint8)
+    column = outlined_classes(np.zeros((30, width), np.uint8), bits, np.stack([first, second]))[:, width // 2]
+    is_second = (column == second).all(axis=1)
+    expected = {*range(5, 5 + thickness), *range(10 - thickness, 10)}
+    assert {*np.flatnonzero(is_second).tolist()} == expected
+    is_first = (column == first).all(axis=1)
+    assert np.flatnonzero(is_first).tolist() == list(range(25 - thickness, 25))
+
+
+def centers(picture: np.ndarray) -> list[list[float]]:
+    """(row, column) of the middle of what is drawn on each of three black planes side by side."""
+    planes = np.split(picture.any(axis=2), 3, axis=1)
+    return [np.argwhere(plane).mean(axis=0).tolist() for plane in planes]
+
+
+def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_plane_superior_and_anterior_up():
+    voxels = np.zeros((8, 8, 8, 1), np.uint8)
+    place = np.array([[1.0, 2.0, 6.0]])
+    is_there = np.array([True])
+    # a voxel is 45 pixels wide, and its middle is the 22nd
+    z, y, x = 45 * (7 - 1) + 22, 45 * (7 - 2) + 22, 45 * 6 + 22
+    expected = [[y, x], [z, x], [z, 45 * 2 + 22]]
+    assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, is_there)) == expected
+    assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, ~is_there, place, is_there)) == expected
+
+
+def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
+    colors = [tuple(color) for color in palette(4)[1:].tolist()]
+    image = np.zeros((480, 480), np.uint8)
+    found = np.array([[100.0, 100.0], [200.0, 100.0], [300.0, 100.0]])
+    true = np.array([[100.0, 200.0], [200.0, 200.0], [300.0, 200.0]])
+    picture = render_points(image, found, np.array([True, True, False]), true, np.array([True, False, True]))
+    seen = [[tuple(picture[row, column].tolist()) for column in (100, 150, 200, 205)] for row in (100, 200, 300)]
+    black, white = (0, 0, 0), (255, 255, 255)
+    assert seen == [
+        [colors[0], white, white, colors[0]],
+        [colors[1], black, black, black],
+        [black, black, black, colors[2]],
+    ]
+
+
+def test_a_small_picture_is_enlarged_with_its_points():
+    picture = render_points(np.zeros((60, 96), np.uint8), np.array([[10.0, 20.0]]), np.array([True]))
+    assert picture.shape == (300, 480, 3)
+    assert np.argwhere(picture.any(axis=2)).mean(axis=0).tolist() == [52, 102]  # the middle of five times five pixels
+    assert render_points(np.zeros((60, 500), np.uint8), np.zeros((0, 2)), np.zeros(0, bool)).shape == (60, 500, 3)

@@ -16,6 +16,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.points import files
+from data_utils.sources.points.find import find_points
 from data_utils.sources.points.spaces import from_voxels, to_voxels
 from data_utils.sources.points.table import PointTable
 from inference import Predictor
@@ -131,6 +132,13 @@ def test_a_damaged_file_is_one_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message):
         files.read(tmp_path / name)
+
+
+def test_a_folder_has_points_of_one_kind(tmp_path):
+    (tmp_path / "a.mrk.json").write_text("{}")
+    (tmp_path / "b.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    with pytest.raises(DataError, match=r"holds files \.mrk\.json and \.fcsv; keep one of the two kinds"):
+        find_points(tmp_path, (), explicit=True)
 
 
 def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_path):

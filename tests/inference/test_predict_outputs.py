@@ -200,6 +200,11 @@ def test_the_output_of_one_image_may_be_a_file(model, photos, tmp_path):
     assert {"one.png", "one.overlay.png"} <= left and "predict.json" not in left
 
 
+def test_the_file_of_a_mask_ends_as_it_will_be_called(model, photos, tmp_path, fails_with):
+    result = predict(model, [photos / "b.jpg"], tmp_path / "one.PNG")
+    fails_with(result, "one.PNG: masks of this model are PNG files; give a folder, or a file .png", 1)
+
+
 def test_the_file_of_an_output_is_for_one_image_and_replaces_nothing_unasked(photos, tmp_path):
     jobs = find_jobs([str(photos / "b.jpg")], tmp_path / "one", [".png"])
     file = tmp_path / "one.png"

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 import torch
 from conftest import TINY, predict
 from in_process import run_train
@@ -165,6 +166,10 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     with rasterio.open(tmp_path / "out.tif") as file:
         assert np.array_equal(file.read(), rows)
         assert (file.transform, file.crs.to_string(), file.nodata) == (NORTH_UP, UTM, 9)
+    with tifffile.TiffFile(tmp_path / "out.tif") as tiff:
+        (page,) = tiff.pages
+        positions = [page.offset, *(tag.valueoffset for tag in page.tags)]
+    assert all(position % 2 == 0 for position in positions)  # the format asks for it
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from data_utils.sources.points.files import FORMATS, content, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from inference.decoding.finder import DetectedObject
+from inference.decoding.landmarks import PredictedPoints
 from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
@@ -266,7 +267,7 @@ def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_pa
     positions = places[:, ::-1].copy()
     if layout == "tps":
         positions[:, 1] = 29 - positions[:, 1]
-    table = output_format.table("a.tif", prediction, positions, (30, 40))
+    table = output_format.table("a.tif", PredictedPoints.of(prediction), positions, (30, 40))
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
     job.output.parent.mkdir()
     output_format.write(job, table, np.zeros((4, 5, 3), np.uint8))
@@ -288,7 +289,7 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
     prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
     header = read_volume_header(job.volume, "v")
     places = prediction[:, :3] * np.array(job.size) - 0.5
-    table = output_format.table("v.nii", prediction, from_voxels(places, space, header))
+    table = output_format.table("v.nii", PredictedPoints.of(prediction), from_voxels(places, space, header))
     job.output.parent.mkdir()
     output_format.write(job, table, None)
     again = as_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
@@ -316,9 +317,9 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
     jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "c")]
     for number, job in enumerate(jobs[:2]):
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = np.full((3, 4), 0.5 + number / 4)
+        points = PredictedPoints.of(np.full((3, 4), 0.5 + number / 4))
         output_format.write(
-            job, output_format.table(job.image.name, prediction, np.full((3, 2), 7.0 + number), (30, 40)), None
+            job, output_format.table(job.image.name, points, np.full((3, 2), 7.0 + number), (30, 40)), None
         )
     output_format.write_joined(tmp_path / "out", jobs)  # the third one failed
     table = read_written(tmp_path / "out" / "points.csv", "long")
@@ -330,7 +331,7 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
     assert not (tmp_path / "out" / "points.csv").exists()
     pages = [replace(jobs[0], page=page, output=jobs[0].output.with_name(f"a_{page}")) for page in (0, 1)]
     for job in pages:
-        output_format.write(job, output_format.table(job.image.name, prediction, np.full((3, 2), 7.0), (30, 40)), None)
+        output_format.write(job, output_format.table(job.image.name, points, np.full((3, 2), 7.0), (30, 40)), None)
     output_format.write_joined(tmp_path / "out", pages)
     assert read_written(tmp_path / "out" / "points.csv", "long").images == ("a.tif", "a.tif page 2")
     (tmp_path / "out" / "points.csv").unlink()

@@ -10,7 +10,8 @@ import time
 import pytest
 from conftest import ROOT
 
-from runtime.console import first_few, say, say_error
+from runtime import console
+from runtime.console import first_few, flush_streams, say, say_error
 from runtime.distributed import describe_lost_process
 from runtime.errors import DataError, one_line
 from runtime.redact import printable
@@ -65,6 +66,30 @@ def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect)
     )
     assert (tmp_path / "end").exists() and (tmp_path / "code").read_text() == "code 0\n", done.stderr[-500:]
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+class Stream:
+    """A stream that counts how often it was flushed, and may be one that nobody reads."""
+
+    def __init__(self, *, is_closed: bool = False) -> None:
+        self.is_closed = is_closed
+        self.flushed = 0
+
+    def flush(self) -> None:
+        self.flushed += 1
+        if self.is_closed:
+            raise BrokenPipeError
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_both_streams_are_flushed_also_where_nobody_reads_the_first(monkeypatch, is_closed):
+    streams = [Stream(is_closed=is_closed), Stream()]
+    left: list[Stream] = []
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    monkeypatch.setattr(console, "_leave", left.append)
+    flush_streams()
+    assert [stream.flushed for stream in streams] == [1, 1] and left == streams[:is_closed]
 
 
 @pytest.fixture

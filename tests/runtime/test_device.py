@@ -176,9 +176,9 @@ def settle_as_in_a_run(guard, everything):
     return settle(guard, everything)
 
 
-def rehearse_watched(*arguments):
+def rehearse_watched(*arguments, **options):
     with mock.patch.object(train.StepGuard, "settle", settle_as_in_a_run):
-        return rehearse(*arguments)
+        return rehearse(*arguments, **options)
 
 
 def main():

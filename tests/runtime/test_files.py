@@ -222,7 +222,8 @@ def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage
 def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path):
     (tmp_path / ".a.png.0123abcd.tmp").write_bytes(b"half")
     (tmp_path / ".mine.tmp").write_bytes(b"mine")
+    (tmp_path / ".link.png.0123abcd.tmp").symlink_to(".mine.tmp")  # no writer makes a link
     with files.replaced_file(tmp_path / "b.png") as stream:
         files.remove_leftovers(tmp_path)
         stream.write(b"new")
-    assert sorted(os.listdir(tmp_path)) == [".mine.tmp", "b.png"]
+    assert sorted(os.listdir(tmp_path)) == [".link.png.0123abcd.tmp", ".mine.tmp", "b.png"]

@@ -406,6 +406,23 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
     assert events == order
 
 
+@pytest.mark.parametrize("is_nohup", [True, False])
+def test_a_closed_terminal_ends_a_process_unless_it_was_started_to_outlast_it(monkeypatch, is_nohup):
+    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_nohup else signal.SIG_DFL)
+        signals.exit_on_sigterm()
+        assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == is_nohup
+        if not is_nohup:
+            with pytest.raises(SystemExit) as end:
+                signal.raise_signal(signal.SIGHUP)
+            assert end.value.code == 129
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 @pytest.mark.parametrize(
     ("environment", "follows"),

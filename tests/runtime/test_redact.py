@@ -290,6 +290,7 @@ def test_user_password_and_query_of_each_url_are_removed(text, redacted):
     [
         "hf://datasets/owner/name@v1/data/*.parquet",
         "hf://name@v1/x",
+        "HF://name@v1/x",
         "owner/name@v1",
         "abfs://container@account.dfs.core.windows.net/x",
         "s3://bucket/x-??-*.tar",

@@ -224,6 +224,8 @@ def test_a_model_knows_its_objects_and_damaged_ones_are_refused():
     task = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
     config = UNetConfig(num_classes=4, task=task.to_config())
     assert task_of_model(UNetConfig.from_json(config.to_json())).to_config() == task.to_config()
+    older = {name: value for name, value in task.to_config().items() if name != "fills_holes"}
+    assert task_of_model(replace(config, task=older)).to_config() == {**older, "fills_holes": False}
     for damage in ({"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}):
         with pytest.raises(ModelError, match="the model's task"):
             task_of_model(replace(config, task={**task.to_config(), **damage}))

@@ -149,11 +149,9 @@ def test_the_sides_of_an_image_are_those_of_its_file():
 
 
 def test_cells_of_landmarks_have_digits_that_suit_them():
-    assert [score_cell(key, 1.23456) for key in ("mean_radial_error", "sdr/2mm", "presence_auroc")] == [
-        "1.23",
-        "1.235",
-        "1.235",
-    ]
+    for key in ("mean_radial_error", "radial_error_std", "median_radial_error"):
+        assert score_cell(key, 1.23456) == "1.23"
+    assert [score_cell(key, 1.23456) for key in ("sdr/2mm", "presence_auroc")] == ["1.235", "1.235"]
     assert [score_cell(key, 3.0) for key in ("outliers", "present", "absent")] == ["3", "3", "3"]
     assert score_cell("outliers", None) == "n/a"
 

@@ -23,9 +23,9 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     calls: dict[str, list] = {"images": [], "operations": [], "average": [], "rates": []}
 
     class Monitor(train.Monitor):
-        def __init__(self, accelerator, model, flops, *arguments) -> None:
+        def __init__(self, accelerator, model, *arguments, flops, **options) -> None:
             calls["operations"].append(flops / training_flops(model, 3))
-            super().__init__(accelerator, model, flops, *arguments)
+            super().__init__(accelerator, model, *arguments, flops=flops, **options)
 
         def end_step(self, images: float) -> None:
             calls["images"].append(images)
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     preflight = train.preflight
 
     def preflight_noted(*arguments):
-        calls["average"].append(arguments[-1])
+        calls["average"].append(arguments[-1].all_weights)
         return preflight(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -49,7 +49,7 @@ def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
     """Those of a run that starts in a folder, or goes on in it; the two newest are kept."""
     average = WeightAverage(network, 0.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    return Checkpoints(Accelerator(cpu=True), folder, 2, network, optimizer, average, SETTINGS)
+    return Checkpoints(Accelerator(cpu=True), folder, network, optimizer, average, SETTINGS, keep=2)
 
 
 def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:

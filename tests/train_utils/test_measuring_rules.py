@@ -141,7 +141,7 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, function: function())
     rehearsed = new_rehearsal(10)
     rehearsed.accelerator.free_memory = lambda: None
-    rehearsed.model = rehearsed.loaders = rehearsed._scale = rehearsed.info = rehearsed.schedule = None
+    rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed.info = rehearsed.schedule = None
     rehearsed.times.step = 1.0
     rehearsed._bf16_step = 0.79
     clock.takes(52)
@@ -173,19 +173,19 @@ def test_a_run_is_late_where_it_takes_a_twentieth_more(clock, capsys, steps, ste
     pace = Pace(10, range(0, steps))
     clock.takes(seconds)
     for _ in range(2):
-        pace.look(step)
+        pace.check(step)
     assert capsys.readouterr().out.count("steps are slower than in the rehearsal") == is_said
 
 
 def test_the_pace_of_a_resumed_run_is_that_of_its_own_steps(clock, capsys):
     pace = Pace(10, range(900, 1000))
     clock.takes(100)
-    pace.look(950)  # 100 seconds are left
+    pace.check(950)  # 100 seconds are left
     assert capsys.readouterr().out == ""
-    pace.look(920)  # 400 seconds and more
+    pace.check(920)  # 400 seconds and more
     assert capsys.readouterr().out == ""
     clock.takes(100)
-    pace.look(920)
+    pace.check(920)
     assert "will end after 16.7 minutes instead of 10" in capsys.readouterr().out
 
 
@@ -195,9 +195,9 @@ def test_compiling_pays_by_all_passes_of_a_run():
     gain.passes = Counter({(2, 3, 8, 8): 60, (1, 3, 8, 8): 40})
     gain.steps = 50
     for seconds in (20, 40):
-        gain._begins(None)
+        gain._note_begin(None)
         gain._begin -= seconds
-        gain._ends(None)
+        gain._note_end(None)
     assert gain.seconds == pytest.approx(60, abs=0.1)
     gain.seconds = 60.0
     text = "forward and backward pass take 1 s compiled, {} s not compiled: 50 steps {}"
@@ -360,7 +360,8 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     for averages in (False, True):
         with monkeypatch.context() as patch:
             patch.setattr(memory, "_estimate_fits", lambda *arguments: seen.append(arguments[-1]) or True)
-            memory.preflight(accelerator, network, None, (1, 8, 8), split, optimizer, averages)
+            copies = Copies.of_training(optimizer, averages=averages)
+            memory.preflight(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
@@ -368,7 +369,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     for free, fits in ((needed, False), (needed + 1, True)):
         monkeypatch.setattr(memory, "available_bytes", lambda free=free: free)
         with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate a validation image"):
-            memory.check_evaluation(accelerator, network, None, 1, size, optimizer, True)
+            memory.check_evaluation(accelerator, network, None, 1, size, copies)
 
 
 def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):

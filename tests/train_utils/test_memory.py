@@ -289,7 +289,7 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
     monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
-    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), "adamw", False
+    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
     split = preflight(accelerator_like("cpu"), *arguments)
     assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
     assert [size for device, size in tried if device == "cpu"] == [4]
@@ -309,7 +309,7 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
     monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
     monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
-    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), "adamw", False
+    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
     split = preflight(accelerator_like("meta"), *arguments)
     assert split.micro_batch_size == size
     assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
@@ -332,8 +332,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
         StepLoss(classes(2, "ce")),
         (3, 32, 32),
         BatchSplit(8, 1, 8, 1),
-        "adamw",
-        False,
+        Copies(3),
     )
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
@@ -393,7 +392,7 @@ def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
     def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
         monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / 0.65)
         network.activation_checkpointing = False
-        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, "adamw", False)
+        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, Copies(3))
         return split.micro_batch_size, split.accumulation, network.activation_checkpointing
 
     for wanted, accumulation, less in [
@@ -481,7 +480,7 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
 
 def evaluation_of(size: EvaluationSize, network: UNet) -> tuple:
     """The arguments of `check_evaluation`, with SGD."""
-    return accelerator_like("cpu"), network, StepLoss(classes(2, "ce+logdice")), 3, size, "sgd", False
+    return accelerator_like("cpu"), network, StepLoss(classes(2, "ce+logdice")), 3, size, Copies(2)
 
 
 def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixels():

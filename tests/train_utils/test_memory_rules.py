@@ -81,7 +81,7 @@ def checked(
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", fits)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(split.processes, agreed)
-    return preflight(accelerator, network, criterion, (3, 16, 24), split, "adamw", False), network
+    return preflight(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
 
 
 def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):

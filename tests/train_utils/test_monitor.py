@@ -49,7 +49,9 @@ class Written(SimpleNamespace):
 
 def new_monitor(folder: Path, state: RunState, *flags: str) -> Monitor:
     schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20)
-    return Monitor(Accelerator(cpu=True), nn.Linear(1, 1), 1e12, Classes(("a", "b")), schedule, state, Written(folder))
+    model = nn.Linear(1, 1)
+    task = Classes(("a", "b"))
+    return Monitor(Accelerator(cpu=True), model, schedule, state, Written(folder), flops=1e12, task=task)
 
 
 @pytest.fixture(autouse=True)
@@ -223,19 +225,19 @@ def test_a_late_run_is_told_from_a_tenth_of_its_steps_on(monkeypatch, capsys):
         now = 1000.0
         pace = Pace(10.0, range(steps))
         now += 10_000
-        pace.look(first - 1)
+        pace.check(first - 1)
         assert capsys.readouterr().out == ""
-        pace.look(first)
+        pace.check(first)
         assert "time: steps are slower than in the rehearsal" in capsys.readouterr().out
     now = 1000.0
     pace = Pace(10.0, range(100))
     now += 100
-    pace.look(20)  # 60 s before, 500 s for all steps and 4 for the report: 9.4 minutes
+    pace.check(20)  # 60 s before, 500 s for all steps and 4 for the report: 9.4 minutes
     assert capsys.readouterr().out == ""
     now = 1000.0
     pace = Pace(10.0, range(100))
     now += 120
-    pace.look(20)  # 60 + 600 + 4 s
+    pace.check(20)  # 60 + 600 + 4 s
     assert "the run will end after 11.1 minutes instead of 10;" in capsys.readouterr().out
 
 

@@ -348,7 +348,7 @@ def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
 def test_a_resumed_run_keeps_its_plan(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 10, seed=0)
     first = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
-    monkeypatch.setitem(plan.WIDTH, False, 3)  # as another version might choose
+    monkeypatch.setattr(plan, "LONG_WIDTH", 3)  # as another version might choose
     more = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS[:-1], "3", "--resume", "auto")
     assert more.exit_code == 0, more.output
     assert "plan: " not in more.output
@@ -366,7 +366,7 @@ def test_a_planned_run_that_has_finished_is_recognized(tmp_path):
 def test_a_repeated_run_is_not_planned_anew(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 10, seed=0)
     run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
-    monkeypatch.setitem(plan.WIDTH, False, 3)
+    monkeypatch.setattr(plan, "LONG_WIDTH", 3)
     again = run_train(tmp_path / "again", "--like", run.folder)
     assert "without a change" in again.output
     assert again.settings["flags"]["base_channels"] == run.settings["flags"]["base_channels"]

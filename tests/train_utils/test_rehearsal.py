@@ -19,7 +19,7 @@ from PIL import Image
 
 import train
 from train_utils.monitoring import rehearsal
-from train_utils.monitoring.rehearsal import WARM_UP, Times, count_steps, rehearsed_steps
+from train_utils.monitoring.rehearsal import WARM_UP_STEPS, Times, count_steps, rehearsed_steps
 from train_utils.schedule import Schedule
 
 FLAGS = [*TINY, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.1", "--ema-decay", "0.9"]
@@ -105,7 +105,7 @@ def test_a_finished_run_goes_on_for_the_minutes_that_are_added(tiny_folder, runs
         longer = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "3", "--resume", "auto")
     assert longer.exit_code == 0, longer.output
     seconds, *_ = count.call_args.args
-    assert 60 < seconds <= rehearsal.PLANNED * 120  # two minutes more
+    assert 60 < seconds <= rehearsal.PLANNED_SHARE * 120  # two minutes more
     assert "time: measuring some steps, to fill 2 minutes" in longer.output
     assert "the run is now 10 steps long instead of 7" in longer.output and "no effect" not in longer.output
     assert longer.settings["total_steps"] == 10 and longer.checkpoints()[-1] == 10
@@ -118,18 +118,18 @@ def test_a_run_says_early_and_once_that_it_will_be_late(monkeypatch, capsys):
     pace = rehearsal.Pace(2.0, range(50, 350))
     for step in range(51, 200):
         clock[0] += 0.35  # 300 steps in 105 s: in time
-        pace.look(step)
+        pace.check(step)
     assert capsys.readouterr().out == ""
     pace = rehearsal.Pace(2.0, range(50, 350))
     for step in range(51, 200):
         clock[0] += 0.7
-        pace.look(step)
+        pace.check(step)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("time: steps are slower than in the rehearsal, so the run will end after")
     assert "minutes instead of 2;" in line
     pace = rehearsal.Pace(None, range(0, 300))  # nobody has set a time
     clock[0] += 9999
-    pace.look(200)
+    pace.check(200)
     assert capsys.readouterr().out == ""
 
 
@@ -233,7 +233,7 @@ def test_shapes_are_timed_as_often_as_they_occur(meets_all):
     shapes = [(8, 8)] * 60 + [(16, 8)] * 30 + [(64, 64)] * 10
     shapes = [shapes[step * 37 % 100] for step in range(100)]  # mixed
     warm_up, timed = rehearsed_steps(shapes, meets_all)
-    assert len(warm_up) == WARM_UP + 3 * meets_all
+    assert len(warm_up) == WARM_UP_STEPS + 3 * meets_all
     for count in (10, 20, 42):
         rehearsed = [shapes[step] for step in timed[:count]]
         for shape, share in (((8, 8), 0.6), ((16, 8), 0.3), ((64, 64), 0.1)):
@@ -244,7 +244,7 @@ def test_shapes_are_timed_as_often_as_they_occur(meets_all):
 
 def test_steps_of_one_shape_are_rehearsed_in_the_order_in_which_a_stream_is_read():
     warm_up, timed = rehearsed_steps([(8, 8)] * 5, True)
-    assert [*warm_up, *timed] == list(range(WARM_UP + len(timed)))
+    assert [*warm_up, *timed] == list(range(WARM_UP_STEPS + len(timed)))
 
 
 def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path, monkeypatch):

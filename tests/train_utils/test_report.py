@@ -83,7 +83,9 @@ def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictu
     if pictures is None:
         pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
         pictures = {"<b>bad</b>: IoU 0.1000": {"image": pixels, "errors": pixels}}
-    write_report(folder, evaluation(names, matrix), section(names), Classes.compared_by, pictures, speed_notes)
+    write_report(
+        folder, evaluation(names, matrix), section(names), Classes.compared_by, views=pictures, speed_notes=speed_notes
+    )
     return (folder / "report.html").read_text()
 
 
@@ -202,7 +204,9 @@ def test_the_report_begins_with_its_judgement_and_says_how_much_was_trained(tmp_
     pictures: dict = {}
     extent = {"training images": "240", "minutes since the last start": "3.2"}
     sentences = ["Only <5> steps were made.", "Second."]
-    write_report(tmp_path, evaluation(), section(), Classes.compared_by, pictures, (), sentences, extent)
+    write_report(
+        tmp_path, evaluation(), section(), Classes.compared_by, views=pictures, judgement=sentences, extent=extent
+    )
     text = Page((tmp_path / "report.html").read_text()).text
     assert text.index(sentences[0]) < text.index("Best model") and sentences[1] in text
     assert "240" in text and "minutes since the last start" in text
@@ -237,7 +241,7 @@ def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_pea
         lines.append(json.dumps(record) + "\n")
     lines.append(json.dumps({"step": 3, "eval/loss": 0.5}) + "\n")
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    write_report(tmp_path, None, section(), Classes.compared_by, {})
+    write_report(tmp_path, None, section(), Classes.compared_by, views={})
     text = re.sub(r"\s+", " ", Page((tmp_path / "report.html").read_text()).text)
     for tile in (
         "5 images/s",
@@ -267,7 +271,7 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
     for lines in ("", json.dumps({"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}) + "\n"):
         (tmp_path / "metrics.jsonl").write_text(lines)
-        write_report(tmp_path, None, section(), Classes.compared_by, {})
+        write_report(tmp_path, None, section(), Classes.compared_by, views={})
         text = Page((tmp_path / "report.html").read_text()).text
         assert "None yet: the run ended before its first evaluation." in text
         assert "Confusion matrix" not in text

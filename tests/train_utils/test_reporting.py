@@ -177,7 +177,7 @@ def page_of(folder: Path, records: list[dict], settings: dict = SETTINGS, extent
     (folder / "run.json").write_text(json.dumps(settings))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    write_report(folder, Evaluation(1500, None, scores), section("a", "b"), "mean IoU", {}, (), [], extent)
+    write_report(folder, Evaluation(1500, None, scores), section("a", "b"), "mean IoU", views={}, extent=extent)
     html = (folder / "report.html").read_text().split("</style>")[1]
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
 
@@ -291,10 +291,10 @@ def test_eight_images_or_two_volumes_are_shown_at_each_evaluation():
 
 def test_pictures_are_named_after_their_images_and_stay_in_their_folder(tmp_path):
     picture = np.zeros((4, 6, 3), np.uint8)
-    names = ("a.tif", "sub/b.png", "../c", "/d.jpg", "e" * 300, "..")
+    names = ("a.tif", "sub/b.png", "../c", "/d.jpg", "e" * 300, "..", "1.2.840", "1.2.841")
     save_pictures(tmp_path / "shown", dict.fromkeys(names, picture))
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
-    wanted = ["a.png", "c.png", "d.png", f"{'e' * 200}.png", "image.png", "sub/b.png"]
+    wanted = ["a.png", "c.png", "d.png", f"{'e' * 200}.png", "image.png", "sub/b.png", "1.2.840.png", "1.2.841.png"]
     assert files == sorted(f"shown/{name}" for name in wanted)
 
 

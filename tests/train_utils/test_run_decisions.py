@@ -39,7 +39,7 @@ from train_utils.checkpoints.find import (
 from train_utils.evaluation import Evaluation
 from train_utils.microbatch import MemoryLimit, split_from_args
 from train_utils.reporting.sections import new_section
-from train_utils.results import facts, finish_run, write_results
+from train_utils.results import Publisher, facts, finish_run, write_results
 from train_utils.run_dir import RunStart, finished_line, mark_finished
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
@@ -216,12 +216,17 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     state = RunState(step=700)
     state.update(Evaluation(600, 0.5, scores))
     reports = []
-    monkeypatch.setattr(results, "write_report", lambda *arguments: reports.append(arguments))
+    monkeypatch.setattr(results, "write_report", lambda *arguments, **options: reports.append((arguments, options)))
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
     task = info.reader.task("ce+dice", None)
-    write_results(accelerator, tmp_path, state, best_model, info, task, new_section(info), ["it was fast", None])
-    ((folder, best, _, compared_by, views, notes, judgement, extent),) = reports
-    assert (folder, compared_by, notes, extent["training images"]) == (tmp_path, "mean IoU", ["it was fast"], "3")
+    monitor = SimpleNamespace(run_log=SimpleNamespace(output_dir=tmp_path))
+    publisher = Publisher(accelerator, network, best_model, monitor, info, new_section(info))
+    write_results(publisher, state, task, ["it was fast", None])
+    (((folder, best, _, compared_by), options),) = reports
+    views = options["views"]
+    judgement = options["judgement"]
+    assert (folder, compared_by, options["speed_notes"]) == (tmp_path, "mean IoU", ["it was fast"])
+    assert options["extent"]["training images"] == "3"
     printed = capsys.readouterr().out
     assert "it was fast\n" in printed
     if is_saved:

@@ -25,7 +25,7 @@ from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import RunStart
 from train_utils.run_state import RunState
 from train_utils.settings.encoder import read_license, read_normalization, with_channels
-from train_utils.settings.plan import as_flags, check_axes
+from train_utils.settings.plan import as_flags, check_axes, check_scale
 from train_utils.settings.record import RunSettings, flags_as_json, resolve_settings
 from train_utils.settings.starting_point import copy_weights
 from unet import UNet, UNetConfig
@@ -244,7 +244,14 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
     info = load_info(folder)
     args = parsed("--dataset", str(folder), "--plan", "none", "--seed", "7", "--no-deep-supervision")
     settings = resolve_settings(
-        args, Path("out"), {"processes": 2}, info, UNetConfig(base_channels=2, depth=1), BatchSplit(4, 2, 1, 2), 70, 3
+        args,
+        info,
+        UNetConfig(base_channels=2, depth=1),
+        output_dir=Path("out"),
+        profile={"processes": 2},
+        batch_split=BatchSplit(4, 2, 1, 2),
+        total_steps=70,
+        num_workers=3,
     )
     identity = dict(settings.identity)
     assert identity.pop("content of the data set") and identity.pop("data set").startswith("9 + 1 images (")
@@ -276,6 +283,25 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
     )
     assert settings.flags["output_dir"] == "out" and settings.flags["base_channels"] == 2
     assert settings.profile == {"processes": 2} and settings.credentials_left_out == []
+
+
+def test_a_scale_that_leaves_less_than_the_network_divides_is_refused_with_the_size_and_the_flag(folder):
+    info = load_info(folder)  # 16 x 16
+
+    def check(typed: float | None, used: float, depth: int) -> None:
+        config = UNetConfig(base_channels=2, depth=depth, preprocess=Preprocess(scale=used))
+        check_scale(info, typed, config)
+
+    check(0.5, 0.5, 3)  # 8 x 8 pixels, which become one
+    check(None, 0.4, 3)  # the plan's own
+    check(0.5, 0.5, 5)  # it would be padded at its full size too
+    line = "--scale 0.4: makes images of 16 x 16 pixels as small as 6 x 6, and this network needs 8 x 8: it halves each"
+    with pytest.raises(SettingsError, match=f"{line} side 3 times; give --scale 0.5 or more"):
+        check(0.4, 0.4, 3)
+    with pytest.raises(SettingsError, match=r"give --scale 0\.25 or more"):
+        check(0.01, 0.01, 2)
+    info.train.sizes[:] = 0  # a stream
+    check(0.01, 0.01, 2)
 
 
 @pytest.fixture
@@ -319,8 +345,9 @@ def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):
 
     def reads_places(config: UNetConfig | None, *flags: str) -> bool:
         state = None if config is None else CheckpointState(RunSettings(), config, RunState(), None, None)
-        start = RunStart(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit())
-        return start.reads_places(parsed("--dataset", "data", *flags))
+        args = parsed("--dataset", "data", *flags)
+        start = RunStart(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), args.init_from)
+        return start.reads_places(args)
 
     old = UNetConfig(base_channels=2, depth=1)
     new = UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(place=True))
@@ -329,11 +356,7 @@ def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):
     assert reads_places(old, "--val-blocks") and reads_places(old, "--bands", "1")  # which ask for places
     for config, expected in ((old, False), (new, True)):
         UNet(config).save_pretrained(tmp_path / "model")
-        torch.manual_seed(0)
         assert reads_places(None, "--init-from", str(tmp_path / "model")) == expected
-        drawn = torch.rand(3)
-        torch.manual_seed(0)
-        assert torch.equal(drawn, torch.rand(3))  # looking at a model changes no weights that are drawn later
     for flags, expected in (({"epochs": 3}, False), ({"epochs": 3, "place": True}, True)):
         (tmp_path / "run.json").write_text(json.dumps({"flags": {"dataset": "data", **flags}}))
         assert parsed("--like", str(tmp_path / "run.json")).place is expected

@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
 from data_utils.analysis.dataset_info import DatasetInfo
+from runtime.errors import SettingsError
 from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.classes import ClassSection
@@ -323,6 +324,11 @@ def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, monkeypatc
     assert ended.value.code == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("train.py: error: ") and line in said
+
+
+def test_a_scale_at_which_images_vanish_ends_the_run(tiny_folder, tmp_path):
+    with pytest.raises(SettingsError, match=r"--scale 0\.01: makes images of 40 x 56 pixels as small as 1 x 1"):
+        run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.01")
 
 
 def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):

@@ -1,7 +1,9 @@
 """Training on volumes: the same scripts and the same promises with a third axis."""
 
 import json
+import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from in_process import run_train
 from volumes import write_msd
 
 from runtime.errors import SettingsError
+from train_utils import run_dir
 from unet import UNet
 
 FLAGS = ["--max-steps", "6", "--base-channels", "4", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
@@ -78,11 +81,25 @@ def test_a_crop_of_two_sides_does_not_suit_volumes(data, tmp_path):
         run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--crop-size", "32", "32")
 
 
-def test_a_run_from_a_model_has_patches_of_its_own_and_keeps_the_poolings(run, data, tmp_path):
-    again = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--init-from", run.folder / "model")
+def test_a_run_from_a_model_loads_it_once_has_patches_of_its_own_and_keeps_the_poolings(run, data, tmp_path):
+    with mock.patch.object(run_dir, "load_model", wraps=run_dir.load_model) as load:
+        again = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--init-from", run.folder / "model")
     assert again.exit_code == 0, again.output
+    assert load.call_count == 1
     assert f"patches: --crop-size {' '.join(map(str, run.settings['flags']['crop_size']))}" in again.output
     assert again.config["strides"] == run.config["strides"]
+
+
+def test_a_resumed_run_keeps_its_patches_without_the_model_that_it_started_from(run, data, tmp_path):
+    source = Path(shutil.copytree(run.folder / "model", tmp_path / "source"))
+    flags = ["--dataset", data, *FLAGS, "--init-from", source]
+    begun = run_train(tmp_path / "run", *flags, "--max-steps", "3", "--crop-size", "16", "16", "16")
+    assert begun.exit_code == 0, begun.output
+    shutil.rmtree(source)
+    resumed = run_train(tmp_path / "run", *flags, "--resume", "auto")
+    assert resumed.exit_code == 0, resumed.output
+    assert "crop_size was" not in resumed.output
+    assert resumed.settings["flags"]["crop_size"] == begun.settings["flags"]["crop_size"] == [16, 16, 16]
 
 
 def test_slices_of_volumes_train_a_network_of_two_axes(data, tmp_path):

@@ -253,6 +253,7 @@ def test_wrong_configuration_names_the_value(wrong):
         ("preprocess.class_values", [1, 2, 2], "class_values is .*, expected different ones, all of one kind"),
         ("preprocess.std", [1.0, 10**400, 1.0], r"config.json is damaged \(it has a number of 401 digits"),
         ("preprocess.class_values", [1, 2, [0, 0, 300]], "class_values is .*, expected grey levels, or colors of"),
+        ("preprocess.class_values", [[0, 0], [0, 1], [1, 1]], "class_values is .*, expected grey levels, or colors of"),
         ("preprocess.ignore_value", "255", "ignore_value is '255', expected null, or one of grey levels"),
         ("preprocess.clip", [400, 400], r"clip is \(400, 400\), expected null, or two numbers, the lower one first"),
         ("preprocess.draft", 1, "draft is 1, expected true or false"),

@@ -244,6 +244,13 @@ def test_blocks_that_run_twice_are_all_that_are_trained():
     assert not any(parameter.requires_grad for parameter in network.encoder.parameters())
 
 
+def test_an_empty_list_of_a_backbone_holds_no_stages():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
+    stage = nn.Identity()
+    network.encoder.backbone = nn.Sequential(nn.ModuleList(), nn.ModuleList([stage]))
+    assert network.encoder.stages == [stage]
+
+
 def test_a_dry_pass_leaves_the_mode_of_a_backbone_and_its_statistics():
     backbone = Lite0()
     for mode in (True, False):

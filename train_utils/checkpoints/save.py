@@ -43,9 +43,9 @@ class Checkpoints:
 
     Args:
         output_dir: holds `checkpoints/`. Should that vanish, it is not made again: it may be a mount point.
-        keep: how many of the newest stay, beside the one with the best score.
         network: the model, not wrapped.
         settings: kept with every checkpoint, for `compare_settings`.
+        keep: how many of the newest stay, beside the one with the best score.
 
     Attributes:
         best_model: the folder `model/`.
@@ -55,11 +55,12 @@ class Checkpoints:
         self,
         accelerator: Accelerator,
         output_dir: Path,
-        keep: int,
         network: UNet,
         optimizer: Optimizer,
         average: WeightAverage,
         settings: RunSettings,
+        *,
+        keep: int,
     ) -> None:
         self.accelerator = accelerator
         self.folder = output_dir / "checkpoints"
@@ -153,6 +154,7 @@ class Checkpoints:
         return self._is_saved
 
     def _write(self, state: CheckpointState, tensors: dict[str, dict[str, Tensor]]) -> bool:
+        """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
         path = checkpoint_folder(self.folder, state.run.step)
         try:
             with complete_folder(path) as folder:
@@ -168,6 +170,7 @@ class Checkpoints:
         return True
 
     def _prune(self) -> None:
+        """Remove all complete checkpoints but the newest and the one with the best score."""
         complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
         scores = {}
         for path in reversed(complete):  # the first one of equal scores is the best, as in `RunState.update`

@@ -39,8 +39,8 @@ class CompileGain:
         if self.compiles:
             from torch._dynamo.callback import callback_handler  # takes a second
 
-            callback_handler.register_start_callback(self._begins)
-            callback_handler.register_end_callback(self._ends)
+            callback_handler.register_start_callback(self._note_begin)
+            callback_handler.register_end_callback(self._note_end)
 
     def add_step(self, micro_batches: Sequence[MicroBatch]) -> None:
         """Count a step that is about to be made."""
@@ -70,15 +70,15 @@ class CompileGain:
     def _balance(self, plain: float, compiled: float) -> str:
         """Whether the gain of all passes is more than the cost; arguments are the seconds of a pass."""
         gain = self.passes.total() * (plain - compiled)
-        minutes = (gain - self.seconds) / 60
-        outcome = "gained" if minutes > 0 else "lost"
+        minutes_gained = (gain - self.seconds) / 60
+        outcome = "gained" if minutes_gained > 0 else "lost"
         text = (
             f"forward and backward pass take {compiled:.3g} s compiled, {plain:.3g} s not compiled:"
-            f" {self.steps:,} steps {outcome} {abs(minutes):.2g} minutes"
+            f" {self.steps:,} steps {outcome} {abs(minutes_gained):.2g} minutes"
         )
         if plain <= compiled:
             return f"{text}; without dynamo_backend this run is faster"
-        if minutes <= 0:
+        if minutes_gained <= 0:
             steps = self.seconds / gain * self.steps
             return f"{text}; it pays from about {steps:,.0f} steps on"
         return text
@@ -114,14 +114,14 @@ class CompileGain:
                 break
         return median(plain[1:]), median(compiled[1:])  # the first pair warms up
 
-    def _begins(self, _: Any) -> None:
+    def _note_begin(self, _: Any) -> None:
         self._begin = time.perf_counter()
 
-    def _ends(self, _: Any) -> None:
+    def _note_end(self, _: Any) -> None:
         self.seconds += time.perf_counter() - self._begin
 
     def _stop(self) -> None:
         from torch._dynamo.callback import callback_handler
 
-        callback_handler.remove_start_callback(self._begins)
-        callback_handler.remove_end_callback(self._ends)
+        callback_handler.remove_start_callback(self._note_begin)
+        callback_handler.remove_end_callback(self._note_end)

@@ -26,20 +26,21 @@ class Monitor:
 
     Args:
         model: the one that trains, wrapped, not compiled.
+        run_log: writes the records.
         flops: FLOPs of training on one image.
         task: says what evaluations are compared by.
-        run_log: writes the records.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
         model: nn.Module,
-        flops: float,
-        task: Task,
         schedule: Schedule,
         state: RunState,
         run_log: RunLog,
+        *,
+        flops: float,
+        task: Task,
     ) -> None:
         settings = run_log.settings
         self.accelerator = accelerator
@@ -129,8 +130,8 @@ class Monitor:
             )
         problems = sorted(set(gather_object(sorted(self.problems))))
         if problems:
-            shown = "; ".join(problems[:SHOWN_PROBLEMS])
-            say(f"{len(problems)} bad samples were skipped in training: {shown}")
+            first_problems = "; ".join(problems[:SHOWN_PROBLEMS])
+            say(f"{len(problems)} bad samples were skipped in training: {first_problems}")
 
 
 def brief(record: dict[str, float | None]) -> str:

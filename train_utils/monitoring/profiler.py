@@ -1,6 +1,7 @@
 """--trace-steps: what the operators of some steps cost, and what held the memory when it ran out."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -73,7 +74,11 @@ def top_operators(profiler: torch.profiler.profile) -> str:
         times = [row.self_cpu_time_total for row in averages]
     whole = sum(times) or 1
     lines = [f"{'operator':<50} {'calls':>7} {'ms':>10} {'share':>7}"]
-    by_time = sorted(zip(times, averages, strict=True), key=lambda pair: -pair[0])
+    by_time = sorted(zip(times, averages, strict=True), key=_time, reverse=True)
     for time, row in by_time[:TOP_OPERATORS]:
         lines.append(f"{row.key[:50]:<50} {row.count:>7} {time / 1e3:>10.1f} {100 * time / whole:>6.1f}%")
     return "\n".join(lines)
+
+
+def _time(timed_row: tuple[float, Any]) -> float:
+    return timed_row[0]

@@ -38,18 +38,21 @@ from unet.model import UNet
 
 Item = TypeVar("Item")
 
-PLANNED = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
+PLANNED_SHARE = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
 GOOD_STEPS = 1000  # so many give a first useful model
-PACE_STEPS = 20  # after so many steps, and this share of all, the pace of a run is known
-EARLY = 0.1
-LATE = 1.05  # a run that takes more than this share of its time is late
-WARM_UP = 3  # steps at least that are not timed
-FIRST_LOOK = 2  # timed steps that say how many more are timed
-MEASURED = 0.03  # share of the time that measuring steps may take at first, and half of it again after the evaluation
+# after so many steps, and this share of all, the pace of a run is known
+PACE_STEPS = 20
+EARLY_SHARE = 0.1
+LATE_SHARE = 1.05  # a run that takes more than this share of its time is late
+WARM_UP_STEPS = 3  # so many at least are not timed
+FIRST_STEPS = 2  # the first timed ones, which say how many more are timed
+MEASURED_SHARE = (
+    0.03  # share of the time that measuring steps may take at first, and half of it again after the evaluation
+)
 MOST_STEPS = 40
 BF16_STEPS = 3  # timed in bf16, after one that is not
 BF16_FASTER = 0.8  # bf16 is worth a line where a step takes at most this share of the time
-BATCHES = 3  # batches of each process that are evaluated
+EVALUATED_BATCHES = 3  # batches of each process that are evaluated
 FINISH_SECONDS = 4.0  # charts and the report take them, beside their pictures (2 to 4 s measured on one core)
 # when the process began, on a clock that nobody sets: by now it has hardly done anything but import modules
 STARTED = time.monotonic() - time.process_time()
@@ -58,7 +61,7 @@ FOLDER = ".rehearsal"  # it lies beside the checkpoints, for one that is written
 
 @dataclass
 class Times:
-    """Seconds of a step, of an evaluation, of the prediction of one image, and of a save."""
+    """Seconds that a step takes, an evaluation, the prediction of one image, and a save."""
 
     step: float = 0.0
     evaluation: float = 0.0
@@ -104,6 +107,7 @@ class Rehearsal:
         accelerator: Accelerator,
         args: TrainSettings,
         model: UNet,
+        *,
         info: DatasetInfo,
         shapes: NetworkShapes,
         batch_split: BatchSplit,
@@ -131,7 +135,7 @@ class Rehearsal:
                 info, model.config, shapes, batch_split, steps, args.num_workers, accelerator.device
             )
         scaler = accelerator.scaler
-        self._scale = None if scaler is None else scaler.state_dict()
+        self._scaler_state = None if scaler is None else scaler.state_dict()
         self._timed_steps = 0
         self._bf16_step: float | None = None
         self._can_use_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
@@ -146,18 +150,18 @@ class Rehearsal:
 
         The clock is read when the device has made them all: that it waits after every step would be timed too.
         """
-        last = math.inf
+        last_number = math.inf
         begin = 0.0
         for number, step in enumerate(steps, 1):
             yield step
             if number == self._warm_up:
                 begin = self._now()
-            if number == self._warm_up + FIRST_LOOK:
-                seconds = self._slowest((self._now() - begin) / FIRST_LOOK)
-                last = number + min(MOST_STEPS, int(MEASURED * self.seconds / seconds))
-            if number == last:
+            if number == self._warm_up + FIRST_STEPS:
+                seconds = self._slowest((self._now() - begin) / FIRST_STEPS)
+                last_number = number + min(MOST_STEPS, int(MEASURED_SHARE * self.seconds / seconds))
+            if number == last_number:
                 break
-        self._timed_steps = int(last) - self._warm_up
+        self._timed_steps = int(last_number) - self._warm_up
         self.times.step = self._slowest((self._now() - begin) / self._timed_steps)
 
     def timed_again(self, steps: Iterator[Item]) -> Iterator[Item]:
@@ -172,7 +176,7 @@ class Rehearsal:
     @property
     def tries_bf16(self) -> bool:
         """Whether this CPU has instructions for bf16, the run computes in float32, and there is time for both."""
-        return self._can_use_bf16 and 2 * BF16_STEPS * self.times.step <= MEASURED * self.seconds
+        return self._can_use_bf16 and 2 * BF16_STEPS * self.times.step <= MEASURED_SHARE * self.seconds
 
     def timed_in_bf16(self, steps: Iterator[Item]) -> Iterator[Item]:
         """A few steps to make in bf16; the first one is not timed."""
@@ -183,7 +187,7 @@ class Rehearsal:
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""
-        batches = FirstBatches(loader, BATCHES)
+        batches = FirstBatches(loader, EVALUATED_BATCHES)
         for _ in range(2):
             begin = time.monotonic()
             evaluate(batches)
@@ -195,7 +199,7 @@ class Rehearsal:
     def time_save(self, network: UNet, optimizer: Optimizer) -> None:
         """Save a checkpoint among those of the run, and remove it."""
         average = WeightAverage(network, self.args.ema_decay)
-        checkpoints = Checkpoints(self.accelerator, self.folder, 1, network, optimizer, average, RunSettings())
+        checkpoints = Checkpoints(self.accelerator, self.folder, network, optimizer, average, RunSettings(), keep=1)
         begin = time.monotonic()
         try:
             if self.accelerator.is_main_process:
@@ -212,8 +216,8 @@ class Rehearsal:
         """How many steps the run is to have; every process must call it, at the end: the model's copy goes."""
         self.accelerator.free_memory()
         del self.model, self.loaders
-        if self._scale is not None:
-            self.accelerator.scaler.load_state_dict(self._scale)
+        if self._scaler_state is not None:
+            self.accelerator.scaler.load_state_dict(self._scaler_state)
         steps = max(1, on_main(self.accelerator, self._count))
         times = self.times
         say(
@@ -226,7 +230,7 @@ class Rehearsal:
                 f" {bf16_launch_line(self.accelerator.num_processes)}"
             )
         if steps < FEW_STEPS:
-            minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED)
+            minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED_SHARE)
             say(
                 f"time: {steps} steps are few and may give poor masks; {GOOD_STEPS:,} steps take at least"
                 f" {minutes} minutes here"
@@ -234,8 +238,8 @@ class Rehearsal:
         return steps
 
     def _count(self) -> int:
-        left = PLANNED * self.seconds - (time.monotonic() - STARTED)
-        return count_steps(left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
+        seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - STARTED)
+        return count_steps(seconds_left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
     def _now(self) -> float:
         """Seconds on the clock when the device has done all that was queued."""
@@ -243,6 +247,7 @@ class Rehearsal:
         return time.monotonic()
 
     def _slowest(self, seconds: float) -> float:
+        """The most seconds that a process has measured; every process must call it."""
         measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(measured).max().item()
 
@@ -261,22 +266,23 @@ def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple
         shapes: the (H, W) or (D, H, W) of each step of an epoch.
         meets_all: whether every shape is met while warming up.
     """
-    first = FIRST_LOOK + MOST_STEPS
-    count = WARM_UP + first + first // 2 + 1 + BF16_STEPS
+    timed = FIRST_STEPS + MOST_STEPS
+    timed_again = timed // 2
+    count = WARM_UP_STEPS + timed + timed_again + 1 + BF16_STEPS  # one warms up in bf16
     first_steps: dict[tuple[int, ...], int] = {}
     for step, shape in enumerate(shapes):
         first_steps.setdefault(shape, step)
     if len(first_steps) == 1:  # in the order of the run, in which a stream is read
-        return list(range(WARM_UP)), list(range(WARM_UP, count))
+        return list(range(WARM_UP_STEPS)), list(range(WARM_UP_STEPS, count))
     pixels = [math.prod(shape) for shape in shapes]
     by_size = np.argsort(pixels, kind="stable").tolist()
     # multiples of the golden ratio spread evenly over 0..1, however few there are
     spread = [0.5 + index * (math.sqrt(5) - 1) / 2 for index in range(count)]
     steps = [by_size[int(len(shapes) * (position % 1))] for position in spread]
-    warm_up = steps[:WARM_UP]
+    warm_up = steps[:WARM_UP_STEPS]
     if meets_all:
         warm_up += first_steps.values()
-    return warm_up, steps[WARM_UP:]
+    return warm_up, steps[WARM_UP_STEPS:]
 
 
 def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) -> int:
@@ -308,17 +314,18 @@ class Pace:
         self.steps = steps
         self.begin = time.monotonic()
 
-    def look(self, step: int) -> None:
+    def check(self, step: int) -> None:
         """Call it after a step, with the number of steps made."""
-        done = step - self.steps.start
-        if self.minutes is None or done < max(PACE_STEPS, EARLY * len(self.steps)):
+        steps_made = step - self.steps.start
+        if self.minutes is None or steps_made < max(PACE_STEPS, EARLY_SHARE * len(self.steps)):
             return
         now = time.monotonic()
-        left = (self.steps.stop - step) * (now - self.begin) / done
-        end = (now - STARTED + left + FINISH_SECONDS) / 60
-        if end > LATE * self.minutes:
+        seconds_left = (self.steps.stop - step) * (now - self.begin) / steps_made
+        minutes = (now - STARTED + seconds_left + FINISH_SECONDS) / 60
+        if minutes > LATE_SHARE * self.minutes:
             say(
-                f"time: steps are slower than in the rehearsal, so the run will end after {end:.3g} minutes instead of"
-                f" {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes on"
+                f"time: steps are slower than in the rehearsal, so the run will end after {minutes:.3g} minutes instead"
+                f" of {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes"
+                " on"
             )
             self.minutes = None  # once is enough

@@ -73,7 +73,7 @@ class _Marks:
 
     begin: Mark
     data: Mark | None = None
-    count: tuple[Mark, Mark] | None = None  # begin and end of the wait for what several processes have counted
+    communication: tuple[Mark, Mark] | None = None  # begin and end of the wait for what several processes have counted
     pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
     end: Mark | None = None
     images: float = 0.0
@@ -121,7 +121,7 @@ class Meter:
         """A context for the wait for the count that all processes share."""
         before = self._now()
         yield
-        self._step.count = before, self._now()
+        self._step.communication = before, self._now()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -202,8 +202,8 @@ class Meter:
                 figures = self._ddp._get_ddp_logging_data()
                 hidden = figures.get("backward_compute_comm_overlap_time", 0)
                 communication = max(0, figures.get("backward_comm_time", 0) - hidden) / 1e9
-                if step.count:
-                    communication += self._seconds(*step.count)
+                if step.communication:
+                    communication += self._seconds(*step.communication)
             pauses = sum(self._seconds(begin, end) for begin, end in step.pauses)
             seconds = self._seconds(step.begin, step.end) - pauses
             data = self._seconds(step.begin, step.data)

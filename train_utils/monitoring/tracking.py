@@ -115,6 +115,7 @@ class RunLog:
                 self.accelerator.log(present, step=step)
 
     def _append(self, line: str) -> None:
+        """Append to metrics.jsonl what the disk has refused so far and then a line, all of it or nothing."""
         is_first = not self._refused
         self._refused += line.encode()
         try:
@@ -191,6 +192,7 @@ def _lines_up_to(log: Path, step: int) -> list[bytes]:
 
 
 def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:
+    """Nested settings as plain values, whose names have a dot for each level."""
     flat: dict[str, int | float | str | bool] = {}
     for key, value in settings.items():
         if isinstance(value, dict):

@@ -14,12 +14,14 @@ from PIL import Image
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # size of a curve, in points; the page scales it
 WIDTH = 480
 HEIGHT = 240
-ROW_HEIGHT = 18  # of a landmark in a plot of errors
-ERROR_TICKS = (1, 2, 5)  # in each power of ten
+ROW_HEIGHT = 18  # points of a landmark's row in a plot of errors
+LEAST_ERROR = 1e-3  # smaller ones are drawn at the left edge
+ERROR_TICKS = (1, 2, 5)  # the ticks in each power of ten
 MAX_POINTS = 400  # points of a line; more cannot be told apart
 # matplotlib takes colors, a page in dark mode needs other ones: each stands for what it is replaced by
 TEXT = "#000001"
@@ -101,9 +103,12 @@ def overlaid(title: str, lines: Sequence[tuple[int, Points]]) -> str | None:
 
     Titles on one page must differ.
     """
-    drawn = [(color, _finite(points)) for color, points in lines]
-    drawn = [(color, line) for color, line in drawn if len(line)]
-    return _line_chart(title, drawn, None) if drawn else None
+    finite_lines = []
+    for color, points in lines:
+        line = _finite(points)
+        if len(line):
+            finite_lines.append((color, line))
+    return _line_chart(title, finite_lines, None) if finite_lines else None
 
 
 def _finite(points: Points) -> np.ndarray:
@@ -132,9 +137,7 @@ def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: 
         axes.locator_params(axis="x", nbins=5, integer=True)
         for grid_line in axes.get_ygridlines():
             grid_line.set_clip_on(False)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(buffer.getvalue(), title)
+        return _svg(figure, title)
 
 
 def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) -> str:
@@ -157,9 +160,7 @@ def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) ->
         axes.set_ylim(0, 1)
         axes.set_xlabel("confidence", color=TEXT, fontsize=11)
         axes.set_ylabel("share of right pixels", color=TEXT, fontsize=11)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(buffer.getvalue(), title)
+        return _svg(figure, title)
 
 
 def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | None:
@@ -170,16 +171,17 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
 
     if not any(len(values) for values in errors.values()):
         return None
-    smallest = 10 ** math.floor(math.log10(max(1e-3, np.concatenate([*errors.values()]).min())))
+    smallest = max(LEAST_ERROR, np.concatenate([*errors.values()]).min())
+    left_edge = 10 ** math.floor(math.log10(smallest))  # the axis begins at a power of ten
     height = max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))
     with matplotlib.rc_context(CURVE_STYLE | {"axes.grid.axis": "x", "axes.autolimit_mode": "data"}):
         figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
         axes = figure.add_subplot()
         for row, values in enumerate(errors.values()):
-            shown = np.maximum(values, smallest)
-            axes.plot(shown, np.full(len(shown), row), ".", color=SERIES[0], alpha=0.5, gid=f"errors-{row}")
-            if len(shown):
-                axes.plot([np.median(shown)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)
+            positions = np.maximum(values, left_edge)
+            axes.plot(positions, np.full(len(positions), row), ".", color=SERIES[0], alpha=0.5, gid=f"errors-{row}")
+            if len(positions):
+                axes.plot([np.median(positions)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -187,9 +189,7 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
         axes.set_yticks(range(len(errors)), [_shortened(name) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(buffer.getvalue(), title, height)
+        return _svg(figure, title, height)
 
 
 def _thinned(points: np.ndarray) -> np.ndarray:
@@ -199,8 +199,11 @@ def _thinned(points: np.ndarray) -> np.ndarray:
     return np.stack([run.mean(axis=0) for run in np.array_split(points, MAX_POINTS)])
 
 
-def _inline(svg: str, title: str, height: int = HEIGHT) -> str:
-    """matplotlib's SVG file as an element of a page: its colors are the page's, its ids its own."""
+def _svg(figure: "Figure", title: str, height: int = HEIGHT) -> str:
+    """A figure of `height` points as an element of a page: its colors are the page's, its ids its own."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
     content = svg[svg.index("<svg") :]
     content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
     content = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", content, flags=re.DOTALL)  # it styles the whole page

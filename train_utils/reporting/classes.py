@@ -15,7 +15,7 @@ from train_utils.reporting.section import Metric, Section
 
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
-FOLDED = 4  # so many classes without pixels are no rows of their own
+FOLDED = 4  # so many classes without pixels, or more, have no rows of their own
 CONFUSIONS = 8  # so many of the most frequent ones are listed
 
 
@@ -87,11 +87,10 @@ class ClassSection(Section):
                     "cells": cells,
                 }
             )
-        picture = (
-            embed_png(matrix_picture(counts[np.ix_(shown, shown)], [self.names[i] for i in shown]))
-            if is_large
-            else None
-        )
+        picture = None
+        if is_large:
+            shown_names = [self.names[index] for index in shown]
+            picture = embed_png(matrix_picture(counts[np.ix_(shown, shown)], shown_names))
         return render(
             "classes.html.jinja",
             mean_iou=values["mean_iou"],

@@ -26,14 +26,14 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow((COLUMN, compared_by))
-    times: dict[str, int] = {}
+    occurrences: dict[str, int] = {}
     for index, score in enumerate(comparisons):
         if index in info.val.bad:
             continue
         name = shown_name(info.val.records, index)
-        times[name] = times.get(name, 0) + 1
-        if times[name] > 1:  # images of one name stand in the same order in every run
-            name = f"{name} ({times[name]})"
+        occurrences[name] = occurrences.get(name, 0) + 1
+        if occurrences[name] > 1:  # images of one name stand in the same order in every run
+            name = f"{name} ({occurrences[name]})"
         table.writerow((name, f"{score:.9g}"))  # nine digits tell any two float32 apart
     with replaced_file(folder / IMAGE_SCORES) as file:
         file.write(text.getvalue().encode())

@@ -6,10 +6,11 @@ from typing import Any
 
 from runtime.console import first_few
 from train_utils.schedule import FEW_STEPS
+from train_utils.settings.record import series
 
 FEW_IMAGES = 10  # fewer validation images say little
 RISEN = 1.1  # a validation loss so many times its lowest has risen
-QUARTERS = 4  # of the evaluations; over-fitting is looked for behind the first of them
+QUARTERS = 4  # parts of the evaluations; over-fitting is looked for behind the first of them
 GAIN = 0.01  # a score that has gained more in the last quarter still rises
 SENTENCES = 2
 LISTED = 3  # classes in a sentence
@@ -50,9 +51,9 @@ def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
         _lacks_encoder(facts),
         _rising(records, facts.score),
     ]
-    said = [sentence for sentence in sentences if sentence]
-    if said:
-        return said[:SENTENCES]
+    weightiest = [sentence for sentence in sentences if sentence][:SENTENCES]
+    if weightiest:
+        return weightiest
     return ["Nothing stands out: nothing was left unfound, and the validation loss has not risen."]
 
 
@@ -76,7 +77,7 @@ def _unfound(facts: Facts) -> str | None:
 
 
 def _overfitting(records: Sequence[dict[str, Any]]) -> str | None:
-    losses = _series(records, "eval/loss")
+    losses = series(records, "eval/loss")
     if len(losses) < QUARTERS:
         return None
     lowest_step, lowest = min(losses, key=_value)
@@ -110,7 +111,7 @@ def _lacks_encoder(facts: Facts) -> str | None:
 
 
 def _rising(records: Sequence[dict[str, Any]], score: str) -> str | None:
-    values = _series(records, score)
+    values = series(records, score)
     if len(values) < 2 * QUARTERS:
         return None
     quarter = len(values) // QUARTERS
@@ -124,16 +125,11 @@ def _rising(records: Sequence[dict[str, Any]], score: str) -> str | None:
     )
 
 
-def _series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    """(step, value) of the records that have a value."""
-    return [(record["step"], record[key]) for record in records if record.get(key) is not None]
-
-
 def _value(point: tuple[int, float]) -> float:
     return point[1]
 
 
 def _mean(records: Sequence[dict[str, Any]], key: str, first: int, last: int) -> float | None:
     """The mean of the values after step `first`, up to step `last`."""
-    values = [value for step, value in _series(records, key) if first < step <= last]
+    values = [value for step, value in series(records, key) if first < step <= last]
     return sum(values) / len(values) if values else None

@@ -11,6 +11,7 @@ from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
 from data_utils.visualize import to_rgb
 from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
+from inference.decoding.landmarks import PredictedPoints
 from inference.predictor import Predictor
 from tasks.point_scores import ERROR, FOUND, STATE, LandmarkScores, error_text, score_cell, score_titles
 from tasks.points import PRESENT, PointTarget
@@ -64,8 +65,8 @@ class LandmarkSection(Section):
         size = image.shape[:2]
         truth = info.reader.read(record, size, size)
         prediction = predictor.prediction(record["image"], name)
-        places = prediction[:, :-2] * np.array(size) - 0.5
-        return Example(name, image, truth, np.column_stack([places, prediction[:, -2]]))
+        points = PredictedPoints.of(prediction)
+        return Example(name, image, truth, np.column_stack([points.positions(size), points.presence]))
 
     def _volume_example(self, info: DatasetInfo, record: Record, predictor: Predictor) -> Example:
         """A volume as three planes through the middle of its points, on which these are drawn."""
@@ -73,10 +74,10 @@ class LandmarkSection(Section):
         voxels, header = read_volume(record["image"], name)
         truth = info.reader.read_volume(record, header)
         assert isinstance(truth, PointTarget)
-        prediction = predictor.prediction(record["image"], name)
-        places = prediction[:, :-2] * np.array(header.size) - 0.5
-        is_found = prediction[:, -2] >= FOUND
-        drawn = render_volume_points(voxels, header.spacing, places, is_found, truth.points, truth.states == PRESENT)
+        points = PredictedPoints.of(predictor.prediction(record["image"], name))
+        positions = points.positions(header.size)
+        is_present = truth.states == PRESENT
+        drawn = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
         return Example(name, drawn, None, None)
 
     def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:  # type: ignore[override]  # points

@@ -130,18 +130,10 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
     picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
     is_ignored = classes_of(truth) == IGNORE_INDEX
     predicted, true = _known(truth, pred)
-    true_labels, true_indices = np.unique(true, return_inverse=True)
-    predicted_labels, predicted_indices = np.unique(predicted, return_inverse=True)
     matches = Matches.of(Overlaps.between(predicted, true))
     pairs = matches.matched(0.5)
-    first_true = int((true_labels == 0).sum())
-    first_predicted = int((predicted_labels == 0).sum())
-    is_found = np.zeros(len(true_labels), bool)
-    is_found[matches.true[pairs] + first_true] = True
-    is_right = np.zeros(len(predicted_labels), bool)
-    is_right[matches.predicted[pairs] + first_predicted] = True
-    is_found = is_found[true_indices.reshape(truth.shape)]
-    is_right = is_right[predicted_indices.reshape(truth.shape)]
+    is_found = _pixels_of(true, matches.true[pairs])
+    is_right = _pixels_of(predicted, matches.predicted[pairs])
     picture[(predicted > 0) & ~is_right] = BLUE
     picture[(true > 0) & ~is_found] = RED
     picture[(true > 0) & is_found] = GREEN
@@ -149,6 +141,15 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
     picture[edges] = 0
     picture[is_ignored] = GREY
     return picture
+
+
+def _pixels_of(labels: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """The pixels (H, W) of some objects, given by their indices among the labels (H, W) that are not 0."""
+    distinct_labels, label_indices = np.unique(labels, return_inverse=True)
+    objects = np.flatnonzero(distinct_labels)
+    is_chosen = np.zeros(len(distinct_labels), bool)
+    is_chosen[objects[indices]] = True
+    return is_chosen[label_indices.reshape(labels.shape)]
 
 
 def outlines(labels: np.ndarray) -> np.ndarray:

@@ -53,11 +53,12 @@ class OverlapSection(Section):
         return in_a_row(list(self.views(image, truth, pred).values()))
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
-        bits, unknown = unpack_bits(truth)
+        bits, unknown_bits = unpack_bits(truth)
         all_bits = 2 ** len(self.names) - 1
+        wrong_bits = (bits ^ pred) & ~unknown_bits & all_bits
         errors = darkened(image)
-        errors[(bits ^ pred) & ~unknown & all_bits != 0] = RED
-        errors[unknown & all_bits == all_bits] = GREY
+        errors[wrong_bits != 0] = RED
+        errors[unknown_bits & all_bits == all_bits] = GREY
         return {
             "image": to_rgb(image),
             "truth": outlined_classes(image, bits, self.colors),
@@ -98,9 +99,10 @@ class RegionSection(OverlapSection):
 
     def tables(self, scores: OverlapScores) -> list[dict[str, Any]]:
         assert isinstance(scores, RegionScores)
-        of_labels = scores.sums[len(self.names) :].numpy()
-        labels = table("written label", scores.labels, self.colors, scores.label_values, of_labels)
-        return [super().tables(scores)[0] | {"title": "region"}, labels]
+        regions = super().tables(scores)[0] | {"title": "region"}
+        label_counts = scores.sums[len(self.names) :].numpy()
+        labels = table("written label", scores.labels, self.colors, scores.label_values, label_counts)
+        return [regions, labels]
 
 
 def table(

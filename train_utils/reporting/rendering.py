@@ -25,6 +25,11 @@ def render(template: str, **values: object) -> str:
     return environment.get_template(template).render(values)
 
 
+def page_bytes(page: str) -> bytes:
+    """A page as its file holds it; half a character, which a name may have, is escaped."""
+    return page.encode(errors="backslashreplace")
+
+
 def markdown_text(text: str) -> str:
     """Text that neither ends a table's cell nor becomes markup."""
     escaped = MARKUP.sub(lambda match: f"\\{match[0]}", re.sub(r"\s+", " ", text))

@@ -17,9 +17,9 @@ from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
 from train_utils.reporting.embedding import Embedded, embed_all
-from train_utils.reporting.rendering import render
+from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.section import Section
-from train_utils.settings.record import RunSettings, is_record
+from train_utils.settings.record import RunSettings, is_record, series
 
 MAX_PAGE = 4_000_000  # bytes: small enough for a mail
 FIGURE_BYTES = 1_000  # a picture's label and markup, at most
@@ -41,6 +41,7 @@ def write_report(
     best: Evaluation | None,
     section: Section,
     compared_by: str,
+    *,
     views: dict[str, dict[str, np.ndarray]],
     speed_notes: Sequence[str] = (),
     judgement: Sequence[str] = (),
@@ -79,10 +80,10 @@ def write_report(
         "machine": _machine(),
         "run": _readable(settings.run),
     }
-    rest = len(render("report.html.jinja", **content, views={}).encode(errors="backslashreplace"))
-    page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - rest))
+    bytes_without_views = len(page_bytes(render("report.html.jinja", **content, views={})))
+    page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - bytes_without_views))
     with replaced_file(folder / "report.html") as file:
-        file.write(page.encode(errors="backslashreplace"))  # half a character in a name
+        file.write(page_bytes(page))
 
 
 def _calibration(best: Evaluation) -> dict[str, Any] | None:
@@ -126,16 +127,9 @@ def _upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _values(records: Sequence[dict], key: str) -> list[tuple[float, float]]:
-    points = []
-    for record in records:
-        if record.get(key) is not None:
-            points.append((record["step"], record[key]))
-    return points
-
-
 def _middle(records: Sequence[dict], key: str) -> float | None:
-    values = [value for _, value in _values(records, key)]
+    """The median of a column of the log; None where it is empty."""
+    values = [value for _, value in series(records, key)]
     return median(values) if values else None
 
 
@@ -148,7 +142,7 @@ def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
     share = _middle(records, "perf/peak_flops_percent")
     if share is not None:
         tiles["of the device's peak"] = f"{share:.3g}%"
-    memory = _values(records, "perf/peak_memory_gb")
+    memory = series(records, "perf/peak_memory_gb")
     if memory:
         tiles["peak GPU memory"] = f"{max(value for _, value in memory):.3g} GB"
     teraflops = _middle(records, "perf/teraflops_per_device")
@@ -171,10 +165,10 @@ def _shares(records: Sequence[dict]) -> dict[str, float]:
 
 def _curves(records: Sequence[dict], section: Section, best_step: int | None) -> list[Curve]:
     charts = []
-    marked = LOSS_CURVES | section.curves  # the curves of what the best model is chosen by
+    marked_titles = (LOSS_CURVES | section.curves).keys()  # curves of what the best model is chosen by
     for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
-        series: dict[str, Points] = {label: _values(records, key) for label, key in keys.items()}
-        chart = curve(title, series, best_step if title in marked else None)
+        lines: dict[str, Points] = {label: series(records, key) for label, key in keys.items()}
+        chart = curve(title, lines, best_step if title in marked_titles else None)
         if chart is not None:
             charts.append(chart)
     return charts

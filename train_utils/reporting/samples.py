@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.formats import IMAGE_SUFFIXES
 from inference.predictor import Predictor
 from runtime.redact import printable
 from train_utils.reporting.section import Section
@@ -29,10 +30,10 @@ def sample_panels(
     Records to be skipped have none.
     """
     panels = {}
-    good = [index for index in range(len(info.val)) if index not in info.val.bad]
-    for index in np.unique(np.linspace(0, len(good) - 1, count).astype(int)).tolist():
+    usable = [index for index in range(len(info.val)) if index not in info.val.bad]
+    for position in np.unique(np.linspace(0, len(usable) - 1, count).astype(int)).tolist():
         try:
-            name, image, truth, pred = section.example(info, good[index], predictor)
+            name, image, truth, pred = section.example(info, usable[position], predictor)
         except info.config.skipped_errors:
             continue
         panels[name] = section.panel(image, truth, pred)
@@ -54,9 +55,9 @@ def worst_and_best(
     order = np.argsort(np.asarray(comparisons), kind="stable").tolist()
     indices = [index for index in order if index not in info.val.bad]
     if len(indices) > count:
-        worst = count // 2
-        best = count - worst
-        indices = indices[:worst] + indices[-best:]
+        worst_count = count // 2
+        best_count = count - worst_count
+        indices = indices[:worst_count] + indices[-best_count:]
     pictures = {}
     for index in indices:
         try:
@@ -78,5 +79,8 @@ def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:
 def picture_file(folder: Path, name: str) -> Path:
     """The picture of a record; its name may come from inside a file, and may lead elsewhere (`../x`, `/x`)."""
     path = PurePath(printable(name))
+    if path.suffix.lower() in IMAGE_SUFFIXES:  # a case may be named 1.2.840, of which nothing is a suffix
+        path = path.with_suffix("")
     parts = [part[:LONGEST_NAME] for part in path.parts if part not in ("..", path.anchor)]
-    return folder.joinpath(*parts or ["image"]).with_suffix(".png")
+    *folders, stem = parts or ["image"]
+    return folder.joinpath(*folders, f"{stem}.png")

@@ -53,32 +53,15 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     if source == lite0.NAME:
         weights = lite0.lite0_weights() if pretrained else None
         return PretrainedEncoder(lite0.CONFIG, lite0.DEPTH, lite0.MEAN, lite0.STD, weights)
-    transformers = import_transformers()
-    hub_id = HUB_IDS.get(source.lower().replace("-", "_").replace("resnet_", "resnet"))
-    if hub_id and not Path(source).is_dir():
-        raise ModelError(f"--encoder {source}: is no folder and no Hub id; did you mean --encoder {hub_id}?")
-    if source.startswith("timm/"):
-        raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
-    try:
-        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # transformers may raise anything at somebody else's file
-        problem = "is not a folder, and cannot be loaded from the Hub"
-        if Path(source).is_dir():
-            problem = "has no usable config.json"
-        raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
-    backbones = transformers.AutoBackbone._model_mapping
-    if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages
-        raise ModelError(
-            f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
-        )
+    config, backbone = _find_backbone(source)
     name = Path(source).resolve().name if Path(source).is_dir() else source
-    settings = json.loads(config.to_json_string(use_diff=False))
-    settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
+    entries = json.loads(config.to_json_string(use_diff=False))
+    settings = {key: value for key, value in entries.items() if key not in NEEDLESS}
     settings |= {"_name_or_path": name, "license": read_license(source)}
     depth, stages = _pyramid(source, settings)
     settings["out_features"] = stages
     settings["out_indices"] = [config.stage_names.index(stage) for stage in stages]
-    weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
+    weights = _pretrained_weights(backbone, source, settings) if pretrained else None
     mean, std = read_normalization(source, config.model_type)
     return PretrainedEncoder(settings, depth, mean, std, weights)
 
@@ -91,6 +74,30 @@ def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
     if "stem_channels" in config:  # HGNetV2 has them; the first entry is the image's
         changes["stem_channels"] = [channels, *config["stem_channels"][1:]]
     return config | changes
+
+
+def _find_backbone(source: str) -> tuple[Any, Any]:
+    """The config of transformers in a folder or on the Hub, and the class of its backbone; ModelError without one."""
+    transformers = import_transformers()
+    is_folder = Path(source).is_dir()
+    hub_id = HUB_IDS.get(source.lower().replace("-", "_").replace("resnet_", "resnet"))
+    if hub_id and not is_folder:
+        raise ModelError(f"--encoder {source}: is no folder and no Hub id; did you mean --encoder {hub_id}?")
+    if source.startswith("timm/"):
+        raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # transformers may raise anything at somebody else's file
+        problem = "is not a folder, and cannot be loaded from the Hub"
+        if is_folder:
+            problem = "has no usable config.json"
+        raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
+    backbones = transformers.AutoBackbone._model_mapping
+    if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages
+        raise ModelError(
+            f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
+        )
+    return config, backbones[type(config)]
 
 
 def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
@@ -117,6 +124,7 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
 
 
 def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
+    """The state_dict of a pretrained backbone; ModelError where its file lacks weights, or cannot be read."""
     settings = import_transformers().AutoConfig.for_model(**config)
     try:
         model, report = backbone.from_pretrained(
@@ -134,7 +142,7 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
 def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of images in 0..255."""
     mean, std = HALVES if family == "bit" else IMAGENET
-    file = _file(source, "preprocessor_config.json")
+    file = _source_file(source, "preprocessor_config.json")
     try:
         settings = {} if file is None else read_json(file)
         mean = settings.get("image_mean") or mean
@@ -152,7 +160,7 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
 
 def read_license(source: str) -> str | None:
     """The license that the model card states, if there is a card."""
-    file = _file(source, "README.md")
+    file = _source_file(source, "README.md")
     if file is None:
         return None
     try:
@@ -162,7 +170,7 @@ def read_license(source: str) -> str | None:
     return license if isinstance(license, str) else None
 
 
-def _file(source: str, name: str) -> Path | None:
+def _source_file(source: str, name: str) -> Path | None:
     """A file of a model folder or of the Hub, if it is there."""
     if Path(source).is_dir():
         file = Path(source) / name

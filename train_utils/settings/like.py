@@ -29,9 +29,10 @@ ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"},
 class RecordedFlags(NamedTuple):
     """What the run.json of another run says of its flags.
 
-    flags: the values by name; empty without --like.
-    run: the versions that the run was recorded with.
-    credentials: the flags whose URL had a user, password or query, which are not recorded.
+    Args:
+        flags: the values by name; empty without --like.
+        run: the versions that the run was recorded with.
+        credentials: the flags whose URL had a user, password or query, which are not recorded.
     """
 
     flags: dict[str, Any]
@@ -41,9 +42,10 @@ class RecordedFlags(NamedTuple):
 
 def read_record(parser: arg.Arguments) -> RecordedFlags:
     """The run.json that --like names, itself or by its folder."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--like", type=Path, nargs="?")  # without a value the parser itself will say so
-    path = first.parse_known_args()[0].like
+    like_parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    like_parser.add_argument("--like", type=Path, nargs="?")  # without a value the parser itself will say so
+    known_args, _ = like_parser.parse_known_args()
+    path = known_args.like
     if path is None:
         return RecordedFlags({}, {}, [])
     try:
@@ -72,24 +74,24 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
 
 def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str]:
     """A recorded run's flags as arguments, but for those that are not to be repeated beside the command line's."""
-    texts = {text.partition("=")[0] for text in sys.argv[1:]}
-    given_flags = {action.dest for action in parser._actions if texts.intersection(action.option_strings)}
-    dropped = set(NOT_REPEATED)
+    typed_flags = {word.partition("=")[0] for word in sys.argv[1:]}
+    typed_names = {action.dest for action in parser._actions if typed_flags.intersection(action.option_strings)}
+    dropped_names = set(NOT_REPEATED)
     for group in ALTERNATIVES:
-        if group & given_flags:
-            dropped |= group
-    if given_flags & {"init_from", "encoder"}:  # a model and an encoder have an architecture
-        dropped.update(("init_from", "encoder"), ENCODER_FLAGS, ARCHITECTURE)
+        if group & typed_names:
+            dropped_names |= group
+    if typed_names & {"init_from", "encoder"}:  # a model and an encoder have an architecture
+        dropped_names.update(("init_from", "encoder"), ENCODER_FLAGS, ARCHITECTURE)
     arguments = []
     for action in parser._actions:
         value = record.flags.get(action.dest)
         switches_off = isinstance(action, argparse.BooleanOptionalAction) and value is False
-        if action.dest in dropped or value is None or (value is False and not switches_off):
+        if action.dest in dropped_names or value is None or (value is False and not switches_off):
             continue
         flag = action.option_strings[0]
         if switches_off:
             flag = action.option_strings[-1]  # it begins with --no-
-        if action.dest in record.credentials and action.dest not in given_flags:
+        if action.dest in record.credentials and action.dest not in typed_names:
             parser.error(
                 f"--like: the URL of {flag} {value} had a user, password or query, which a run does not record;"
                 f" give {flag} again, with them"

@@ -21,9 +21,9 @@ from runtime.errors import SettingsError
 from tasks.classes import Classes
 from tasks.confusion import confusion_matrix, scores
 from train_utils.settings.lite0 import NAME as LITE0
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import TrainSettings, flag_of
 from unet.axes import level_axes
-from unet.config import IGNORE_INDEX, Preprocess
+from unet.config import IGNORE_INDEX, Preprocess, UNetConfig
 
 # in runs of fewer minutes small and narrow wins: more steps are worth more than what they leave out
 VERY_SHORT = 15
@@ -36,9 +36,12 @@ LONG_RESIZED_PIXELS = 512 * 512
 SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 of them are left
 # a flag that describes the plain U-Net, or another start, speaks against the built-in encoder
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
-# crops and base channels, by whether the run is short
-CROPPED_PIXELS = {True: 192 * 256, False: 512 * 512}
-WIDTH = {True: 16, False: 32}
+# a crop of an image has about so many
+SHORT_CROPPED_PIXELS = 192 * 256
+LONG_CROPPED_PIXELS = 512 * 512
+# base channels
+SHORT_WIDTH = 16
+LONG_WIDTH = 32
 MANY_IMAGES = 5000  # a data set that is so large has a wider network, unless the run is short
 WIDTH_OF_MANY = 64
 SHORT_BATCH_SIZE = 2
@@ -46,7 +49,7 @@ LONG_BATCH_SIZE = 4
 VOLUME_BATCH_SIZE = 2
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
-MASKS = 32  # the number of masks on which it is measured
+MASKS = 32  # the number of masks whose detail is measured
 IMAGES_A_MINUTE = 30  # with so many, a short run sees each so rarely that more than mirroring harms
 SHORT_PATCH_VOXELS = 48 * 48 * 48
 LONG_PATCH_VOXELS = 128 * 128 * 128
@@ -66,9 +69,9 @@ class Plan:
     scale: float = 1.0
     crop_size: Sequence[int] | None = None
     augment: str = "basic"
-    encoder: str | None = None  # no
+    encoder: str | None = None
     encoder_weights: str | None = None
-    freeze_encoder: bool | None = None  # no
+    freeze_encoder: bool | None = None
     base_channels: int | None = None  # UNetConfig's, or what suits an encoder
     block: str | None = None
     batch_size: int = 4
@@ -103,9 +106,7 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     minutes = settings.max_minutes or math.inf
     is_short = minutes < SHORT
     is_volumes = info.train.records.dims == 3
-    encoder = settings.encoder_source
-    if _suits_lite0(info, settings):
-        encoder = LITE0
+    encoder = LITE0 if _suits_lite0(info, settings) else settings.encoder_source
     encoder_weights = settings.encoder_weights
     freeze_encoder = settings.freeze_encoder
     if encoder and encoder_weights is None:
@@ -113,31 +114,18 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     if encoder and freeze_encoder is None:
         must_learn = encoder_weights == "random" or settings.encoder_lr_factor
         freeze_encoder = minutes < VERY_SHORT and not must_learn
-    resized, cropped = _most_pixels(minutes, bool(freeze_encoder))
+    resized_pixels, cropped_pixels = _most_pixels(minutes, bool(freeze_encoder))
     scale = settings.scale
     if scale is None:
-        has_size = is_volumes or settings.image_size or settings.crop_size
-        if has_size or not info.reader.may_shrink:
-            scale = 1.0
-        elif info.reader.takes_points:
-            scale = _scale_of_points(info, max(resized, SHORT_RESIZED_PIXELS))
-        else:
-            scale = _scale(info, resized)
+        scale = _scale(info, settings, resized_pixels)
     crop_size = settings.crop_size
     if crop_size is None and is_volumes:
         crop_size = patch_size(info, minutes)
     elif crop_size is None and not settings.image_size and not info.reader.takes_points:
-        crop_size = _crop_size(sizes * scale, cropped)
+        crop_size = _crop_size(sizes * scale, cropped_pixels)
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
-    base_channels = None
-    if not encoder:
-        base_channels = WIDTH[is_short]
-        if len(info.train) >= MANY_IMAGES and not is_short:
-            base_channels = WIDTH_OF_MANY
-    default_batch_size = SHORT_BATCH_SIZE if is_short else LONG_BATCH_SIZE
-    if is_volumes:
-        default_batch_size = VOLUME_BATCH_SIZE
-    batch_size = settings.batch_size or default_batch_size
+    base_channels = None if encoder else _width(info, is_short)
+    batch_size = settings.batch_size or _batch_size(is_volumes, is_short)
     # what weights gain is not measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     epochs = Plan.epochs
@@ -185,14 +173,38 @@ def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
     """Raise SettingsError for flags that do not suit the data set's images or volumes."""
     dims = info.train.records.dims
     crop = settings.crop_size
-    sides, kind = {2: ("H W", "images"), 3: ("D H W", "volumes")}[dims]
     if crop and len(crop) != dims:
         lengths = " ".join(map(str, crop))
-        raise SettingsError(f"--crop-size {lengths}: {settings.dataset} holds {kind}, which take {sides}")
+        suitable = "volumes, which take D H W" if dims == 3 else "images, which take H W"
+        raise SettingsError(f"--crop-size {lengths}: {settings.dataset} holds {suitable}")
     if settings.normalization and settings.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
     if dims == 3 and settings.encoder_source:
         raise SettingsError(f"--encoder {settings.encoder}: takes images, but {settings.dataset} holds volumes")
+
+
+def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
+    """Raise SettingsError for a scale at which the usual image vanishes in the network's poolings.
+
+    Images that are so small from the start are padded, as `UNet.forward` describes.
+
+    Args:
+        scale: as it was typed, or 1, as volumes have it; None where the plan has chosen one.
+    """
+    sizes = info.train.sizes
+    if scale is None or scale >= 1 or not sizes.any():  # a stream is not read before training
+        return
+    height, width = np.median(sizes, axis=0).astype(int).tolist()
+    scaled_height, scaled_width = config.preprocess.input_size(height, width)
+    side = max(config.divisors)
+    if min(height, width) < side or min(scaled_height, scaled_width) >= side:
+        return
+    smallest_scale = math.ceil(100 * side / min(height, width)) / 100
+    raise SettingsError(
+        f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width},"
+        f" and this network needs {side} x {side}: it halves each side {config.depth} times; give --scale"
+        f" {smallest_scale:g} or more"
+    )
 
 
 def as_flags(values: Mapping[str, Any]) -> str:
@@ -201,28 +213,58 @@ def as_flags(values: Mapping[str, Any]) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
+    flag = flag_of(name)
     if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    words = [f"--{flag}"]
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    words = [flag]
     values = value if isinstance(value, tuple) else (value,)
     for item in values:
         words.append(f"{item:g}" if isinstance(item, float) else str(item))
     return " ".join(words)
 
 
-def _most_pixels(minutes: float, frozen: bool) -> tuple[int, int]:
-    """The most pixels of an image that is resized, and of a crop, in a run of so many minutes."""
+def _most_pixels(minutes: float, is_frozen: bool) -> tuple[int, int]:
+    """The most pixels of an image that is resized, and of a crop, in a run of so many minutes.
+
+    Args:
+        is_frozen: whether the network has an encoder that stays as it is.
+    """
     if minutes < VERY_SHORT:
-        if frozen:
+        if is_frozen:
             return FROZEN_PIXELS, FROZEN_PIXELS
-        return VERY_SHORT_PIXELS, CROPPED_PIXELS[True]
+        return VERY_SHORT_PIXELS, SHORT_CROPPED_PIXELS
     if minutes < SHORT:
-        return SHORT_RESIZED_PIXELS, CROPPED_PIXELS[True]
-    return LONG_RESIZED_PIXELS, CROPPED_PIXELS[False]
+        return SHORT_RESIZED_PIXELS, SHORT_CROPPED_PIXELS
+    return LONG_RESIZED_PIXELS, LONG_CROPPED_PIXELS
 
 
-def _scale(info: DatasetInfo, pixels: int) -> float:
+def _width(info: DatasetInfo, is_short: bool) -> int:
+    """The base channels of a network without an encoder."""
+    if is_short:
+        return SHORT_WIDTH
+    return WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES else LONG_WIDTH
+
+
+def _batch_size(is_volumes: bool, is_short: bool) -> int:
+    if is_volumes:
+        return VOLUME_BATCH_SIZE
+    return SHORT_BATCH_SIZE if is_short else LONG_BATCH_SIZE
+
+
+def _scale(info: DatasetInfo, settings: TrainSettings, pixels: int) -> float:
+    """The factor on the sides of images, of which the data set's usual one has at most about `pixels` then.
+
+    It is 1 where the settings or the kind of data speak against smaller images.
+    """
+    has_size = info.train.records.dims == 3 or settings.image_size or settings.crop_size
+    if has_size or not info.reader.may_shrink:
+        return 1.0
+    if info.reader.takes_points:
+        return _scale_of_points(info, max(pixels, SHORT_RESIZED_PIXELS))
+    return _scale_of_masks(info, pixels)
+
+
+def _scale_of_masks(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
     image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
     if image_pixels <= pixels or image_pixels > LARGE:  # crops of large images are read from the file at full size
@@ -254,27 +296,27 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
     """Mean IoU, over the classes, of some training masks with themselves resized by `scale` and back."""
     class_map = info.reader.class_map
     if class_map is None:
-        return info.reader.detail_kept(_some_records(info), scale)
+        return info.reader.detail_kept(_spread_records(info), scale)
     classes = len(class_map)
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
-    for record in _some_records(info):
+    for record in _spread_records(info):
         mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
         labeled = info.reader.labeled_in_map(record.get("labeled"))
         if labeled is not None:
             mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
         height, width = mask.shape
-        small = (max(1, int(height * scale)), max(1, int(width * scale)))
-        back = resize_mask(resize_mask(mask, small), mask.shape)
-        valid = (mask != IGNORE_INDEX) & (back != IGNORE_INDEX)
-        matrix += confusion_matrix(_indices(back[valid]), _indices(mask[valid]), classes)
+        small_size = (max(1, int(height * scale)), max(1, int(width * scale)))
+        restored = resize_mask(resize_mask(mask, small_size), mask.shape)
+        valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
+        matrix += confusion_matrix(_indices(restored[valid]), _indices(mask[valid]), classes)
     return scores(matrix)["mean_iou"] or 0.0
 
 
-def _some_records(info: DatasetInfo) -> Iterator[Record]:
-    """Training records that can be used, spread over the set."""
-    good = np.delete(np.arange(len(info.train)), list(info.train.bad))
-    for position in np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int)):
-        yield info.train.records[int(good[position])]
+def _spread_records(info: DatasetInfo) -> Iterator[Record]:
+    """Up to MASKS training records that can be used, spread over the set."""
+    usable = np.delete(np.arange(len(info.train)), list(info.train.bad))
+    for position in np.unique(np.linspace(0, len(usable) - 1, MASKS).astype(int)):
+        yield info.train.records[int(usable[position])]
 
 
 def _indices(values: np.ndarray) -> torch.Tensor:
@@ -341,7 +383,8 @@ def _eval_every(
         val_pixels = math.prod(image_size)
     if crop_size:
         train_pixels = math.prod(crop_size)
-    step = batch_size * train_pixels
-    epoch = math.ceil(len(info.train) / batch_size)
-    evaluation = len(info.val) * (val_pixels * FORWARD_SHARE + mask_pixels * SCORING_SHARE)
-    return epoch * math.ceil(evaluation / (EVALUATION_SHARE * step * epoch))
+    step_pixels = batch_size * train_pixels
+    epoch_steps = math.ceil(len(info.train) / batch_size)
+    evaluation_pixels = len(info.val) * (val_pixels * FORWARD_SHARE + mask_pixels * SCORING_SHARE)
+    epochs = math.ceil(evaluation_pixels / (EVALUATION_SHARE * step_pixels * epoch_steps))
+    return epochs * epoch_steps

@@ -17,7 +17,7 @@ from runtime.console import say
 from runtime.redact import redact, redact_all
 from tasks.classes import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import TrainSettings, flag_of
 from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
@@ -73,15 +73,22 @@ class RunSettings:
 
 def resolve_settings(
     args: TrainSettings,
-    output_dir: Path,
-    profile: dict[str, str | int],
     info: DatasetInfo,
     config: UNetConfig,
+    *,
+    output_dir: Path,
+    profile: dict[str, str | int],
     batch_split: BatchSplit,
     total_steps: int,
     num_workers: int,
 ) -> RunSettings:
-    """The settings of a run, as they came out."""
+    """The settings of a run, as they came out.
+
+    Args:
+        config: that of the network which trains.
+        profile: what the launch profile decided.
+        num_workers: loader processes of each process.
+    """
     architecture = {name: getattr(config, name) for name in ARCHITECTURE}
     axes = {name: getattr(config, name) for name in NetworkAxes._fields}
     identity = {
@@ -90,7 +97,8 @@ def resolve_settings(
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps(axes)),
-        "encoder": args.encoder_source and Path(args.encoder_source).name,  # wherever it is: its weights are the run's
+        # an encoder may lie elsewhere now: the run has its weights
+        "encoder": args.encoder_source and Path(args.encoder_source).name,
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
@@ -146,7 +154,7 @@ def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credent
     flags = flags_as_json(args)
     credentials_here = flags_with_credentials(args)
     for name in credentials:
-        flag = "--" + name.replace("_", "-")
+        flag = flag_of(name)
         if flags[name] != recorded_flags[name]:  # another URL
             continue
         if name in credentials_here:
@@ -162,6 +170,11 @@ def is_record(value: dict[str, Any]) -> bool:
     """Whether an object is a line of metrics.jsonl: a step, and numbers by their names."""
     numbers = [number for number in value.values() if number is not None]
     return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
+
+
+def series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    """(step, value) of each line of metrics.jsonl that has a value under this name."""
+    return [(record["step"], record[key]) for record in records if record.get(key) is not None]
 
 
 def _unredacted(args: TrainSettings) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from inference.models import load_model
 from runtime.console import say
 from runtime.errors import ModelError, SettingsError
 from tasks.task import Task
 from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import TrainSettings, flag_of
 from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import Preprocess, UNetConfig
@@ -82,8 +81,8 @@ class StartingPoint(NamedTuple):
         }
         if self.architecture.encoder is not None:
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
-        kind = DeeplySupervisedUNet if self.deep_supervision else UNet
-        network = kind(replace(self.architecture, **values))
+        network_class = DeeplySupervisedUNet if self.deep_supervision else UNet
+        network = network_class(replace(self.architecture, **values))
         if self.model is not None:
             if network.encoder is not None and self.model.encoder is not None:
                 network.encoder.take(self.model.encoder.backbone.state_dict())
@@ -125,14 +124,18 @@ class StartingPoint(NamedTuple):
 
 
 def starting_point(
-    settings: NetworkSettings, axes: NetworkAxes | None = None, checkpoint: UNetConfig | None = None
+    settings: NetworkSettings,
+    axes: NetworkAxes | None = None,
+    *,
+    model: UNet | None = None,
+    checkpoint: UNetConfig | None = None,
 ) -> StartingPoint:
-    """Where training starts: fresh without `--init-from`, encoder and checkpoint.
+    """Where training starts: fresh without a model, an encoder or a checkpoint.
 
     Args:
         axes: what suits the data; kernels and strides are always those of the model to start from, if there is one.
-        checkpoint: config of the run to resume. Then neither the model to start from nor the encoder is read: they may
-            have changed or been deleted since.
+        model: the model that `settings.init_from` names; None without one, and for a run to resume.
+        checkpoint: config of the run to resume. Then no encoder is read: it may have changed or been deleted since.
 
     Raises ModelError where flags and source differ so that the weights would not fit, SettingsError for flags of an
     encoder without one. Dropout and the corners of bilinear upsampling have no weights and may differ.
@@ -142,28 +145,13 @@ def starting_point(
     if backbone and source:
         raise ModelError(f"--encoder {backbone}: --init-from {source} has its own architecture; give one of them")
     owner = source or backbone or "the checkpoint"
-    model = None
     encoder = None
-    trained = checkpoint
-    if checkpoint is None and source is not None:
-        model = load_model(source)
-        trained = model.config
+    trained = checkpoint if model is None else model.config
     config = trained or UNetConfig()
     if checkpoint is None and backbone:
         encoder = load_encoder(backbone, pretrained=settings.encoder_weights != "random")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
-    values: dict[str, Any] = {}
-    for name in ARCHITECTURE:
-        value = getattr(settings, name)
-        own_value = getattr(config, name)
-        weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, own_value))
-        is_fixed = (model is not None and not weightless) or (config.encoder is not None and name == "depth")
-        if is_fixed and value not in (None, own_value):
-            flag = "--" + name.replace("_", "-")
-            raise ModelError(
-                f"{flag} {value}: {owner} has {own_value}; leave the flag out, or start from another model"
-            )
-        values[name] = own_value if value is None else value
+    values = _architecture(settings, config, owner, is_trained=model is not None)
     if settings.freeze_encoder and backbone and settings.encoder_weights == "random":
         raise ModelError(
             f"--freeze-encoder: the random weights of {backbone} would never be trained;"
@@ -181,39 +169,61 @@ def starting_point(
     return StartingPoint(architecture, trained, source, model, encoder, freezes_encoder, settings.deep_supervision)
 
 
-def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfig, source: str | None) -> NetworkAxes:
-    """The axes of the source if there is one, else those that suit the data."""
-    own = NetworkAxes(config.dims, config.kernels, config.strides)
-    axes = own if axes is None else axes
-    if source is not None:
-        kinds = {2: "images", 3: "volumes"}
-        if axes.dims != own.dims:
+def _architecture(settings: NetworkSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:
+    """The values of ARCHITECTURE: those of the flags, and where a flag is open that of the config to start from.
+
+    ModelError for a flag that the weights of this config would not fit.
+
+    Args:
+        owner: whose config it is, for messages.
+        is_trained: whether all of its weights are copied.
+    """
+    values: dict[str, Any] = {}
+    for name in ARCHITECTURE:
+        value = getattr(settings, name)
+        own_value = getattr(config, name)
+        has_no_weights = name == "dropout" or (name == "upsample" and "transpose" not in (value, own_value))
+        is_fixed = (is_trained and not has_no_weights) or (config.encoder is not None and name == "depth")
+        if is_fixed and value not in (None, own_value):
             raise ModelError(
-                f"{source}: takes {kinds[own.dims]}, but the data are {kinds[axes.dims]};"
-                f" start from another model, or give --dims {own.dims}"
+                f"{flag_of(name)} {value}: {owner} has {own_value}; leave the flag out, or start from another model"
             )
-        axes = own
+        values[name] = own_value if value is None else value
+    return values
+
+
+def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfig, owner: str | None) -> NetworkAxes:
+    """The axes of the config where it has an owner to start from, else those that suit the data."""
+    own_axes = NetworkAxes(config.dims, config.kernels, config.strides)
+    axes = own_axes if axes is None else axes
+    if owner is not None:
+        kinds = {2: "images", 3: "volumes"}
+        if axes.dims != own_axes.dims:
+            raise ModelError(
+                f"{owner}: takes {kinds[own_axes.dims]}, but the data are {kinds[axes.dims]};"
+                f" start from another model, or give --dims {own_axes.dims}"
+            )
+        axes = own_axes
     if axes.dims == 3 and settings.upsample == "bilinear_aligned":
         raise ModelError("--upsample bilinear_aligned works for images only; for volumes give transpose or bilinear")
-    steps = len(axes.strides)
-    if steps and settings.depth not in (None, steps):
+    depth = len(axes.strides)
+    if depth and settings.depth not in (None, depth):
         raise ModelError(
-            f"--depth {settings.depth}: patches of this size and spacing allow a depth of {steps}; leave the flag out,"
+            f"--depth {settings.depth}: patches of this size and spacing allow a depth of {depth}; leave the flag out,"
             " or raise --crop-size"
         )
     return axes
 
 
-def _refuse_flags_without_use(source: str, settings: NetworkSettings, config: UNetConfig) -> None:
+def _refuse_flags_without_use(owner: str, settings: NetworkSettings, config: UNetConfig) -> None:
     """Raise SettingsError for encoder flags where the network has no encoder, or one that has weights already."""
     for name in ENCODER_FLAGS:
         value = getattr(settings, name)
-        flag = "--" + name.replace("_", "-")
-        words = flag if value is True else f"{flag} {value}"
+        words = flag_of(name) if value is True else f"{flag_of(name)} {value}"
         if value and config.encoder is None:
             raise SettingsError(f"{words}: this network has no encoder; leave the flag out, or name one with --encoder")
         if value and name == "encoder_weights":
-            raise SettingsError(f"{words}: the encoder of {source} already has weights; leave the flag out")
+            raise SettingsError(f"{words}: the encoder of {owner} already has weights; leave the flag out")
 
 
 def copy_weights(source: UNet, model: UNet) -> str:

@@ -8,6 +8,11 @@ SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
 NO_ENCODER = "none"  # what --encoder says for the plain U-Net
 
 
+def flag_of(name: str) -> str:
+    """The flag of a setting, as it is typed: --batch-size for batch_size."""
+    return "--" + name.replace("_", "-")
+
+
 @dataclass(frozen=True)
 class TrainSettings:
     """What a run is asked for: the flags of train.py under their names; `train.py --help` says what each means.

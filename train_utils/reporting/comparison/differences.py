@@ -114,17 +114,17 @@ def compare(first: Recipe, second: Recipe, level: float = LEVEL) -> Difference |
     """The difference of two recipes; None where they have no image in common."""
     first_runs = _by_replicate(first.runs)
     second_runs = _by_replicate(second.runs)
-    paired = {}
+    differences = []
     for replicate in first_runs:
         if replicate in second_runs:
             by_image = _image_differences(first_runs[replicate], second_runs[replicate])
             if by_image:
-                paired[replicate] = by_image
-    pairs = len(paired)
-    if pairs:
-        differences = list(paired.values())
-    else:
-        differences = [_image_differences(_image_scores(first.runs[:1]), _image_scores(second.runs[:1]))]
+                differences.append(by_image)
+    pairs = len(differences)
+    if not pairs:
+        first_scores = _image_scores(first.runs[:1])
+        second_scores = _image_scores(second.runs[:1])
+        differences = [_image_differences(first_scores, second_scores)]
     values = [mean(by_image.values()) for by_image in differences if by_image]
     if not values:
         return None
@@ -182,7 +182,7 @@ def _means_over_runs(differences: Sequence[Mapping[str, float]]) -> list[float]:
     for by_image in differences:
         for name, value in by_image.items():
             values.setdefault(name, []).append(value)
-    return [mean(of_image) for of_image in values.values()]
+    return [mean(image_values) for image_values in values.values()]
 
 
 def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, float]]) -> float | None:

@@ -16,9 +16,10 @@ from train_utils.reporting.comparison.recipes import Recipe
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
 from train_utils.reporting.comparison.tables import COLUMNS, recipe_rows
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
-from train_utils.reporting.rendering import render
+from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.samples import picture_file
+from train_utils.settings.record import series
 
 IMAGES = 8  # shown of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
@@ -52,22 +53,22 @@ def write_page(
         settings: the settings that are not the same in all recipes, with their value in each.
         lines: what stands in the way of the comparison.
     """
-    drawn = recipes[: len(SERIES)]
+    drawn_recipes = recipes[: len(SERIES)]
     content: dict[str, Any] = {
         "columns": COLUMNS[:-1],  # folders stand below the table
         "rows": recipe_rows(recipes),
         "settings": settings,
         "sentences": [difference.sentence() for difference in differences],
         "lines": lines,
-        "charts": _charts(drawn),
-        "drawn": [recipe.label for recipe in drawn],
+        "charts": _charts(drawn_recipes),
+        "drawn": [recipe.label for recipe in drawn_recipes],
         "is_one_recipe": len(recipes) == 1,
     }
-    rest = len(render("comparison.html.jinja", **content, panels={}).encode(errors="backslashreplace"))
-    panels = _embedded(_panels(drawn), MAX_PAGE - rest)
+    bytes_without_panels = len(page_bytes(render("comparison.html.jinja", **content, panels={})))
+    panels = _embedded(_panels(drawn_recipes), MAX_PAGE - bytes_without_panels)
     page = render("comparison.html.jinja", **content, panels=panels)
     with replaced_file(file) as output:
-        output.write(page.encode(errors="backslashreplace"))  # half a character in a name
+        output.write(page_bytes(page))
 
 
 def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
@@ -81,19 +82,11 @@ def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
         lines: list[tuple[int, Points]] = []
         for color, recipe in enumerate(recipes):
             for run in recipe.runs:
-                lines.append((color, _values(run, key)))
+                lines.append((color, series(run.records, key)))
         svg = overlaid(title, lines)
         if svg is not None:
             charts.append(Chart(title, svg))
     return charts
-
-
-def _values(run: RecordedRun, key: str) -> Points:
-    points = []
-    for record in run.records:
-        if record.get(key) is not None:
-            points.append((record["step"], record[key]))
-    return points
 
 
 def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
@@ -104,14 +97,14 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
         labeled = [(recipe.label, _run_to_show(recipe, recipes[0])) for recipe in recipes]
     panels: dict[str, list[Panel]] = {}
     for name in _images_to_show([run for _, run in labeled]):
-        of_image = []
+        row = []
         for label, run in labeled:
             pixels = _picture(run, name)
             if pixels is not None:
                 score = f": {run.compared_by} {run.image_scores[name]:.4f}" if name in run.image_scores else ""
-                of_image.append(Panel(f"{label}{score}", pixels))
-        if len(of_image) > 1:
-            panels[name] = of_image
+                row.append(Panel(f"{label}{score}", pixels))
+        if len(row) > 1:
+            panels[name] = row
         if len(panels) == IMAGES:
             break
     return panels
@@ -119,22 +112,22 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
 
 def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
     """The run with the seed and fold of the first recipe's first run, which has the same images; else any."""
-    wanted = first.runs[0].replicate
+    replicate = first.runs[0].replicate
     for run in recipe.runs:
-        if run.replicate == wanted:
+        if run.replicate == replicate:
             return run
     return recipe.runs[0]
 
 
 def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
     """Names of images of which at least two runs have kept a picture, the largest difference in their scores first."""
-    pictured: dict[str, list[float]] = {}
+    scores_of_image: dict[str, list[float]] = {}
     for run in runs:
         for name, score in run.image_scores.items():
             if picture_file(run.folder / "predictions", name).is_file():
-                pictured.setdefault(name, []).append(score)
-    shared = [name for name, scores in pictured.items() if len(scores) > 1]
-    return sorted(shared, key=lambda name: min(pictured[name]) - max(pictured[name]))
+                scores_of_image.setdefault(name, []).append(score)
+    ranges = {name: max(scores) - min(scores) for name, scores in scores_of_image.items() if len(scores) > 1}
+    return sorted(ranges, key=ranges.__getitem__, reverse=True)
 
 
 def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
@@ -151,9 +144,11 @@ def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
 
 def _embedded(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:
     """The panels for the page, in at most `room` bytes of it."""
-    pictures = [panel.pixels for of_image in panels.values() for panel in of_image]
+    pictures: list[np.ndarray] = []
+    for row in panels.values():
+        pictures.extend(panel.pixels for panel in row)
     remaining = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures), PANEL_SIDE))
     embedded: dict[str, list[tuple[str, Embedded]]] = {}
-    for name, of_image in panels.items():
-        embedded[name] = [(panel.caption, next(remaining)) for panel in of_image]
+    for name, row in panels.items():
+        embedded[name] = [(panel.caption, next(remaining)) for panel in row]
     return embedded

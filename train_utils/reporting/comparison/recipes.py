@@ -96,15 +96,18 @@ def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
 def differing_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     """The settings and versions that are not the same in all recipes: their value in each, as text."""
     columns = []
+    names: dict[str, None] = {}  # a set in order
     for recipe in recipes:
-        columns.append([_settings(run) | _versions(run) for run in recipe.runs])
-    names: dict[str, None] = {}
-    for column in columns:
+        column = [_settings(run) | _versions(run) for run in recipe.runs]
+        columns.append(column)
         for settings in column:
             names |= dict.fromkeys(settings)
     rows = {}
     for name in names:
-        texts = [_joined([settings.get(name) for settings in column]) for column in columns]
+        texts = []
+        for column in columns:
+            values = [settings.get(name) for settings in column]
+            texts.append(_joined(values))
         if len(set(texts)) > 1:
             rows[name] = texts
     return rows
@@ -135,11 +138,12 @@ def _planned(run: RecordedRun) -> set[str]:
     """The settings that the plan has chosen: those that the command does not give."""
     if run.settings.flags.get("plan") != "auto":
         return set()
-    given = set()
+    typed_names = set()
     for word in str(run.settings.run.get("command", "")).split():
         if word.startswith("--"):
-            given.add(word.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_"))
-    return set(Plan.names()) - given
+            flag = word.partition("=")[0].removeprefix("--no-")
+            typed_names.add(flag.lstrip("-").replace("-", "_"))
+    return set(Plan.names()) - typed_names
 
 
 def _joined(values: Sequence[Any]) -> str:

@@ -44,10 +44,10 @@ def terminal_text(recipes: Sequence[Recipe], settings: dict[str, list[str]]) -> 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of cells in columns, each as wide as its widest cell."""
-    shortened = [[_shortened(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shortened, strict=True)]
+    shortened_rows = [list(map(_shortened, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shortened_rows, strict=True)]
     lines = []
-    for row in shortened:
+    for row in shortened_rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     return lines

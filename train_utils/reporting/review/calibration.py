@@ -15,7 +15,7 @@ from runtime.files import replaced_file, replaced_files
 from tasks.calibration import calibration_error, count_confidences, no_counts, reliability_curve
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
-from train_utils.reporting.rendering import render
+from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
@@ -38,10 +38,11 @@ class Calibration:
 
     def sentence(self) -> str:
         """What was found."""
-        errors = [score_text(calibration_error(counts)) for counts in (self.before, self.after)]
+        before = score_text(calibration_error(self.before))
+        after = score_text(calibration_error(self.after))
         return (
-            f"{self.name}: temperature {self.temperature:.3f}, expected calibration error {errors[0]} before and"
-            f" {errors[1]} after, on the validation images that it was fitted on"
+            f"{self.name}: temperature {self.temperature:.3f}, expected calibration error {before} before and"
+            f" {after} after, on the validation images that it was fitted on"
         )
 
 
@@ -89,7 +90,7 @@ def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None
         models.append({"sentence": calibration.sentence(), "curves": curves})
     page = render("calibration.html.jinja", models=models)
     with replaced_file(folder / PAGE) as file:
-        file.write(page.encode(errors="backslashreplace"))  # half a character in a name
+        file.write(page_bytes(page))
 
 
 def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:

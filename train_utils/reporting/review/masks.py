@@ -75,43 +75,50 @@ def review_runs(
     """
     lines: list[str] = []
     opinions: dict[str, list[Opinion]] = {}
-    equal: dict[str, str] = {}
+    equal_names: dict[str, str] = {}
     for folder in folders:
         try:
             run = open_run(folder, dataset, device)
         except UserError as error:
             lines.append(f"{folder}: {error}; it is left out")
             continue
-        equal |= equal_images(run.info.train.records, run.info.val.records)
+        equal_names |= equal_images(run.info.train.records, run.info.val.records)
         for opinion in track(_opinions(run, lines), len(run.info.val), f"reviewing {folder}"):
             opinions.setdefault(opinion.name, []).append(opinion)
     reviews = []
-    for name, of_image in opinions.items():
-        score = mean(opinion.score for opinion in of_image)
-        share = mean(opinion.area_share for opinion in of_image)
-        places = [opinion.place for opinion in of_image]
-        reviews.append(MaskReview(name, score, share, of_image[0].findings, equal.get(name), places))
+    for name, image_opinions in opinions.items():
+        score = mean(opinion.score for opinion in image_opinions)
+        share = mean(opinion.area_share for opinion in image_opinions)
+        places = [opinion.place for opinion in image_opinions]
+        findings = image_opinions[0].findings
+        reviews.append(MaskReview(name, score, share, findings, equal_names.get(name), places))
     return worst_first(reviews), lines
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
-    """Reviews in the order in which to look at them: shifted masks, then by the product of two places.
+    """Reviews in the order in which to look at them: shifted masks, then by the product of two ranks.
 
-    These are the place by score and the place by areas. The score is that of all pixels, and many unsure borders lower
+    These are the rank by score and the rank by areas. The score is that of all pixels, and many unsure borders lower
     it as a forgotten object does. Areas are whole objects, and count for more in an image of few.
     """
-    by_score = {}
-    for place, review in enumerate(sorted(reviews, key=_score), start=1):
-        by_score[review.name] = place
-    by_areas = {}
-    for place, review in enumerate(sorted(reviews, key=_area_share, reverse=True), start=1):
-        by_areas[review.name] = place if review.area_share else len(reviews)
-    order = []
-    for review in reviews:
+    score_ranks = _ranks([review.score for review in reviews])
+    area_ranks = _ranks([-review.area_share for review in reviews])
+    keys = []
+    for review, score_rank, area_rank in zip(reviews, score_ranks, area_ranks, strict=True):
         is_shifted = any(finding.kind == SHIFTED for finding in review.findings)
-        order.append((not is_shifted, by_score[review.name] * by_areas[review.name], review.name))
-    by_name = {review.name: review for review in reviews}
-    return [by_name[name] for _, _, name in sorted(order)]
+        if review.area_share == 0:  # all of those without areas stand at the end
+            area_rank = len(reviews)
+        keys.append((not is_shifted, score_rank * area_rank, review.name))
+    order = sorted(range(len(reviews)), key=keys.__getitem__)
+    return [reviews[index] for index in order]
+
+
+def _ranks(values: Sequence[float]) -> list[int]:
+    """The place of each value when they are sorted, from 1; equal values keep their order."""
+    ranks = [0] * len(values)
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__), start=1):
+        ranks[index] = rank
+    return ranks
 
 
 def _opinions(run: ReviewedRun, lines: list[str]) -> Iterator[Opinion]:
@@ -136,11 +143,3 @@ def _opinions(run: ReviewedRun, lines: list[str]) -> Iterator[Opinion]:
         share = mean(area_share(scored.probabilities, scored.mask) for scored in worst)
         slices = [scored.number for scored in worst]
         yield Opinion(Place(run, index, slices), run.shown_name(index), score, share, findings)
-
-
-def _score(review: MaskReview) -> float:
-    return review.score
-
-
-def _area_share(review: MaskReview) -> float:
-    return review.area_share

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from data_utils.visualize import outlined_areas
 from inference.review.mask_quality import disagreeing_areas
 from runtime.files import replaced_file
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
-from train_utils.reporting.rendering import render
+from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.review.masks import MaskReview
 from train_utils.reporting.review.reviewed_run import predicted_examples
@@ -64,27 +65,27 @@ def _table(reviews: Sequence[MaskReview]) -> str:
 
 
 def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
-    shown = reviews[:SHOWN]
+    """Write review.html, at most about MAX_PAGE bytes, with the pictures of the first reviews."""
+    shown_reviews = reviews[:SHOWN]
     content: dict[str, Any] = {
         "count": len(reviews),
         "suspicious": sum(bool(review.problems) for review in reviews),
         "lines": lines,
-        "reviews": shown,
+        "reviews": shown_reviews,
     }
-    nothing: list[list[Views]] = [[] for _ in shown]
-    rest = len(render("review.html.jinja", **content, views=nothing).encode(errors="backslashreplace"))
-    views = [_views(review) for review in shown]
+    no_views: list[list[Views]] = [[] for _ in shown_reviews]
+    bytes_without_views = len(page_bytes(render("review.html.jinja", **content, views=no_views)))
+    views = [_views(review) for review in shown_reviews]
+    slices = list(chain.from_iterable(views))
     pictures: list[np.ndarray] = []
-    for of_review in views:
-        for of_slice in of_review:
-            pictures += of_slice.pictures.values()
-    remaining = iter(embed_all(pictures, MAX_PAGE - rest - FIGURE_BYTES * len(pictures)))
-    for of_review in views:
-        for of_slice in of_review:
-            of_slice.embedded.update({label: next(remaining) for label in of_slice.pictures})
+    for slice_views in slices:
+        pictures += slice_views.pictures.values()
+    remaining = iter(embed_all(pictures, MAX_PAGE - bytes_without_views - FIGURE_BYTES * len(pictures)))
+    for slice_views in slices:
+        slice_views.embedded.update({label: next(remaining) for label in slice_views.pictures})
     page = render("review.html.jinja", **content, views=views)
     with replaced_file(file) as output:
-        output.write(page.encode(errors="backslashreplace"))  # half a character in a name
+        output.write(page_bytes(page))
 
 
 def _views(review: MaskReview) -> list[Views]:

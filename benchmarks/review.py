@@ -2,6 +2,7 @@
 
 python benchmarks/review.py dsb runs/dsb --original ORIGINAL --fixed FIXED
 python benchmarks/review.py spoiled runs/swapped --data DATA/camvid/train --kind swapped     or dropped, shifted
+python benchmarks/review.py confirm runs/dropped/fold-1 --data DATA/camvid/val
 python benchmarks/review.py calibrate runs/dsb/fold-1 runs/swapped/fold-1 ...
 python benchmarks/review.py memory runs/many
 
@@ -12,6 +13,8 @@ at the commit "Add original stage1_train" and at the newest one. The masks of OR
 that people threw out later, and those of which they changed more than 0.5% of the foreground.
 
 `spoiled`: a tenth of the masks of a folder of images/ and masks/ is spoiled, by sorted name and one seed.
+
+`confirm`: a run's model reviews the masks of another folder, spoiled in each way with each of SEEDS.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import csv
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +32,23 @@ from scipy.ndimage import distance_transform_edt, label
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from inference import Predictor
+from inference.review.agreement import Agreement
+from inference.review.areas import area_share
+from inference.review.mask_quality import best_shift, mask_score
 from inference.review.temperature import TemperatureFit, at_temperature
 from tasks.calibration import calibration_error, no_counts
 from train_utils.reporting.review.calibration import confidence_counts
+from train_utils.reporting.review.masks import (
+    Doubt,
+    MaskReview,
+    doubted_areas,
+    findings_of,
+    missing_object,
+    worst_first,
+)
 from train_utils.reporting.review.reviewed_run import open_run, predicted_slices
+from unet.config import IGNORE_INDEX
 
 ROOT = Path(__file__).resolve().parent.parent
 CHANGED = 0.005  # of the foreground, from which on a mask was wrong
@@ -42,6 +58,7 @@ LARGE = 0.05  # share of an image from which on a class in it is large
 OBJECTS = (6, 8, 9, 10)  # CamVid's sign, car, pedestrian and bicyclist
 SMALLEST_OBJECT = 100  # pixels
 DISTANCE = 10  # pixels that a mask is shifted by
+SEEDS = (2, 3, 4)  # of the masks that confirm
 
 
 def join_nuclei(folder: Path, size: tuple[int, int]) -> np.ndarray:
@@ -118,21 +135,30 @@ KINDS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray | None]]
 }
 
 
+def spoiled_masks(data: Path, kind: str, seed: int) -> Iterator[tuple[Path, np.ndarray, bool]]:
+    """The file and the mask (H, W) of each image of a data set, and whether the mask is one of the tenth spoiled."""
+    rng = np.random.default_rng([seed, sorted(KINDS).index(kind)])
+    masks = sorted((data / "masks").iterdir())
+    left = len(masks) // SPOILED
+    for number in rng.permutation(len(masks)):
+        mask = np.array(Image.open(masks[number]))
+        spoiled = KINDS[kind](mask, rng) if left else None
+        if spoiled is None:
+            yield masks[number], mask, False
+        else:
+            left -= 1
+            yield masks[number], spoiled, True
+
+
 def write_spoiled(data: Path, kind: str, folder: Path) -> None:
     """A copy of a data set with a tenth of its masks spoiled, and wrong.txt: their names."""
-    rng = np.random.default_rng([1, sorted(KINDS).index(kind)])
-    masks = sorted((data / "masks").iterdir())
-    order = rng.permutation(len(masks))
     wrong: list[str] = []
     (folder / "data" / "masks").mkdir(parents=True)
     (folder / "data" / "images").symlink_to((data / "images").resolve())
-    for number in order:
-        mask = np.array(Image.open(masks[number]))
-        spoiled = KINDS[kind](mask, rng) if len(wrong) < len(masks) // SPOILED else None
-        if spoiled is not None:
-            wrong.append(masks[number].stem)
-            mask = spoiled
-        Image.fromarray(mask).save(folder / "data" / "masks" / masks[number].name)
+    for file, mask, is_wrong in spoiled_masks(data, kind, seed=1):
+        if is_wrong:
+            wrong.append(file.stem)
+        Image.fromarray(mask).save(folder / "data" / "masks" / file.name)
     (folder / "wrong.txt").write_text("\n".join([*wrong, ""]))
 
 
@@ -177,6 +203,49 @@ def print_order(rows: Sequence[dict[str, str]], wrong: Sequence[str]) -> None:
     listed = [row for row in rows if row["problems"]]
     hits = sum(Path(row["image"]).stem in wrong for row in listed)
     print(f"{len(listed)} masks have a problem, {hits} of them are wrong")
+
+
+def confirm(run: Path, data: Path) -> None:
+    """Print how early the spoiled masks of a folder come that the run knows nothing of, for each kind and seed."""
+    predictor = Predictor.from_pretrained(run / "model")
+    names = [str(number) for number in range(predictor.config.num_classes)]
+    probabilities = {}
+    for file in sorted((data / "images").iterdir()):
+        probabilities[file.stem] = predictor(file).probabilities.astype(np.float16)
+    for kind in KINDS:
+        for seed in SEEDS:
+            agreement = Agreement()
+            shown: dict[str, tuple[float, float, list[Doubt], list[str]]] = {}
+            wrong = set()
+            for file, mask, is_wrong in spoiled_masks(data, kind, seed):
+                if is_wrong:
+                    wrong.add(file.stem)
+                predicted = probabilities[file.stem].astype(np.float32)
+                labels = np.where(mask == VOID, IGNORE_INDEX, mask)
+                doubts = doubted_areas(predicted, labels, names, agreement)
+                shifts = ["shifted"] if best_shift(predicted, labels) else []
+                score = mask_score(predicted, labels)
+                assert score is not None  # some of each mask is labeled
+                shown[file.stem] = (score, area_share(predicted, labels), doubts, shifts)
+            agreements = agreement.probabilities().tolist()
+            reviews = []
+            for name, (score, share, doubts, shifts) in shown.items():
+                missing = missing_object(doubts, agreements)
+                findings = findings_of(doubts, agreements)
+                reviews.append(MaskReview(name, score, share, missing, findings, shifts, None, []))
+            ordered = worst_first(reviews)
+            listed = [review.name for review in ordered if review.problems]
+            precision = average_precision([review.name in wrong for review in ordered])
+            by_score = average_precision([review.name in wrong for review in sorted(reviews, key=_score)])
+            print(
+                f"{kind}, seed {seed}: {len(wrong)} of {len(reviews)} masks are wrong, average precision"
+                f" {precision:.3f}, by score alone {by_score:.3f}; {len(wrong.intersection(listed))} of {len(listed)}"
+                " with a problem"
+            )
+
+
+def _score(review: MaskReview) -> float:
+    return review.score
 
 
 def held_out_errors(run: Path) -> tuple[float, float, float]:
@@ -229,8 +298,10 @@ def review_memory(folder: Path, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("dsb", "spoiled", "calibrate", "memory"))
-    parser.add_argument("folders", nargs="+", type=Path, help="a folder for the results; of calibrate, runs")
+    parser.add_argument("kind", choices=("dsb", "spoiled", "confirm", "calibrate", "memory"))
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="a folder for the results; of calibrate and confirm, runs"
+    )
     parser.add_argument("--original", type=Path)
     parser.add_argument("--fixed", type=Path)
     parser.add_argument("--data", type=Path)
@@ -243,6 +314,9 @@ def main() -> None:
         for run in args.folders:
             temperature, before, after = held_out_errors(run)
             print(f"{run}: temperature {temperature:.3f}, calibration error {before:.4f} before, {after:.4f} after")
+        return
+    if args.kind == "confirm":
+        confirm(folder, args.data)
         return
     if args.kind == "memory":
         for count in (1_000, 10_000):

@@ -315,10 +315,17 @@ MUTANTS = [
     ),
     Mutant(
         "inference/review/mask_quality.py",
-        "_areas_of_mask",
-        "finding.confidence >= SURE",
-        "True",
+        "best_shift",
+        "SMALLEST_SHIFT <= distance < FARTHEST",
+        "SMALLEST_SHIFT <= distance",
         "test_mask_quality.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "findings_of",
+        "confidence >= SURE",
+        "True",
+        "test_review.py",
     ),
     Mutant(
         "train_utils/reporting/review/reviewed_run.py",
@@ -330,8 +337,15 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/review/masks.py",
         "worst_first",
-        "not is_shifted",
+        "not review.shifts",
         "True",
+        "test_review.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "worst_first",
+        "if review.missing == 0:\n    missing_rank = len(reviews)",
+        "pass",
         "test_review.py",
     ),
     Mutant(
@@ -342,6 +356,13 @@ MUTANTS = [
         "test_review.py",
     ),
     Mutant(
+        "train_utils/reporting/review/masks.py",
+        "worst_first",
+        "math.sqrt(area_rank)",
+        "area_rank",
+        "test_review.py",
+    ),
+    Mutant(
         "inference/review/worst_slices.py",
         "worst_slices",
         "del worst[WORST_SLICES:]",
@@ -349,18 +370,39 @@ MUTANTS = [
         "test_mask_quality.py",
     ),
     Mutant(
-        "inference/review/mask_quality.py",
+        "inference/review/areas.py",
         "disagreeing_areas",
         "mask != IGNORE_INDEX",
         "mask >= 0",
         "test_mask_quality.py",
     ),
     Mutant(
-        "inference/review/mask_quality.py",
-        "_missing_areas",
-        "reported[inside].mean() >= MOST_OF",
-        "False",
+        "inference/review/areas.py",
+        "compared_areas",
+        "is_told[inside].mean() < MOST_OF",
+        "True",
         "test_mask_quality.py",
+    ),
+    Mutant(
+        "inference/review/areas.py",
+        "compared_areas",
+        "mask[inside][mask[inside] != IGNORE_INDEX]",
+        "mask[inside]",
+        "test_mask_quality.py",
+    ),
+    Mutant(
+        "inference/review/agreement.py",
+        "probabilities",
+        "prior[0] = PRIOR_LOGIT",
+        "prior[0] = 0",
+        "test_agreement.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "missing_object",
+        "doubt.area.picture == IN_PREDICTION",
+        "True",
+        "test_review.py",
     ),
     # review.py --calibrate
     Mutant(

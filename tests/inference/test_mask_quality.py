@@ -1,6 +1,7 @@
 """What a model says of a mask: a score against cleanlab's formula, and masks that were spoiled in known ways.
 
-Modules: inference/review/mask_quality.py, inference/review/worst_slices.py, inference/review/equal_images.py.
+Modules: inference/review/mask_quality.py, inference/review/areas.py, inference/review/worst_slices.py,
+inference/review/equal_images.py.
 """
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 from PIL import Image
 
 from data_utils.sources.records import ListRecords
+from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, compared_areas, disagreeing_areas
 from inference.review.equal_images import equal_images
-from inference.review.mask_quality import best_shift, disagreeing_areas, find_problems, mask_score
+from inference.review.mask_quality import best_shift, mask_score
 from inference.review.worst_slices import worst_slices
 
 NAMES = ("background", "cell", "dirt")
@@ -88,43 +90,66 @@ def test_areas_that_disagree_are_those_that_are_no_border_and_not_unlabeled():
     assert not disagreeing_areas(prediction, unlabeled).any()
 
 
+def doubted_areas(probabilities: np.ndarray, mask: np.ndarray) -> list[ComparedArea]:
+    """The areas on which the mask and the model do not agree."""
+    return [area for area in compared_areas(probabilities, mask, NAMES) if not area.agrees]
+
+
 def test_a_right_mask_has_no_problem_whatever_is_unlabeled():
     mask = blobs()
-    assert find_problems(probabilities_of(mask), mask, NAMES) == []
-    assert find_problems(probabilities_of(mask, 1.0), mask, NAMES) == []
-    assert find_problems(probabilities_of(mask), np.full_like(mask, 255), NAMES) == []
+    areas = list(compared_areas(probabilities_of(mask), mask, NAMES))
+    assert [(area.picture, area.label, area.pixels) for area in areas] == [
+        (picture, *area)
+        for picture in (IN_MASK, IN_PREDICTION)
+        for area in (("cell", 192), ("cell", 150), ("dirt", 320))
+    ]
+    assert all(area.agrees and area.text is None for area in areas)
+    assert [area.probability for area in areas] == pytest.approx([0.94] * 6)
+    assert list(compared_areas(probabilities_of(mask), np.full_like(mask, 255), NAMES)) == []
+    assert best_shift(probabilities_of(mask, 1.0), mask) is None
     empty = np.zeros_like(mask)  # fits as well wherever it is moved
     assert best_shift(probabilities_of(empty, 1.0), empty) is None
     unlabeled = mask.copy()
     unlabeled[:25] = 255
-    assert find_problems(probabilities_of(mask), unlabeled, NAMES) == []
+    assert doubted_areas(probabilities_of(mask), unlabeled) == []
+    assert best_shift(probabilities_of(mask), unlabeled) is None
 
 
 def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_their_place():
     truth = blobs()
     mask = truth.copy()
     mask[8:20, 10:26] = 0
-    (missing,) = find_problems(probabilities_of(truth), mask, NAMES)
-    assert missing.kind == "missing" and missing.confidence == pytest.approx(0.94)
+    (missing,) = doubted_areas(probabilities_of(truth), mask)
+    assert missing.picture == IN_PREDICTION and missing.probability == pytest.approx(0.94)
     assert missing.text == "cell of 192 pixels at row 13, column 17 is missing in the mask"
     within = truth.copy()
     within[28:54, 5:30] = 2  # most of it is dirt to the model too
     truth_within = within.copy()
     truth_within[35:50, 12:22] = 1
-    (missing,) = find_problems(probabilities_of(truth_within), within, NAMES)
+    (missing,) = doubted_areas(probabilities_of(truth_within), within)
     assert missing.text == "cell of 150 pixels at row 42, column 16 is missing in the mask, which has dirt there"
     mask = truth.copy()
     mask[5:15, 40:60] = 1
-    (unseen,) = find_problems(probabilities_of(truth), mask, NAMES)
+    (unseen,) = doubted_areas(probabilities_of(truth, 0.8), mask)
     assert unseen.text == "cell of 200 pixels at row 9, column 49 is not seen in the image"
+    assert unseen.picture == IN_MASK and unseen.probability == pytest.approx(0.8)
     mask = truth.copy()
     mask[truth == 2] = 1
-    (other,) = find_problems(probabilities_of(truth), mask, NAMES)
-    assert other.text == "cell of 320 pixels at row 37, column 59 looks like dirt" and other.kind == "another class"
-    assert find_problems(probabilities_of(truth, 0.6), mask, NAMES) == []  # the model is not sure
+    other, told = doubted_areas(probabilities_of(truth), mask)
+    assert other.text == "cell of 320 pixels at row 37, column 59 looks like dirt" and other.picture == IN_MASK
+    assert told.text is None and (told.picture, told.label) == (IN_PREDICTION, "dirt")  # said already
     specks = truth.copy()
     specks[55, 3:18] = 1  # 15 pixels are no object
-    assert find_problems(probabilities_of(truth), specks, NAMES) == []
+    assert doubted_areas(probabilities_of(truth), specks) == []
+
+
+def test_an_area_is_there_when_a_tenth_of_it_is():
+    truth = blobs()
+    for rows, agrees in ((1, False), (2, True)):
+        mask = np.where(truth == 1, 0, truth)
+        mask[35 : 35 + rows, 12:22] = 1  # of 15 rows
+        by_rows = [area.agrees for area in compared_areas(probabilities_of(truth), mask, NAMES) if area.pixels == 150]
+        assert by_rows == [agrees]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, -3), (0, 9), (-10, 2)])
@@ -132,14 +157,26 @@ def test_a_shifted_mask_is_told_how_to_go_back(rows, columns):
     truth = blobs()
     mask = np.roll(truth, (-rows, -columns), axis=(0, 1))
     assert best_shift(probabilities_of(truth), mask) == (rows, columns)
-    problems = find_problems(probabilities_of(truth), mask, NAMES)
-    assert f"moved by {rows:+d} rows and {columns:+d} columns" in problems[-1].text
     large = np.kron(mask, np.ones((10, 10), np.uint8))  # is looked at in every third pixel
     large_shift = best_shift(np.kron(probabilities_of(truth), np.ones((1, 10, 10), np.float32)), large)
     if max(abs(rows), abs(columns)) < 5:
         assert large_shift is not None and np.abs(np.subtract(large_shift, (10 * rows, 10 * columns))).max() <= 3
     one_pixel = np.roll(truth, (0, 1), axis=(0, 1))
     assert best_shift(probabilities_of(truth), one_pixel) is None
+
+
+def test_a_shift_counts_from_two_pixels_to_fifteen_and_from_three_percent_of_the_disagreement():
+    truth = np.zeros((100, 100), np.uint8)
+    truth[40:60, 40:60] = 1
+    for columns, found in ((1, None), (2, (0, 2)), (15, (0, 15)), (16, None), (25, None)):
+        assert best_shift(probabilities_of(truth), np.roll(truth, -columns, axis=1)) == found, columns
+    shifted = np.roll(truth, -2, axis=1)  # they disagree in 80 pixels
+    seen = truth.copy()
+    seen[17:37, 17:83] = 2  # and in 1,320 more, where the model sees dirt
+    assert best_shift(probabilities_of(seen, 1.0), shifted) == (0, 2)
+    seen[63:83, 17:83] = 2
+    seen[37:63, 17:33] = 2
+    assert best_shift(probabilities_of(seen, 1.0), shifted) is None  # 80 of 3,136 pixels
 
 
 def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_path):

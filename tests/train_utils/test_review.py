@@ -25,11 +25,11 @@ import review
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from inference import Predictor
-from inference.review.mask_quality import SHIFTED, Finding
+from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import UserError
-from train_utils.reporting.review.masks import MaskReview, worst_first
+from train_utils.reporting.review.masks import Doubt, MaskReview, findings_of, missing_object, worst_first
 
 
 def reviewed(*arguments: str | Path) -> SimpleNamespace:
@@ -96,14 +96,14 @@ def rows_of(output: Path) -> list[dict]:
 
 
 def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
-    data = write_msd(tmp_path / "data", cases=8, shape=(16, 20, 12))
-    flags = ["--max-steps", "60", "--base-channels", "4", "--learning-rate", "0.01", "--plan", "none"]
+    data = write_msd(tmp_path / "data", cases=12, shape=(16, 20, 12))
+    flags = ["--max-steps", "120", "--base-channels", "4", "--learning-rate", "0.01", "--plan", "none"]
     flags += ["--val-fraction", "0.4", "--num-workers", "0", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags)
     assert run.exit_code == 0, run.output
     assert reviewed("--runs", run.folder, "--output", tmp_path / "before").code == 0
     before = rows_of(tmp_path / "before")
-    assert len(before) == 3
+    assert len(before) == 5
     best = before[-1]["image"]
     label = data / "labelsTr" / f"{best}.nii.gz"
     values = np.asarray(nibabel.load(label).dataobj).copy()
@@ -118,25 +118,43 @@ def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
     assert "is missing in the mask" in first["problems"]
     assert {(row["image"], row["score"]) for row in others} == {(row["image"], row["score"]) for row in before[:-1]}
     page = (tmp_path / "after" / "review.html").read_text()
-    assert page.count("<img") == 3 * 3 * 4 and page.index(f"<p>slice {number}</p>") < page.index(others[0]["image"])
+    assert page.count("<img") == 5 * 3 * 4 and page.index(f"<p>slice {number}</p>") < page.index(others[0]["image"])
     calibrated = reviewed("--runs", run.folder, "--calibrate", "--output", tmp_path / "calibrated")
     assert calibrated.code == 0, calibrated.errors
     assert json.loads((run.folder / "model" / "config.json").read_text())["temperature"] != 1
 
 
 def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():
-    findings = [Finding(SHIFTED, "moved", 1.0)]
     reviews = [
-        MaskReview("worst by score", 0.1, 0.0, [], None, []),
-        MaskReview("early in both", 0.2, 0.3, [], None, []),
-        MaskReview("worst by areas", 0.4, 0.5, [], None, []),
-        MaskReview("shifted", 0.7, 0.0, findings, None, []),
-        MaskReview("right", 0.8, 0.0, [], None, []),
-        MaskReview("with a small area", 0.9, 0.1, [], None, []),
+        MaskReview("worst by score", 0.1, 0.0, 0.0, [], [], None, []),
+        MaskReview("early in all", 0.2, 0.3, 0.3, [], [], None, []),
+        MaskReview("likeliest to lack an object", 0.5, 0.1, 0.5, [], [], None, []),
+        MaskReview("worst by areas", 0.4, 0.5, 0.0, [], [], None, []),
+        MaskReview("shifted", 0.7, 0.0, 0.0, [], ["moved"], None, []),
+        MaskReview("right", 0.8, 0.0, 0.0, [], [], None, []),
+        MaskReview("may lack an object", 0.9, 0.0, 0.1, [], [], None, []),
     ]
-    names = [review.name for review in worst_first(reviews)]
-    assert names == ["shifted", "worst by areas", "early in both", "worst by score", "with a small area", "right"]
-    assert [review.name for review in worst_first(reviews[::-1])] == names
+    # products of places: 18.5, 5.7, 6.9, 21, -, 111.1 and 55.6
+    order = [4, 1, 2, 0, 3, 6, 5]
+    assert worst_first(reviews) == [reviews[index] for index in order]
+    assert worst_first(reviews[::-1]) == worst_first(reviews)
+
+
+def test_a_finding_is_as_sure_as_the_model_is_and_as_masks_agree_with_it():
+    areas = [
+        ComparedArea(IN_PREDICTION, "car", 50, 0.9, False, "car is missing"),
+        ComparedArea(IN_PREDICTION, "sign", 50, 0.9, False, "sign is missing"),
+        ComparedArea(IN_MASK, "car", 50, 1.0, False, "car is not seen"),
+        ComparedArea(IN_PREDICTION, "car", 50, 1.0, False, None),
+    ]
+    agreements = [0.8, 0.7, 0.9, 0.75]
+    doubts = [Doubt(number, area) for number, area in enumerate(areas)]
+    findings = findings_of(doubts, agreements)
+    assert [finding.text for finding in findings] == ["car is not seen", "car is missing"]
+    assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72])
+    assert missing_object(doubts, agreements) == pytest.approx(0.75)  # whether or not it is told
+    assert missing_object(doubts[:2], agreements) == pytest.approx(0.72)
+    assert missing_object(doubts[2:3], agreements) == 0
 
 
 def test_runs_that_cannot_say_anything_are_a_line_each(trained, tiny_folder, tmp_path):

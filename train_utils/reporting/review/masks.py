@@ -1,19 +1,25 @@
 """The masks of the validation images of runs, each looked at by the models that have not trained on it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
+from inference.review.agreement import Agreement
+from inference.review.areas import IN_PREDICTION, ComparedArea, area_share, compared_areas
 from inference.review.equal_images import equal_images
-from inference.review.mask_quality import SHIFTED, Finding, area_share, find_problems
-from inference.review.worst_slices import worst_slices
+from inference.review.mask_quality import best_shift
+from inference.review.worst_slices import ScoredSlice, worst_slices
 from runtime.console import track
 from runtime.errors import DataError, UserError
 from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, predicted_slices
+
+SURE = 0.7  # confidence from which on a finding is reported
 
 
 class Place(NamedTuple):
@@ -27,14 +33,35 @@ class Place(NamedTuple):
     slices: Sequence[int]
 
 
+class Doubt(NamedTuple):
+    """An area on which a mask and a model do not agree.
+
+    number: of the area, among all areas that were compared.
+    """
+
+    number: int
+    area: ComparedArea
+
+
 class Opinion(NamedTuple):
-    """What the model of one run says of a mask."""
+    """What the model of one run says of a mask.
+
+    shifts: how the mask, or those of slices, have to be moved, in words.
+    """
 
     place: Place
     name: str
     score: float
     area_share: float
-    findings: Sequence[Finding]
+    doubts: Sequence[Doubt]
+    shifts: Sequence[str]
+
+
+class Finding(NamedTuple):
+    """What looks wrong, in words, and how likely it is, in 0..1."""
+
+    text: str
+    confidence: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +72,10 @@ class MaskReview:
         score: the mean over the models of `mask_score`, in 0..1, low where the mask looks wrong; for volumes the mean
             of that of their worst slices.
         area_share: the same of `area_share`, in 0..1, high where whole areas look wrong.
+        missing: the mean over the models of the confidence, in 0..1, that the likeliest of the objects which the mask
+            lacks is missing there; 0 where it lacks none.
         findings: what looks wrong to the first model, the surest first.
+        shifts: how the mask has to be moved to fit what the first model sees, in words.
         equal_to: an image with the same content that the model has trained on, if there is one.
         places: the image in each run that has not trained on it.
     """
@@ -53,7 +83,9 @@ class MaskReview:
     name: str
     score: float
     area_share: float
+    missing: float
     findings: Sequence[Finding]
+    shifts: Sequence[str]
     equal_to: str | None
     places: Sequence[Place]
 
@@ -61,6 +93,7 @@ class MaskReview:
     def problems(self) -> list[str]:
         """What looks wrong, in words."""
         texts = [f"{finding.text} ({finding.confidence:.0%} sure)" for finding in self.findings]
+        texts += self.shifts
         if self.equal_to is not None:
             texts.append(f"the image is equal to the training image {self.equal_to}")
         return texts
@@ -76,6 +109,7 @@ def review_runs(
     lines: list[str] = []
     opinions: dict[str, list[Opinion]] = {}
     equal_names: dict[str, str] = {}
+    agreement = Agreement()
     for folder in folders:
         try:
             run = open_run(folder, dataset, device)
@@ -83,32 +117,87 @@ def review_runs(
             lines.append(f"{folder}: {error}; it is left out")
             continue
         equal_names |= equal_images(run.info.train.records, run.info.val.records)
-        for opinion in track(_opinions(run, lines), len(run.info.val), f"reviewing {folder}"):
+        for opinion in track(_opinions(run, agreement, lines), len(run.info.val), f"reviewing {folder}"):
             opinions.setdefault(opinion.name, []).append(opinion)
     reviews = []
+    agreements = agreement.probabilities().tolist()
     for name, image_opinions in opinions.items():
         score = mean(opinion.score for opinion in image_opinions)
         share = mean(opinion.area_share for opinion in image_opinions)
+        missing = mean(missing_object(opinion.doubts, agreements) for opinion in image_opinions)
+        findings = findings_of(image_opinions[0].doubts, agreements)
         places = [opinion.place for opinion in image_opinions]
-        findings = image_opinions[0].findings
-        reviews.append(MaskReview(name, score, share, findings, equal_names.get(name), places))
+        shifts = image_opinions[0].shifts
+        reviews.append(MaskReview(name, score, share, missing, findings, shifts, equal_names.get(name), places))
     return worst_first(reviews), lines
 
 
-def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
-    """Reviews in the order in which to look at them: shifted masks, then by the product of two ranks.
+def doubted_areas(
+    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], agreement: Agreement, where: str = ""
+) -> list[Doubt]:
+    """The areas on which a mask (H, W) and a model do not agree; all areas go into `agreement`.
 
-    These are the rank by score and the rank by areas. The score is that of all pixels, and many unsure borders lower
-    it as a forgotten object does. Areas are whole objects, and count for more in an image of few.
+    Args:
+        probabilities: (classes, H, W).
+        names: of the classes.
+        where: stands before what is wrong.
+    """
+    doubts = []
+    for area in compared_areas(probabilities, mask, names):
+        number = agreement.add(area)
+        if not area.agrees:
+            # no finding is surer than the model is
+            is_told = area.text is not None and area.probability >= SURE
+            text = f"{where}{area.text}" if is_told else None
+            doubts.append(Doubt(number, area._replace(text=text)))
+    return doubts
+
+
+def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> float:
+    """The confidence of the likeliest object that a mask lacks, 0 where it lacks none.
+
+    Args:
+        agreements: the probability that masks agree on an area, by its number.
+    """
+    confidences = [0.0]
+    for doubt in doubts:
+        if doubt.area.picture == IN_PREDICTION:
+            confidences.append(agreements[doubt.number] * doubt.area.probability)
+    return max(confidences)
+
+
+def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Finding]:
+    """What is reported of doubts, the surest first.
+
+    The confidence is how sure the model is, times how often masks agree with it on such areas.
+    """
+    findings = []
+    for doubt in doubts:
+        confidence = agreements[doubt.number] * doubt.area.probability
+        if doubt.area.text is not None and confidence >= SURE:
+            findings.append(Finding(doubt.area.text, confidence))
+    return sorted(findings, key=_confidence, reverse=True)
+
+
+def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
+    """Reviews in the order in which to look at them: shifted masks, then by the product of three ranks.
+
+    These are the rank by score, by missing objects, and the root of that by areas. The score is that of all pixels,
+    and many unsure borders lower it as a forgotten object does. Areas are also parts of objects.
     """
     score_ranks = _ranks([review.score for review in reviews])
+    missing_ranks = _ranks([-review.missing for review in reviews])
     area_ranks = _ranks([-review.area_share for review in reviews])
     keys = []
-    for review, score_rank, area_rank in zip(reviews, score_ranks, area_ranks, strict=True):
-        is_shifted = any(finding.kind == SHIFTED for finding in review.findings)
-        if review.area_share == 0:  # all of those without areas stand at the end
+    for review, score_rank, missing_rank, area_rank in zip(
+        reviews, score_ranks, missing_ranks, area_ranks, strict=True
+    ):
+        # all of those that lack nothing stand at the end, and so do those without areas
+        if review.missing == 0:
+            missing_rank = len(reviews)
+        if review.area_share == 0:
             area_rank = len(reviews)
-        keys.append((not is_shifted, score_rank * area_rank, review.name))
+        keys.append((not review.shifts, score_rank * missing_rank * math.sqrt(area_rank), review.name))
     order = sorted(range(len(reviews)), key=keys.__getitem__)
     return [reviews[index] for index in order]
 
@@ -121,25 +210,48 @@ def _ranks(values: Sequence[float]) -> list[int]:
     return ranks
 
 
-def _opinions(run: ReviewedRun, lines: list[str]) -> Iterator[Opinion]:
-    """What the model of a run says of each image that its mask says something about."""
+def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Iterator[Opinion]:
+    """What the model of a run says of each image that its mask says something about; areas go into `agreement`."""
     for index in range(len(run.info.val)):
         if index in run.info.val.bad:
             continue
+        doubts: list[list[Doubt]] = []
         try:
-            worst = worst_slices(predicted_slices(run, index))
+            worst = worst_slices(_compared_slices(run, index, agreement, doubts))
         except DataError as error:
             lines.append(f"{error}; it is left out")
             continue
         if not worst:
             continue
-        findings: list[Finding] = []
-        for scored in worst:
-            problems = find_problems(scored.probabilities, scored.mask, run.class_names)
-            if run.has_volumes:
-                problems = [problem.in_slice(scored.number) for problem in problems]
-            findings += problems
         score = mean(scored.score for scored in worst)
         share = mean(area_share(scored.probabilities, scored.mask) for scored in worst)
         slices = [scored.number for scored in worst]
-        yield Opinion(Place(run, index, slices), run.shown_name(index), score, share, findings)
+        doubts_of_worst = [doubt for number in slices for doubt in doubts[number]]
+        shifts = _shifts(worst, run.has_volumes)
+        yield Opinion(Place(run, index, slices), run.shown_name(index), score, share, doubts_of_worst, shifts)
+
+
+def _compared_slices(
+    run: ReviewedRun, index: int, agreement: Agreement, doubts: list[list[Doubt]]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """`predicted_slices`, whose areas go into `agreement`; those on which model and mask do not agree into `doubts`."""
+    for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
+        where = f"slice {number}: " if run.has_volumes else ""
+        doubts.append(doubted_areas(probabilities, mask, run.class_names, agreement, where))
+        yield probabilities, mask
+
+
+def _shifts(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:
+    """How the masks of slices have to be moved, in words."""
+    shifts = []
+    for scored in slices:
+        shift = best_shift(scored.probabilities, scored.mask)
+        if shift is not None:
+            rows, columns = shift
+            where = f"slice {scored.number}: " if are_of_volume else ""
+            shifts.append(f"{where}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
+    return shifts
+
+
+def _confidence(finding: Finding) -> float:
+    return finding.confidence

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.visualize import outlined_areas
-from inference.review.mask_quality import disagreeing_areas
+from inference.review.areas import disagreeing_areas
 from runtime.files import replaced_file
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
 from train_utils.reporting.rendering import page_bytes, render
@@ -26,7 +26,7 @@ SHOWN = 40  # images on the page
 DISAGREEING = "where they disagree"
 LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
 OUTLINE = (255, 221, 0)  # yellow: errors are red
-TITLES = ("image", "score", "areas", "problems", "runs")
+TITLES = ("image", "score", "areas", "missing", "problems", "runs")
 
 
 class Views(NamedTuple):
@@ -59,7 +59,7 @@ def _table(reviews: Sequence[MaskReview]) -> str:
     table.writerow(TITLES)
     for review in reviews:
         runs = " ".join(place.run.name for place in review.places)
-        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}")
+        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
         table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
     return text.getvalue()
 

@@ -1,0 +1,68 @@
+"""How often masks agree with models on an area, learned from all areas of a review.
+
+A model sees cars more reliably than signs, and large ones more reliably than small ones. An object that a mask lacks
+says little where masks often lack what the model sees like that, and much where they hardly ever do. Rottmann and
+Reese (arXiv:2207.06104) call this meta classification: a logistic regression says from the numbers of a connected area
+whether the mask agrees.
+"""
+
+import math
+from array import array
+
+import numpy as np
+
+from inference.review.areas import ComparedArea
+
+HIGHEST = 0.999  # a probability; the logit of 1 is no number
+PRIOR_LOGIT = 3.0  # before any area is seen, a mask is expected to agree on nineteen of twenty
+
+
+class Agreement:
+    """Areas of masks and of predictions, added up over images; a class has areas of two kinds."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], int] = {}
+        self._numbers = array("f")  # of each area: kind, logarithm of its pixels, logit of its probability, agrees
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 4
+
+    def add(self, area: ComparedArea) -> int:
+        """Count an area, and return its number."""
+        number = len(self)
+        kind = self._kinds.setdefault((area.picture, area.label), len(self._kinds))
+        probability = min(max(area.probability, 1 - HIGHEST), HIGHEST)
+        logit = math.log(probability / (1 - probability))
+        self._numbers.extend((kind, math.log(area.pixels), logit, area.agrees))
+        return number
+
+    def probabilities(self) -> np.ndarray:
+        """(areas,): the probability that a mask agrees on each, by its class, its size and how sure the model is.
+
+        Each kind of area has coefficients of its own beside those of all. All have a normal prior of variance 1, so
+        that few areas say little.
+        """
+        from scipy.optimize import minimize
+        from scipy.special import expit
+
+        if not len(self):
+            return np.zeros(0)
+        kinds, *numbers, agrees = np.array(self._numbers, np.float64).reshape(-1, 4).T
+        is_kind = kinds[:, None] == np.arange(len(self._kinds))
+        columns = [np.ones((len(self), 1)), is_kind]
+        for values in numbers:
+            spread = values.std() or 1.0
+            standardized = ((values - values.mean()) / spread)[:, None]
+            columns += [standardized, is_kind * standardized]
+        inputs = np.hstack(columns)
+        prior = np.zeros(inputs.shape[1])
+        prior[0] = PRIOR_LOGIT
+
+        def loss(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+            """The negative logarithm of the posterior, and its gradient."""
+            logits = inputs @ coefficients
+            distance = coefficients - prior
+            value = (np.logaddexp(0, logits) - agrees * logits).sum() + 0.5 * (distance**2).sum()
+            return value, inputs.T @ (expit(logits) - agrees) + distance
+
+        return expit(inputs @ minimize(loss, prior, jac=True, method="L-BFGS-B").x)

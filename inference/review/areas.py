@@ -1,0 +1,129 @@
+"""Connected areas of a mask and of what a model sees, each compared with the other picture.
+
+Objects are looked for by connected component, as Rottmann and Reese do in "Automated detection of label errors in
+semantic segmentation datasets via deep learning and uncertainty quantification" (arXiv:2207.06104): an area that the
+model is sure of and the mask does not have at all, or the other way round.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from inference.review.mask_quality import label_probabilities
+from unet.config import IGNORE_INDEX
+
+IN_MASK = "mask"
+IN_PREDICTION = "prediction"
+UNSEEN = 0.1  # an area of which a smaller share is in the other picture is not there at all
+MOST_OF = 0.5  # of an area: what is told of most of it is not told again
+SMALLEST_AREA = 16  # pixels; smaller ones are no objects
+SMALLEST_SHARE = 2e-4  # nor are those of a smaller share of the image
+WIDEST_BORDER = 1 / 50  # of the shorter side: a strip that narrow where mask and prediction disagree is no area
+
+
+class ComparedArea(NamedTuple):
+    """A connected area of a class in one of two pictures, the mask or the prediction, and whether the other has it.
+
+    Attributes:
+        picture: IN_MASK or IN_PREDICTION.
+        label: the class's name.
+        pixels: how large it is.
+        probability: the mean probability of what the model takes it for, in 0..1.
+        agrees: whether the other picture has the class in a tenth of it or more.
+        text: what is wrong, in words, where it does not.
+    """
+
+    picture: str
+    label: str
+    pixels: int
+    probability: float
+    agrees: bool
+    text: str | None
+
+
+def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str]) -> Iterator[ComparedArea]:
+    """The connected areas of a mask and of the prediction, each compared with the other picture.
+
+    Class 0 is taken for what lies around objects, and has no areas. Nor does what is unlabeled.
+
+    Args:
+        probabilities: (classes, H, W).
+        mask: (H, W) class indices.
+        names: of the classes.
+    """
+    prediction = probabilities.argmax(axis=0)
+    is_told = np.zeros(mask.shape, bool)  # that another class is seen where the mask has an area
+    for index, inside, title in _areas_of_classes(mask, names):
+        answers = np.bincount(prediction[inside], minlength=len(names))
+        answer = int(answers.argmax())
+        probability = float(probabilities[answer][inside].mean())
+        is_unseen = answers[index] < UNSEEN * len(inside[0])
+        is_told[inside] = is_unseen and answer
+        problem = f"looks like {names[answer]}" if answer else "is not seen in the image"
+        text = f"{title} {problem}" if is_unseen else None
+        yield ComparedArea(IN_MASK, names[index], len(inside[0]), probability, not is_unseen, text)
+    for index, inside, title in _areas_of_classes(prediction, names):
+        labels = mask[inside][mask[inside] != IGNORE_INDEX]
+        if not len(labels):
+            continue
+        label = int(np.bincount(labels).argmax())
+        is_missing = (labels == index).mean() < UNSEEN
+        instead = f", which has {names[label]} there" if label else ""
+        is_new = is_missing and is_told[inside].mean() < MOST_OF
+        text = f"{title} is missing in the mask{instead}" if is_new else None
+        probability = float(probabilities[index][inside].mean())
+        yield ComparedArea(IN_PREDICTION, names[index], len(inside[0]), probability, not is_missing, text)
+
+
+def _areas_of_classes(
+    picture: np.ndarray, names: Sequence[str]
+) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray], str]]:
+    """The class, the pixels and a title of each connected area of a mask or a prediction (H, W), but for class 0."""
+    for index, name in enumerate(names):
+        if index:
+            for inside, place in _components(picture == index):
+                yield index, inside, f"{name} {place}"
+
+
+def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], str]]:
+    """The pixels of each connected component of an area (H, W) that is no speck, and where it is, in words."""
+    from scipy.ndimage import find_objects, label
+
+    numbers, _ = label(area)
+    smallest = max(SMALLEST_AREA, SMALLEST_SHARE * area.size)
+    components = []
+    for number, box in enumerate(find_objects(numbers), start=1):
+        rows, columns = np.nonzero(numbers[box] == number)
+        if len(rows) < smallest:
+            continue
+        inside = (rows + box[0].start, columns + box[1].start)
+        place = f"of {len(rows):,} pixels at row {int(inside[0].mean())}, column {int(inside[1].mean())}"
+        components.append((inside, place))
+    return components
+
+
+def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(H, W): where a prediction and a mask (H, W) disagree over an area, and not just along a border."""
+    from scipy.ndimage import binary_opening
+
+    disagrees = (prediction != mask) & (mask != IGNORE_INDEX)
+    width = max(3, round(WIDEST_BORDER * min(mask.shape)))
+    areas = np.zeros(mask.shape, bool)
+    for inside, _ in _components(binary_opening(disagrees, np.ones((width, width), bool))):
+        areas[inside] = True
+    return areas
+
+
+def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
+    """How large the areas are where a model and a mask (H, W) disagree, of all that either takes for an object.
+
+    In 0..1. A pixel of an area counts as much as the model is surer of its own answer than of the label.
+    """
+    prediction = probabilities.argmax(axis=0)
+    areas = disagreeing_areas(prediction, mask)
+    if not areas.any():
+        return 0.0
+    surplus = probabilities.max(axis=0) - label_probabilities(probabilities, mask)
+    objects = ((prediction != 0) | (mask != 0)) & (mask != IGNORE_INDEX)
+    return float(surplus[areas].sum() / objects.sum())

@@ -364,7 +364,13 @@ def main() -> None:
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(
-            info, model.config, shapes, batch_split, schedule.remaining(state), args.num_workers, device
+            info,
+            model.config,
+            shapes,
+            batch_split,
+            steps=schedule.remaining(state),
+            num_workers=args.num_workers,
+            device=device,
         )
     model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, batch_split, slabs, loaders)
     network = accelerator.unwrap_model(model)

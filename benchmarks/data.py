@@ -162,7 +162,7 @@ def bench_memory(work: Path, theirs_too: bool) -> dict:
     steps = len(info.train) // BATCH
     split = BatchSplit(BATCH, processes=1, micro_batch_size=BATCH, accumulation=1)
     shapes = network_shapes(info, model)
-    loader, _ = build_loaders(info, model, shapes, split, range(5 * steps), 2, torch.device("cpu"))
+    loader, _ = build_loaders(info, model, shapes, split, range(5 * steps), num_workers=2, device=torch.device("cpu"))
     found = {}
     for step, _ in enumerate(loader, start=1):
         if step % steps == 0:

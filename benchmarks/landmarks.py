@@ -198,7 +198,7 @@ def read_maps_of_model(model: str, dataset: str, fold: str) -> None:
 class SquaredError(Landmarks):
     """The mean squared difference of a map, as probabilities, from the Gaussian, times the pixels."""
 
-    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:
         maps = drawn_maps(targets.points.to(logits.dtype), list(logits.shape[2:]), self.sigma)
         losses = (logits.sigmoid() - maps).square().flatten(2).sum(dim=2)
         return losses, (targets.states == PRESENT).to(logits.dtype)
@@ -212,7 +212,7 @@ class SquaredError(Landmarks):
 class WorstPixels(SquaredError):
     """Binary cross-entropy with the Gaussian, over the worst pixels of each map."""
 
-    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:
         maps = drawn_maps(targets.points.to(logits.dtype), list(logits.shape[2:]), self.sigma)
         losses = F.binary_cross_entropy_with_logits(logits, maps, reduction="none").flatten(2)
         worst = losses.topk(max(1, int(WORST * losses.shape[2])), dim=2).values

@@ -75,7 +75,7 @@ def process(images: int, batch_size: int) -> None:
     config = UNetConfig(preprocess=info.preprocess())
     shapes = network_shapes(info, config)
     split = BatchSplit(batch_size, PROCESSES, batch_size // PROCESSES, 1)
-    loaders = build_loaders(info, config, shapes, split, range(images), 0, accelerator.device)
+    loaders = build_loaders(info, config, shapes, split, range(images), num_workers=0, device=accelerator.device)
     next(iter(loaders[0].batch_sampler))
     seconds = {"start": begin.seconds_since()}
     memory.append(megabytes("VmHWM"))

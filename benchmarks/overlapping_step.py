@@ -46,7 +46,7 @@ def seconds(network: DeeplySupervisedUNet, loss: StepLoss, images: torch.Tensor,
     numbers = pack_draws(draws, 3)
     zero = torch.zeros(3)
     start = time.process_time()
-    inputs, moved = augment(images, targets, draws, numbers, zero, zero + 1)
+    inputs, moved = augment(images, targets, draws, numbers, fill=zero, std=zero + 1)
     counts = loss.counts(moved)
     loss(network(inputs), moved, counts).backward()
     return time.process_time() - start

@@ -27,8 +27,8 @@ REPAIR = (
     "Export the masks again without smoothing (re-saving them keeps the invented values),"
     " see docs/preparing-masks.md#no-smoothed-edges"
 )
-COMMON = 0.05  # a value with such a share of the pixels is hardly an edge
-MOST = 0.6  # where few values hold such a share of the pixels, the others may be invented
+COMMON_SHARE = 0.05  # a value with such a share of the pixels is hardly an edge
+MOST_SHARE = 0.6  # where few values hold such a share of the pixels, the others may be invented
 
 
 def pack(mask: np.ndarray) -> np.ndarray:
@@ -59,13 +59,18 @@ def value_text(value: MaskValue) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
+def is_background(name: str) -> bool:
+    """Whether a class of this name is what lies around all others."""
+    return name.lower() in BACKGROUND_NAMES
+
+
 def is_run(values: Iterable[MaskValue]) -> bool:
     """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
     numbers = set(values) - {IGNORE_INDEX}
     return numbers == set(range(len(numbers)))
 
 
-def as_classes(values: Sequence[MaskValue]) -> str:
+def classes_example(values: Sequence[MaskValue]) -> str:
     """An example of --classes for these values."""
     if len(values) == 2:
         return f"{value_text(values[0])}=background,{value_text(values[1])}=foreground"
@@ -79,21 +84,21 @@ def as_classes(values: Sequence[MaskValue]) -> str:
 def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
     """What to say of masks with very many values, where few of these hold most of the pixels; else None."""
     total = sum(pixels.values())
-    ordered = sorted(pixels, key=lambda value: -pixels[value])
+    ordered = sorted(pixels, key=pixels.__getitem__, reverse=True)
     share = 0.0
     count = 0
     for value in ordered[:SHOWN]:
-        if count >= 2 and share >= MOST and pixels[value] < COMMON * total:
+        if count >= 2 and share >= MOST_SHARE and pixels[value] < COMMON_SHARE * total:
             break
         share += pixels[value] / total
         count += 1
-    if count < 2 or share < MOST:
+    if count < 2 or share < MOST_SHARE:
         return None
     classes: list[Any] = sorted(ordered[:count])
     return (
         f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG, interpolation)."
-        f" {REPAIR}; --check-data --classes {as_classes(classes)} lists the files, and --outside ignore after it trains"
-        " without the other values. If there are more classes, name them all"
+        f" {REPAIR}; --check-data --classes {classes_example(classes)} lists the files, and --outside ignore after it"
+        " trains without the other values. If there are more classes, name them all"
     )
 
 
@@ -179,7 +184,7 @@ class ClassMap:
     def background(self) -> int | None:
         """The index of the class of pixels that are of no other: by its name, or the value 0 that nobody has named."""
         for index, name in enumerate(self.names):
-            if name.lower() in BACKGROUND_NAMES:
+            if is_background(name):
                 return index
         for index, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
             if as_grey(value) == 0 and name == show([value]):
@@ -230,17 +235,8 @@ class ClassMap:
         if has_colors != (mask.ndim == 3):
             kind = "a color mask" if mask.ndim == 3 else "a mask of numbers"
             raise DataError(f"{name} is {kind}, but the classes are {show(self.values)}")
-        index_of = [*zip(self.values, range(len(self.values)), strict=True)]
-        index_of += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
         keys = pack(mask)
-        if keys.dtype == np.int64:
-            code_of = {value: index + 1 for value, index in index_of}
-            distinct_keys, positions = np.unique(keys, return_inverse=True)
-            distinct_codes = np.array([code_of.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
-            codes = distinct_codes[positions.reshape(keys.shape)]
-        else:
-            bits = 24 if has_colors else 8 * keys.itemsize
-            codes = _table(tuple(index_of), 1 << bits).take(keys)
+        codes = self._codes(keys)
         unclassed = codes == 0
         for value in self._ignored_values():
             unclassed &= keys != key_of(value)
@@ -256,6 +252,18 @@ class ClassMap:
                 " does it use other numbers, or is it a lossy (JPEG) mask?"
             )
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
+
+    def _codes(self, keys: np.ndarray) -> np.ndarray:
+        """(H, W) uint8: class index + 1 of each key (H, W) that `pack` gives, 0 where it is no class's."""
+        index_of = [(value, index) for index, value in enumerate(self.values)]
+        index_of += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
+        if keys.dtype != np.int64:
+            bits = 24 if self.has_colors else 8 * keys.itemsize
+            return _table(tuple(index_of), 1 << bits).take(keys)
+        code_of = {value: index + 1 for value, index in index_of}
+        distinct_keys, positions = np.unique(keys, return_inverse=True)
+        distinct_codes = np.array([code_of.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
+        return distinct_codes[positions.reshape(keys.shape)]
 
     def _ignored_values(self) -> list[MaskValue]:
         values = [value for value, index in self.joined if index == IGNORE_INDEX]
@@ -333,9 +341,9 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
 
 def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> NamedClasses:
     """The classes, the background first: the data set's own, else one of the value 0, or of a value left out."""
-    if any(name.lower() in BACKGROUND_NAMES for _, name in classes):
+    if any(is_background(name) for _, name in classes):
         return classes
-    own = [(value, name) for value, name in file_classes if name.lower() in BACKGROUND_NAMES]
+    own = [(value, name) for value, name in file_classes if is_background(name)]
     if own:
         return [own[0], *classes]
     taken = {value for value, _ in classes}
@@ -387,7 +395,7 @@ def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | N
     """
     if flag and holds_names(flag):
         classes: NamedClasses = choose_classes(flag, file_classes)
-        has_background = any(name.lower() in BACKGROUND_NAMES for _, name in file_classes)
+        has_background = any(is_background(name) for _, name in file_classes)
         if outside != "ignore" or has_background:
             return _with_background(classes, file_classes)
         return classes
@@ -397,7 +405,7 @@ def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | N
     if outside and not file_classes:
         raise DataError(f"--outside {outside} needs --classes; to ignore a mask value, give --ignore-index VALUE")
     if outside == "ignore":
-        return [(value, name) for value, name in file_classes if name.lower() not in BACKGROUND_NAMES]
+        return [(value, name) for value, name in file_classes if not is_background(name)]
     return file_classes
 
 
@@ -465,7 +473,7 @@ def _map_named(
         return replace(class_map, outside=IGNORE_INDEX)
     if outside == BACKGROUND:
         for index, name in enumerate(class_map.names):
-            if name.lower() in BACKGROUND_NAMES:
+            if is_background(name):
                 return replace(class_map, outside=index)
         return replace(class_map, outside=None)
     return class_map

@@ -88,8 +88,8 @@ class DataConfig:
         return self.crop_size is not None or self.plan == "auto"
 
     @property
-    def others(self) -> str | None:
-        """What becomes of mask values that `classes` leaves out: one of `OUTSIDE`, None where they are mistakes."""
+    def outside_rule(self) -> str | None:
+        """What becomes of mask values that `classes` leaves out: one of `OUTSIDE`; None where they are mistakes."""
         if self.outside is None and holds_names(self.classes):
             return BACKGROUND
         return self.outside

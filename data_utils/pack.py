@@ -115,6 +115,8 @@ def main() -> None:
     config = DataConfig(str(args.folder), task=Classes.name, **pairing)
     folders = open_folder(args.folder, ["test"], config, points={})
     splits = {name: open_split() for name, open_split in folders.items()}
+    if any(records.bands for records in splits.values()):
+        raise DataError(f"{args.folder}: bands are files here, and shards hold one file for each image; join them")
     for records in read_label_files([*splits.values()], args.folder):
         if records.label_sets:
             place = next(iter(records.label_sets.values()))

@@ -14,12 +14,12 @@ RED = (230, 30, 40)
 OUTLINED = 800  # columns of a picture after which an outline is a pixel thicker
 AREA_MARGIN = 2  # pixels between an area and the line around it
 ALIKE = 200  # colors whose channels differ by less, together, are hard to tell apart
-LINE = 20  # height in pixels of a legend's line
+LINE_HEIGHT = 20  # pixels of a line of the legend
 ROUND = 6  # classes of a palette that share a saturation and a value
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
-COLORS = 3  # channels that are shown
+SHOWN_CHANNELS = 3
 
-Limits = tuple[Any, Any]  # numbers, or arrays (COLORS,): what is shown as black, and as white
+Limits = tuple[Any, Any]  # numbers, or arrays (SHOWN_CHANNELS,): what is shown as black, and as white
 
 
 def palette(num_classes: int) -> np.ndarray:
@@ -51,16 +51,17 @@ def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int,
 def value_limits(image: np.ndarray) -> Limits:
     """What values of a picture (H, W[, C]) are shown as black and as white: its 1st and 99th percentile.
 
-    The channels share the limits, so that hues survive. Bands, which are more than COLORS, have no hues: each of those
-    that are shown has limits of its own, (COLORS,).
+    The channels share the limits, so that hues survive. Bands, which are more than SHOWN_CHANNELS, have no hues: each
+    of those that are shown has limits of its own.
     """
-    if image.ndim == 3 and image.shape[2] > COLORS:
-        low, high = np.array([_limits(image[:, :, band]) for band in range(COLORS)]).T
+    if image.ndim == 3 and image.shape[2] > SHOWN_CHANNELS:
+        low, high = np.array([_limits(image[:, :, band]) for band in range(SHOWN_CHANNELS)]).T
         return low, high
     return _limits(image)
 
 
 def _limits(image: np.ndarray) -> tuple[float, float]:
+    """What numbers are shown as black and as white; 0 and 0 where none is finite."""
     finite = np.ma.getdata(image)[np.ma.filled(np.isfinite(image), False)]
     if not finite.size:
         return 0.0, 0.0
@@ -82,10 +83,10 @@ def to_rgb(image: np.ndarray, limits: Limits | None = None) -> np.ndarray:
     if image.shape[2] < 3:
         image = image[:, :, :1].repeat(3, axis=2)
     if image.dtype == np.uint8:
-        return np.ma.filled(image[:, :, :COLORS], 0)
+        return np.ma.filled(image[:, :, :SHOWN_CHANNELS], 0)
     image = np.ma.filled(image.astype(np.float64), np.nan)
     low, high = limits or value_limits(image)
-    scaled = (image[:, :, :COLORS] - low) / np.where(high == low, 1.0, np.subtract(high, low))
+    scaled = (image[:, :, :SHOWN_CHANNELS] - low) / np.where(high == low, 1.0, np.subtract(high, low))
     return np.rint(255 * np.nan_to_num(scaled, posinf=1, neginf=0).clip(0, 1)).astype(np.uint8)
 
 
@@ -113,14 +114,20 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
     """An `overlay` whose areas have an outline: of their color, or of black or white where the image is alike."""
     picture = overlay(image, mask, colors)
     edges = contours(mask, thickness=1 + mask.shape[1] // OUTLINED)
-    below = to_rgb(image)[edges].astype(int)
-    lines = colorize(mask[edges][None], colors)[0]
-    is_alike = np.abs(lines - below).sum(axis=1) < ALIKE
-    is_dark = below.sum(axis=1) < 3 * 128
-    lines[is_alike & is_dark] = 255
-    lines[is_alike & ~is_dark] = 0
-    picture[edges] = lines
+    below = to_rgb(image)[edges]
+    picture[edges] = readable_colors(colorize(mask[edges][None], colors)[0], below)
     return picture
+
+
+def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Colors (n, 3) of outlines, black or white where they are like the pixels `below`, (n, 3) uint8."""
+    background = below.astype(int)
+    is_alike = np.abs(colors.astype(int) - background).sum(axis=1) < ALIKE
+    is_dark = background.sum(axis=1) < 3 * 128
+    readable = colors.copy()
+    readable[is_alike & is_dark] = 255
+    readable[is_alike & ~is_dark] = 0
+    return readable
 
 
 def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
@@ -154,13 +161,13 @@ def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
     """A picture of the classes' names, each behind a square of its color in overlays; class 0, untinted, has none."""
     lines = [f"{names[0]} (no tint)", *names[1:]]
     width = max(map(ImageFont.load_default().getlength, lines))
-    picture = Image.new("RGB", (2 * LINE + int(width), LINE * len(lines)), "white")
+    picture = Image.new("RGB", (2 * LINE_HEIGHT + int(width), LINE_HEIGHT * len(lines)), "white")
     pen = ImageDraw.Draw(picture)
     for number, line in enumerate(lines):
-        top = number * LINE
+        top = number * LINE_HEIGHT
         if number:
-            pen.rectangle((4, top + 4, LINE - 5, top + LINE - 5), fill=tuple(colors[number].tolist()))
-        pen.text((LINE, top + 4), line, fill="black")
+            pen.rectangle((4, top + 4, LINE_HEIGHT - 5, top + LINE_HEIGHT - 5), fill=tuple(colors[number].tolist()))
+        pen.text((LINE_HEIGHT, top + 4), line, fill="black")
     return picture
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from data_utils.visualize import ALIKE, OUTLINED, contours, palette, to_rgb
+from data_utils.visualize import OUTLINED, contours, palette, readable_colors, to_rgb
 
 COLORS = palette(13)  # 0 is no object
 SHADES = len(COLORS) - 1
@@ -54,11 +54,5 @@ def outlined(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
     """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
     picture = to_rgb(image).copy()
     edges = contours(shades, thickness=1 + shades.shape[1] // OUTLINED)
-    below = picture[edges].astype(int)
-    lines = COLORS[shades[edges]]
-    is_alike = np.abs(lines.astype(int) - below).sum(axis=1) < ALIKE
-    is_dark = below.sum(axis=1) < 3 * 128
-    lines[is_alike & is_dark] = 255
-    lines[is_alike & ~is_dark] = 0
-    picture[edges] = lines
+    picture[edges] = readable_colors(COLORS[shades[edges]], below=picture[edges])
     return picture

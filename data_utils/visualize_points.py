@@ -8,9 +8,9 @@ from PIL import Image, ImageDraw
 from data_utils.image_io.resize import resize_image
 from data_utils.visualize import palette, to_rgb, value_limits
 
-SMALLEST = 3  # pixels of the radius of a point
-SHARE = 1 / 150  # a share of the longer side of the picture
-LINE = (255, 255, 255)
+SMALLEST_RADIUS = 3  # pixels
+RADIUS_SHARE = 1 / 150  # the radius of a point, as a share of the longer side of the picture
+LINE_COLOR = (255, 255, 255)
 PLANE_SIDE = 360  # pixels of a volume's longest side on its picture
 LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it
 
@@ -42,20 +42,20 @@ def render_points(
     rgb, factor = enlarged(to_rgb(image))
     picture = Image.fromarray(np.ascontiguousarray(rgb))
     pen = ImageDraw.Draw(picture)
-    radius = max(SMALLEST, round(max(picture.size) * SHARE))
+    radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
     colors = point_colors(len(predicted))
     found_spots = [_spot(place, factor) for place in predicted]
-    true = {}
+    true_spots = {}
     if truth is not None and is_true is not None:
-        true = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
-    for number, spot in true.items():
+        true_spots = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
+    for number, spot in true_spots.items():
         if is_found[number]:
-            pen.line([spot, found_spots[number]], fill=LINE, width=max(1, radius // 3))
+            pen.line([spot, found_spots[number]], fill=LINE_COLOR, width=max(1, radius // 3))
     for number, color in enumerate(colors.tolist()):
         if is_found[number]:
             _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))
-        if number in true:
-            _disc(pen, true[number], radius + 2, outline=tuple(color), width=2)
+        if number in true_spots:
+            _disc(pen, true_spots[number], radius + 2, outline=tuple(color), width=2)
     return np.asarray(picture)
 
 
@@ -83,14 +83,16 @@ def render_volume_points(
     for axis in range(3):
         rows, columns = [other for other in range(3) if other != axis]
         plane = to_rgb(np.take(voxels, center[axis], axis), limits)
-        height, width = (max(1, round(size[other] * spacing[other] * scale)) for other in (rows, columns))
+        height = max(1, round(size[rows] * spacing[rows] * scale))
+        width = max(1, round(size[columns] * spacing[columns] * scale))
         resized = np.ascontiguousarray(resize_image(plane, (height, width))[::-1])
         factors = np.array([height / size[rows], width / size[columns]])
         spots = _on_plane(predicted[:, [rows, columns]], factors, height)
-        true = None if truth is None else _on_plane(truth[:, [rows, columns]], factors, height)
-        pictures.append(render_points(resized, spots, is_found, true, is_true))
+        true_spots = None if truth is None else _on_plane(truth[:, [rows, columns]], factors, height)
+        pictures.append(render_points(resized, spots, is_found, true_spots, is_true))
     tallest = max(len(picture) for picture in pictures)
-    return np.hstack([np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures])
+    padded = [np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures]
+    return np.hstack(padded)
 
 
 def _on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:

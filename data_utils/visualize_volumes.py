@@ -10,6 +10,7 @@ from unet.config import IGNORE_INDEX
 
 PAGE_SIDE = 320  # pixels of a volume's longest side on its page
 PAGE_SLICES = 4  # slices of each plane on a volume's page
+OTHER_AXES = ((1, 2), (0, 2), (0, 1))  # the axes of a slice along each axis
 
 
 def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
@@ -17,12 +18,12 @@ def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
 
     Where there is no such class, they go through the whole volume. Ignored voxels (255) make no class.
     """
-    voxels = np.sum([np.bincount(plane.ravel(), minlength=256) for plane in mask], axis=0)[1:255]
-    largest = 1 + voxels.argmax()
-    inside = mask == largest if voxels.any() else np.ones_like(mask, bool)
+    counts = np.sum([np.bincount(plane.ravel(), minlength=IGNORE_INDEX + 1) for plane in mask], axis=0)
+    counts[[0, IGNORE_INDEX]] = 0
+    inside = mask == counts.argmax() if counts.any() else np.ones_like(mask, bool)
     slices = []
     for axis in range(3):
-        occupied = np.flatnonzero(inside.any(axis=tuple({0, 1, 2} - {axis})))
+        occupied = np.flatnonzero(inside.any(axis=OTHER_AXES[axis]))
         positions = np.linspace(occupied[0], occupied[-1], count + 2)[1:-1]
         slices.append(np.rint(positions).astype(int).tolist())
     return slices
@@ -44,9 +45,8 @@ def volume_page(
     scale = PAGE_SIDE / max(length * mm for length, mm in zip(mask.shape, spacing, strict=True))
     rows = []
     for axis, indices in enumerate(slices):
-        sides = [max(1, round(n * mm * scale)) for n, mm in zip(mask.shape, spacing, strict=True)]
-        del sides[axis]
-        size = (sides[0], sides[1])
+        height, width = (max(1, round(mask.shape[other] * spacing[other] * scale)) for other in OTHER_AXES[axis])
+        size = (height, width)
         pictures = []
         for index in indices:
             plane = resize_image(to_rgb(np.take(image, index, axis), limits), size)
@@ -73,7 +73,7 @@ def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
     is_shown = (mask > 0) & (mask != IGNORE_INDEX)
     voxel = []
     for axis in range(3):
-        sums = is_shown.sum(axis=tuple({0, 1, 2} - {axis}))
+        sums = is_shown.sum(axis=OTHER_AXES[axis])
         voxel.append(int(sums.argmax()) if sums.any() else len(sums) // 2)
     return tuple(voxel)
 
@@ -87,7 +87,9 @@ def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[f
     """
     z, y, x = at
     finest = min(spacing)
-    depth, height, width = (max(1, round(n * mm / finest)) for n, mm in zip(volume.shape, spacing, strict=False))
+    depth, height, width = (
+        max(1, round(length * mm / finest)) for length, mm in zip(volume.shape, spacing, strict=False)
+    )
     picture = np.full((height + depth, width + depth, *volume.shape[3:]), fill, volume.dtype)
     picture[:height, :width] = resize_mask(volume[z], (height, width))[::-1, ::-1]
     picture[:height, width:] = resize_mask(volume[:, :, x].swapaxes(0, 1), (height, depth))[::-1]

@@ -27,8 +27,8 @@ def no_counts(device: torch.device | str = "cpu") -> Tensor:
 def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) -> Tensor:
     """The counts (BINS, 3) of pixels, tensors of one shape: their confidence, in 0..1, and two of bool."""
     counts = no_counts(confidence.device)
-    tensors = (confidence, is_right, is_counted)
-    for values, right, counted in zip(*(tensor.flatten().split(PIXELS_AT_ONCE) for tensor in tensors), strict=True):
+    parts = [tensor.flatten().split(PIXELS_AT_ONCE) for tensor in (confidence, is_right, is_counted)]
+    for values, right, counted in zip(*parts, strict=True):
         steps = (values.float() * STEPS).round().long()
         bins = ((steps * BINS - 1) // STEPS).clamp(0, BINS - 1)
         bins = torch.where(counted, bins, BINS)  # one bin beyond, for pixels that do not count

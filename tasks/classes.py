@@ -37,7 +37,7 @@ class ClassScores(ClassMeans):
     is_partly_labeled: ClassVar[bool] = False
     recorded = (*MEANS, "pixel_accuracy")
 
-    def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:  # type: ignore[override]  # its own target
+    def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:
         matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
         self.sums += matrix
         self.by_image[index, 0] += image_iou(ClassCounts.of(matrix))  # a filler adds 0
@@ -93,7 +93,7 @@ class Classes(PixelsAndRegions):
     target = ClassTarget
     has_boundaries = True
 
-    def counts(self, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def counts(self, targets: ClassTarget) -> Tensor:
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
         # Apple's GPUs have no float64
         dtype = torch.float32 if targets.mask.device.type == "mps" else torch.float64
@@ -105,7 +105,7 @@ class Classes(PixelsAndRegions):
             sizes = sizes + self._class_sums(valid, truth)
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
 
-    def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:
         """The pixels' term; with one of the regions also (B, num_classes) each: sum(p t), sum(p), sum(t)."""
         if logits.dtype != torch.float64:
             logits = logits.float()
@@ -125,10 +125,10 @@ class Classes(PixelsAndRegions):
         predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim)))
         return pixels, overlap, predicted, self._class_sums(valid, truth)
 
-    def reliability(self, logits: Tensor, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def reliability(self, logits: Tensor, targets: ClassTarget) -> Tensor:
         return self.count_certainty(largest_probability(logits, dim=1), logits.max(dim=1).indices, targets)
 
-    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: ClassTarget) -> Tensor:
         return count_confidences(certainty, prediction == targets.mask, targets.mask != IGNORE_INDEX)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:

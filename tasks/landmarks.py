@@ -63,19 +63,19 @@ class Landmarks(Task):
         target = self.unknown_target(shape[1:]).map(torch.from_numpy)
         return PointTarget.stack([target] * shape[0]).to(device)
 
-    def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:  # type: ignore[override]  # its own target
+    def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
         factor = targets.points.new_tensor(tuple(factors))
         points = (targets.points - (factor - 1) / 2) / factor  # the center of the pixels that become one
         size = targets.size // torch.tensor(tuple(factors))
         return replace(targets, points=points, size=size, unit=targets.unit * factor)
 
-    def counts(self, targets: PointTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def counts(self, targets: PointTarget) -> Tensor:
         """(2,): present points, known points."""
         dtype = targets.points.dtype
         present = (targets.states == PRESENT).sum(dtype=dtype)
         return torch.stack([present, (targets.states != UNKNOWN).sum(dtype=dtype)])
 
-    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:
         """(B, K) each: the map's weight; Gaussian x logits, and the Gaussian alone; which are present, which known.
 
         A Gaussian is a product of one vector along each axis, so that no map of it is made.

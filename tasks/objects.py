@@ -74,7 +74,7 @@ class Objects(Task):
     def outputs(self) -> int:
         return self.classes.outputs + 1
 
-    def render(self, targets: ObjectTarget) -> RenderedObjects:  # type: ignore[override]  # its own target
+    def render(self, targets: ObjectTarget) -> RenderedObjects:
         """The depth of each pixel, from the numbers of the objects; the host does not wait."""
         return RenderedObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
 
@@ -85,7 +85,7 @@ class Objects(Task):
         known = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
         return torch.cat([class_counts, known[None]])
 
-    def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:
         if logits.dtype != torch.float64:
             logits = logits.float()
         class_sums = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))

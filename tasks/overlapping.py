@@ -51,7 +51,8 @@ def unpack_bits(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def planes(bits: Tensor, classes: int) -> Tensor:
     """(B, *spatial) bits -> (B, classes, *spatial) of 0 and 1."""
-    shifts = torch.arange(classes, dtype=torch.int32, device=bits.device).view(-1, *(1,) * (bits.ndim - 1))
+    per_pixel = (1,) * (bits.ndim - 1)
+    shifts = torch.arange(classes, dtype=torch.int32, device=bits.device).view(-1, *per_pixel)
     return (bits.int().unsqueeze(1) >> shifts) & 1
 
 
@@ -114,7 +115,7 @@ class OverlapScores(ClassMeans):
 
     has_background = False
 
-    def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:  # type: ignore[override]  # its own target
+    def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:
         tables = self.tables(prediction, target)
         self.sums += tables
         self.by_image[index, 0] += image_iou(tables[: len(self.names)])  # a filler adds 0
@@ -185,7 +186,7 @@ class Overlapping(PixelsAndRegions):
     compared_by = "mean IoU"
     target = OverlapTarget
 
-    def counts(self, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def counts(self, targets: OverlapTarget) -> Tensor:
         """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
         # Apple's GPUs have no float64
         dtype = torch.float32 if targets.truth.device.type == "mps" else torch.float64
@@ -195,7 +196,7 @@ class Overlapping(PixelsAndRegions):
             pairs = pairs + (count_bits(truth, self.outputs) > 0).sum().to(dtype)
         return torch.stack([(known * self.class_weights).mean(), pairs])
 
-    def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:
         """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""
         if logits.dtype != torch.float64:
             logits = logits.float()
@@ -215,11 +216,11 @@ class Overlapping(PixelsAndRegions):
         probs = log_probs.exp() * known
         return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
 
-    def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:
         """The counts of each pixel and class, which is sure of its answer or of the opposite."""
         return self.count_certainty(logits.float().sigmoid(), logits, targets)
 
-    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:
         """From the probability of each class, (B, classes, *spatial); the prediction follows from it."""
         truth = planes(targets.truth, self.outputs).bool()
         known = planes(targets.known, self.outputs).bool()

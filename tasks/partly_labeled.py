@@ -46,9 +46,12 @@ class PartlyLabeledScores(ClassScores):
         labeled = self.flags[target.label_set.long()][0]
         matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
         counts = ClassCounts.of(matrix)
-        columns = torch.stack([*counts, matrix.sum().expand_as(counts.hits)], dim=1) * labeled[:, None]
+        all_pixels = matrix.sum().expand_as(counts.hits)
+        columns = torch.stack([counts.hits, counts.truth, counts.predicted, all_pixels], dim=1)
+        columns = columns * labeled[:, None]
         self.sums += torch.cat([matrix * labeled.all(), columns], dim=1)
-        self.by_image[index, 0] += image_iou(ClassCounts(*columns.T[:-1]))  # a filler adds 0
+        hits, truth, predicted, _ = columns.T
+        self.by_image[index, 0] += image_iou(ClassCounts(hits, truth, predicted))  # a filler adds 0
 
     @property
     def matrix(self) -> Tensor:
@@ -110,7 +113,8 @@ class PartlyLabeledClasses(Classes):
         log_probs = logits.log_softmax(dim=1)
         if self.pixel_term != "dice":
             # where there is no other class, no pixel counts; the lowest number keeps the gradient finite
-            is_other = ~self._flags_of(targets).view(*logits.shape[:2], *(1,) * (logits.ndim - 2))
+            per_pixel = (1,) * (logits.ndim - 2)
+            is_other = ~self._flags_of(targets).view(*logits.shape[:2], *per_pixel)
             lowest = torch.finfo(logits.dtype).min
             log_others = log_probs.masked_fill(~is_other, lowest).logsumexp(dim=1)
             weights = others.to(logits.dtype)

@@ -41,7 +41,7 @@ class LandmarkScores(Scores):
         dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64  # Apple's GPUs have no float64
         return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))
 
-    def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:  # type: ignore[override]  # its own target
+    def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:
         """Count (1, K, n + 2): places as shares of the image's sides, presence, confidence."""
         unit = target.unit[0]
         size = target.size[0].to(unit.device)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Array = Any  # a NumPy array or a tensor; all fields of one target are of one of the two
+OwnTarget = Any  # a target of the one kind that a task has; the task names this kind in its signatures
 AnyTarget = TypeVar("AnyTarget", bound="Target")
 
 
@@ -39,7 +40,7 @@ class Target:
     """The target of one image, or of a batch: a subclass for each task declares its fields by `labels`, `of_image`."""
 
     @classmethod
-    def names(cls) -> tuple[str, ...]:
+    def field_names(cls) -> tuple[str, ...]:
         """The names of the fields."""
         return tuple(entry.name for entry in fields(cls))
 
@@ -49,7 +50,7 @@ class Target:
         return next(entry.metadata["unknown"] for entry in fields(cls) if entry.name == name)
 
     @classmethod
-    def names_of_image(cls) -> tuple[str, ...]:
+    def image_field_names(cls) -> tuple[str, ...]:
         """The names of the fields that hold one number for each image."""
         return tuple(entry.name for entry in fields(cls) if entry.metadata["of_image"])
 
@@ -67,8 +68,8 @@ class Target:
     def zeros(cls: type[AnyTarget], shape: Sequence[int], device: torch.device) -> AnyTarget:
         """A batch (B, *spatial) of zeros, as large in memory as those that training sees."""
         tensors = {}
-        for name in cls.names():
-            field_shape = shape[:1] if name in cls.names_of_image() else shape
+        for name in cls.field_names():
+            field_shape = shape[:1] if name in cls.image_field_names() else shape
             tensors[name] = torch.zeros(tuple(field_shape), dtype=torch.int64, device=device)
         return cls(**tensors)
 
@@ -76,17 +77,17 @@ class Target:
     def stack(cls: type[AnyTarget], targets: Sequence[AnyTarget]) -> AnyTarget:
         """A batch of targets of one shape, whose fields are tensors."""
         tensors = {}
-        for name in cls.names():
+        for name in cls.field_names():
             tensors[name] = torch.stack([getattr(target, name) for target in targets])
         return cls(**tensors)
 
     def arrays(self) -> list[Array]:
-        """The fields, in the order of `names`."""
-        return [getattr(self, name) for name in self.names()]
+        """The fields, in the order of `field_names`."""
+        return [getattr(self, name) for name in self.field_names()]
 
     def map(self: AnyTarget, function: Callable[[Array], Array]) -> AnyTarget:
         """A target whose fields are the results of a function of each field."""
-        arrays = {name: function(getattr(self, name)) for name in self.names()}
+        arrays = {name: function(getattr(self, name)) for name in self.field_names()}
         return type(self)(**arrays)
 
     def map_with_unknown(self: AnyTarget, function: Callable[[Array, int], Array]) -> AnyTarget:
@@ -95,9 +96,9 @@ class Target:
         The function is also told what the field holds where nothing is known.
         """
         arrays = {}
-        for name in self.names():
+        for name in self.field_names():
             array = getattr(self, name)
-            if name not in self.names_of_image():
+            if name not in self.image_field_names():
                 array = function(array, self.unknown_value(name))
             arrays[name] = array
         return type(self)(**arrays)
@@ -108,9 +109,9 @@ class Target:
         A field of one number for each image has no axis but that of the batch.
         """
         arrays = {}
-        for name in self.names():
+        for name in self.field_names():
             array = getattr(self, name)
-            if name in self.names_of_image() and index is not None:
+            if name in self.image_field_names() and index is not None:
                 indices = index if isinstance(index, tuple) else (index,)
                 arrays[name] = array[(*indices[: array.ndim], ...)]
             else:

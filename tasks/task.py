@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tasks.calibration import no_counts
-from tasks.target import Target
+from tasks.target import OwnTarget, Target
 from unet.config import UNetConfig
 
 
@@ -28,7 +28,7 @@ class Scores(ABC):
     reliability: Tensor | None = None
 
     @abstractmethod
-    def add(self, prediction: Tensor, target: Target, index: int) -> None:
+    def add(self, prediction: Tensor, target: OwnTarget, index: int) -> None:
         """Count the prediction (1, *spatial) of image `index` against its target, (1, *spatial) too, on their device.
 
         Parts of an image may be added one after another; its own score is then not the image's.
@@ -129,7 +129,7 @@ class Task(ABC):
         """A batch of targets of a shape (B, *spatial), as large in memory as those that training sees."""
         return self.target.zeros(shape, device)
 
-    def at_level(self, targets: Target, factors: Sequence[int]) -> Target:
+    def at_level(self, targets: OwnTarget, factors: Sequence[int]) -> Target:
         """The targets (B, *spatial) of a coarser level of deep supervision, where `factors` pixels become one.
 
         It is the middle one of the pixels that pooling joins.
@@ -139,16 +139,16 @@ class Task(ABC):
             index.append(slice(factor // 2, side // factor * factor, factor))
         return targets.at(tuple(index))
 
-    def render(self, targets: Target) -> Target:
+    def render(self, targets: OwnTarget) -> Target:
         """What logits are compared with, rendered on the device from targets (B, *spatial) of whole images or crops."""
         return targets
 
     @abstractmethod
-    def counts(self, targets: Target) -> Tensor:
+    def counts(self, targets: OwnTarget) -> Tensor:
         """(T,): what each term's sum is divided by, from targets (B, *spatial)."""
 
     @abstractmethod
-    def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
+    def partial(self, logits: Tensor, targets: OwnTarget) -> tuple[Tensor, ...]:
         """Sums that add up over the strips or slabs of images, from logits (B, outputs, *spatial), differentiable.
 
         `targets` (B, *spatial) are rendered.
@@ -158,14 +158,14 @@ class Task(ABC):
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
 
-    def reliability(self, logits: Tensor, targets: Target) -> Tensor | None:
+    def reliability(self, logits: Tensor, targets: OwnTarget) -> Tensor | None:
         """(bins, 3) counts of how sure the answers of logits (B, outputs, *spatial) are, and how often they are right.
 
         They add up over strips and images. None where answers are no classes of pixels.
         """
         return None
 
-    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: Target) -> Tensor:
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OwnTarget) -> Tensor:
         """The same counts from what a decoder says of its `certainty`, and its prediction, (B, *spatial) each."""
         raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
 

@@ -1209,15 +1209,15 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
         "CocoMask._layers",
-        "(True, 0, IGNORE_INDEX, runs)",
-        "(True, 0, value, runs)",
+        "Layer((0, 0), IGNORE_INDEX, runs)",
+        "Layer((0, 0), value, runs)",
         "test_annotations_coco.py",
     ),
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
         "CocoMask._layers",
-        "not layer[0]",
-        "layer[0]",
+        "(0, 0)",
+        "(2, 0)",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -1316,7 +1316,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/paired.py",
-        "PairedRecords.digest",
+        "PairedRecords.rendering",
         "(type(self).__name__, self.classes, self.values)",
         "(type(self).__name__, self.classes)",
         "test_annotations_yolo.py",
@@ -1696,7 +1696,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/volumes.py",
         "read_description",
-        "all(isinstance(name, str) for name in labels.values())",
+        "all(isinstance(name, str) for _, name in labels)",
         "any(isinstance(name, str) for name in labels.values())",
         "test_volumes_sources.py",
     ),
@@ -2013,8 +2013,8 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/dataset_info.py",
-        "sample_stream",
-        "np.random.default_rng(config.seed)",
+        "_draw_sample",
+        "np.random.default_rng(seed)",
         "np.random.default_rng(0)",
         "test_streams.py",
     ),
@@ -2727,23 +2727,23 @@ MUTANTS = [
     Mutant("data_utils/visualize.py", "contours", "is_contour & (mask != 0)", "is_contour", "test_visualize.py"),
     Mutant(
         "data_utils/visualize.py",
-        "outlined_overlay",
-        "lines[is_alike & is_dark] = 255",
-        "lines[is_alike & is_dark] = 0",
+        "readable_colors",
+        "readable[is_alike & is_dark] = 255",
+        "readable[is_alike & is_dark] = 0",
         "test_visualize.py",
     ),
-    Mutant("data_utils/visualize.py", "outlined_overlay", "3 * 128", "3 * 64", "test_visualize.py"),
+    Mutant("data_utils/visualize.py", "readable_colors", "3 * 128", "3 * 64", "test_visualize.py"),
     Mutant(
         "data_utils/sources/holdout.py",
-        "hold_out_shards",
-        "min(enough, len(files) - 1)",
+        "_first_groups",
+        "min(enough, len(order) - 1)",
         "enough",
         "test_input_rules.py",
     ),
     Mutant(
         "data_utils/visualize.py",
         "legend",
-        "(4, top + 4, LINE - 5, top + LINE - 5)",
+        "(4, top + 4, LINE_HEIGHT - 5, top + LINE_HEIGHT - 5)",
         "(4, top + 4, LINE - 5, top + 5)",
         "test_visualize.py",
     ),
@@ -3093,7 +3093,7 @@ MUTANTS = [
     ),
     Mutant(
         "unet/config.py",
-        "Preprocess.__post_init__",
+        "Preprocess._check_volumes",
         "self.clip[0] < self.clip[1]",
         "self.clip[0] <= self.clip[1]",
         "test_model.py",
@@ -3421,7 +3421,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/validate.py",
-        "check_data",
+        "understand_masks",
         "read_labels(reader.with_pixels(pixels), inspected)",
         "read_labels(reader, inspected).with_pixels(pixels)",
         "test_label_files.py",
@@ -3914,7 +3914,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/image_io/rasters.py",
-        "Segments._empty",
+        "Segments._fill_value",
         "0 if nodata is None else nodata",
         "0",
         "test_raster_rules.py",
@@ -4316,9 +4316,9 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/point_checks.py",
-        "point_warnings",
-        "max(share, 1 - share) >= USUAL",
-        "max(share, 1 - share) > USUAL",
+        "_odd_ones",
+        "max(share, 1 - share) < USUAL",
+        "max(share, 1 - share) <= USUAL",
         "test_points.py",
     ),
     Mutant(
@@ -4387,7 +4387,9 @@ MUTANTS = [
         "rng.choice(pixels, min(len(pixels), LOCATIONS), replace=False)",
         "test_inspection_rules.py",
     ),
-    Mutant("data_utils/image_io/class_masks.py", "binary", "(1, 256, 65536)", "(1, 256, 256)", "test_reading_rules.py"),
+    Mutant(
+        "data_utils/image_io/class_masks.py", "binary", "pack(values)", "pack(values) & 255", "test_reading_rules.py"
+    ),
     Mutant(
         "data_utils/sources/records.py",
         "StreamRecords._group",
@@ -4395,7 +4397,7 @@ MUTANTS = [
         "pass",
         "test_streams.py",
     ),
-    Mutant("data_utils/sources/blocks.py", "_block_side", "min(side, LARGEST)", "side", "test_blocks.py"),
+    Mutant("data_utils/sources/blocks.py", "_block_side", "min(side, LARGEST_SIDE)", "side", "test_blocks.py"),
     Mutant(
         "data_utils/visualize_points.py",
         "_on_plane",
@@ -4431,9 +4433,23 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/points/find.py",
         "_open_split",
-        "len(set(paths)) < len(paths)",
-        "False",
+        "count > 1",
+        "count > 2",
         "test_points.py",
+    ),
+    Mutant(
+        "data_utils/analysis/label_sets.py",
+        "_never_labeled",
+        "(inspection.members == number).any()",
+        "True",
+        "test_label_files.py",
+    ),
+    Mutant(
+        "data_utils/targets/overlapping.py",
+        "OverlapReader.with_pixels",
+        "~(unknown >> bit & 1).astype(bool)",
+        "(unknown >> bit & 1).astype(bool)",
+        "test_overlapping_data.py",
     ),
 ]
 

@@ -61,6 +61,21 @@ class Preprocess:
     place: bool = False
 
     def __post_init__(self) -> None:
+        self._make_tuples()
+        self._check_images()
+        self._check_classes()
+        self._check_volumes()
+        for name in ("detect_unit_range", "draft", "place", "standardize", "turned"):
+            flag = getattr(self, name)
+            expect(name, flag, isinstance(flag, bool), "true or false")
+        # 1.0 may stand in JSON as 1, which would make tensors of whole numbers
+        object.__setattr__(self, "scale", float(self.scale))
+        for name in ("mean", "std", "spacing", "clip"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+
+    def _make_tuples(self) -> None:
+        """Make tuples of the lists that JSON has in their place. ValueError where it has something else than lists."""
         for name in (
             "image_size",
             "mean",
@@ -76,7 +91,15 @@ class Preprocess:
         expect("class_values", self.class_values, isinstance(self.class_values, list | tuple), "a list")
         values = tuple(_tuple_if_list(value) for value in self.class_values)
         object.__setattr__(self, "class_values", values)
+        expect("joined_values", self.joined_values, isinstance(self.joined_values, list | tuple), "a list")
+        joined = tuple(_tuple_if_list(pair) for pair in self.joined_values)
+        are_pairs = all(_is_tuple(pair, lambda _: True, 2) for pair in joined)
+        expect("joined_values", joined, are_pairs, "pairs of a mask value and a class index")
+        joined = tuple((_tuple_if_list(value), index) for value, index in joined)
+        object.__setattr__(self, "joined_values", joined)
 
+    def _check_images(self) -> None:
+        """ValueError for sizes and statistics of images that cannot be."""
         size = self.image_size
         is_size = size is None or _is_tuple(size, _is_natural, 2)
         expect("image_size", size, is_size, "null, or height and width")
@@ -87,6 +110,9 @@ class Preprocess:
             texts = getattr(self, name)
             expect(name, texts, _is_tuple(texts, _is_text), "texts")
 
+    def _check_classes(self) -> None:
+        """ValueError for mask values that cannot be, or of which two classes have the same."""
+        values = self.class_values
         value_kinds = "grey levels, or colors of three numbers from 0 to 255"
         expect("class_values", values, all(map(_is_mask_value, values)), value_kinds)
         are_one_kind = len({type(value) for value in values}) < 2
@@ -95,30 +121,17 @@ class Preprocess:
         ignored = self.ignore_value
         is_mask_value = ignored is None or _is_mask_value(ignored)
         expect("ignore_value", ignored, is_mask_value, f"null, or one of {value_kinds}")
-        expect("joined_values", self.joined_values, isinstance(self.joined_values, list | tuple), "a list")
-        joined = tuple(_tuple_if_list(pair) for pair in self.joined_values)
-        are_pairs = all(_is_tuple(pair, lambda _: True, 2) for pair in joined)
-        expect("joined_values", joined, are_pairs, "pairs of a mask value and a class index")
-        joined = tuple((_tuple_if_list(value), index) for value, index in joined)
-        are_joined = all(_is_mask_value(value) and _is_byte(index) for value, index in joined)
-        expect("joined_values", joined, are_joined, "pairs of a mask value and a class index")
-        object.__setattr__(self, "joined_values", joined)
+        are_joined = all(_is_mask_value(value) and _is_byte(index) for value, index in self.joined_values)
+        expect("joined_values", self.joined_values, are_joined, "pairs of a mask value and a class index")
         is_index = self.outside_class is None or _is_byte(self.outside_class)
         expect("outside_class", self.outside_class, is_index, "null, or a class index")
 
+    def _check_volumes(self) -> None:
+        """ValueError for settings of volumes that cannot be."""
         is_spacing = self.spacing is None or _is_tuple(self.spacing, _is_positive, 3)
         expect("spacing", self.spacing, is_spacing, "null, or three numbers above 0")
         is_range = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
         expect("clip", self.clip, is_range, "null, or two numbers, the lower one first")
-        for name in ("detect_unit_range", "draft", "place", "standardize", "turned"):
-            flag = getattr(self, name)
-            expect(name, flag, isinstance(flag, bool), "true or false")
-
-        # 1.0 may stand there as 1, which would make tensors of whole numbers
-        object.__setattr__(self, "scale", float(self.scale))
-        for name in ("mean", "std", "spacing", "clip"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) at which the network sees an image of `height` x `width`."""

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
-from data_utils.sources.records import Records
+from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest
 from runtime.errors import DataError
 
@@ -21,7 +21,7 @@ BLOCK_BYTES = 2**20
 
 def sampled_indices(count: int) -> list[int]:
     """The indices of at most SAMPLES of `count` records, from the first to the last."""
-    return np.unique(np.linspace(0, count - 1, SAMPLES).astype(int)).tolist()
+    return spread_indices(count, SAMPLES)
 
 
 def content_key(splits: Iterable[Records]) -> str:

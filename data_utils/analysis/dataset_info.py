@@ -1,5 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -175,7 +176,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     targets = reader_type(config)
     classes: NamedClasses = ()
     if not targets.takes_points:
-        classes = named_classes(config.classes, train.classes, config.others)
+        classes = named_classes(config.classes, train.classes, config.outside_rule)
     if train.group_sizes is None:
         try:
             info = inspect_files(train, val, config, classes)
@@ -192,7 +193,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
     targets = reader_type(config)
-    limits_values = targets.has_classes and config.others is None
+    limits_values = targets.has_classes and config.outside_rule is None
     train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
     train_inspector.check_settings(config)
     val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
@@ -221,6 +222,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
 
 
 def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
+    """The records of a split, and what their inspection says for training."""
     spacings = None
     background: MaskValue | None = None
     if isinstance(inspection, VolumeSplitInspection):
@@ -235,14 +237,7 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
 
 def sample_stream(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect a sample of a stream, and the headers of validation images where their sizes are needed."""
-    assert train.group_sizes is not None
-    rng = np.random.default_rng(config.seed)
-    sizes = train.group_sizes
-    groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
-    firsts = np.cumsum(sizes) - sizes
-    share = -(-STATISTICS_IMAGES // len(groups))
-    indices = np.concatenate([firsts[group] + rng.permutation(sizes[group])[:share] for group in groups])
-    sample = ListRecords([train[int(i)] for i in indices])
+    sample = _draw_sample(train, config.seed)
     targets = reader_type(config)
     inspector = choose_inspector(sample, has_classes=targets.has_classes, windows=bool(config.crop_size))
     inspection = inspect_split(sample, "reading a sample", inspector)
@@ -264,6 +259,21 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
         _check(val_inspection, val, config)
         val_split = Split(val, usable_sizes(val_inspection), _texts(val_inspection))
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
+
+
+def _draw_sample(stream: Records, seed: int) -> ListRecords:
+    """About STATISTICS_IMAGES records of a stream, from SAMPLE_GROUPS of its groups."""
+    assert stream.group_sizes is not None
+    rng = np.random.default_rng(seed)
+    sizes = stream.group_sizes
+    groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
+    firsts = np.cumsum(sizes) - sizes
+    share = math.ceil(STATISTICS_IMAGES / len(groups))
+    sample = []
+    for group in groups:
+        for place in rng.permutation(sizes[group])[:share]:
+            sample.append(stream[int(firsts[group] + place)])
+    return ListRecords(sample)
 
 
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_names: bool) -> SplitInspection:

@@ -3,7 +3,7 @@
 import re
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from runtime.errors import DataError
 from unet.config import MaskValue
 
 LISTED = 3  # problems in a message, and names in one of many
-NUMBERS = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
+NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
 SWAPPED = "are images and masks swapped"
 MERGED = 4  # so many files with the same problem share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
@@ -104,6 +104,18 @@ class SplitInspection:
             self.class_locations[i] = inspection.class_locations
         self.members[i] = self._numbers.setdefault(content, len(self._numbers))
         self.contents.setdefault(content, Counter()).update(inspection.pixels)
+
+    def used_contents(self) -> Iterator[tuple[Content, Counter, np.ndarray]]:
+        """Each of the `contents` that records which can be used have, its pixels, and the indices of these records."""
+        for number, (content, pixels) in enumerate(self.contents.items()):
+            members = np.flatnonzero(self.members == number)
+            if len(members):
+                yield content, pixels, members
+
+    def exclude(self, i: int, problem: Problem) -> None:
+        """Note that a record cannot be used."""
+        self.problems[i] = problem
+        self.members[i] = -1
 
     def spacings(self) -> list[tuple[float, ...]]:
         """(z, y, x) in mm of each record that has a spacing."""
@@ -231,7 +243,7 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
         has_neighbor = (distances <= 2).sum(axis=1) > 1
         is_smooth = has_neighbor.mean() > 0.5
     else:
-        most_frequent = sorted(pixels, key=lambda value: -pixels[value])[:2]
+        most_frequent = sorted(pixels, key=pixels.__getitem__, reverse=True)[:2]
         is_between_two = set(most_frequent) == {ordered[0], ordered[-1]}  # 0 and 65535, say; not so for instances
         is_smooth = is_between_two or max(ordered) <= 255
     if not is_smooth:
@@ -251,11 +263,9 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
     for inspection, records in splits:
-        for number, (content, pixels) in enumerate(inspection.contents.items()):
-            members = np.flatnonzero(inspection.members == number)
-            if len(members):
-                totals[content.kind].update(pixels)
-                examples.setdefault(content.kind, records.name(int(members[0])))
+        for content, pixels, members in inspection.used_contents():
+            totals[content.kind].update(pixels)
+            examples.setdefault(content.kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
     colors = totals["colors"]
@@ -274,9 +284,8 @@ def pixels_by_labels(
     """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
     totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
     for inspection, _ in splits:
-        for number, (content, pixels) in enumerate(inspection.contents.items()):
-            if (inspection.members == number).any():
-                totals[content.labels].update(pixels)
+        for content, pixels, _ in inspection.used_contents():
+            totals[content.labels].update(pixels)
     return {labels: dict(pixels) for labels, pixels in totals.items()}
 
 
@@ -285,29 +294,27 @@ def find_unreadable(inspection: SplitInspection, records: Records, reader: Targe
     if reader.class_map is not None:
         find_unknown(inspection, records, reader.class_map)
         return
-    for number, content in enumerate(inspection.contents):
+    for content, _, members in inspection.used_contents():
         problem = reader.problem_of(content.values)
         if problem is None:
             continue
-        for i in np.flatnonzero(inspection.members == number).tolist():
-            inspection.problems[i] = Problem("number of no object", f"{records[i]['name']}: {problem}")
-            inspection.members[i] = -1
+        for i in members.tolist():
+            inspection.exclude(i, Problem("number of no object", f"{records[i]['name']}: {problem}"))
 
 
 def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
     """Add to the inspection's problems the records whose masks hold values without a class."""
-    for number, content in enumerate(inspection.contents):
+    for content, _, members in inspection.used_contents():
         values = content.values
         if class_map.has_colors and content.kind == "greys":
             values = tuple(as_color(value) for value in values)
         unknown = [value for value in values if class_map.index_of(value) is None]
         if not unknown:
             continue
-        for i in np.flatnonzero(inspection.members == number).tolist():
+        for i in members.tolist():
             text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
             remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
-            inspection.problems[i] = Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}")
-            inspection.members[i] = -1
+            inspection.exclude(i, Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}"))
 
 
 def raise_problems(inspection: SplitInspection, count: int) -> None:
@@ -327,7 +334,7 @@ def merge_equal(texts: Sequence[str], shown: int = LISTED) -> list[str]:
     texts_of: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         name, _, problem = text.partition(": ")
-        texts_of.setdefault(NUMBERS.sub("", problem), []).append((name, problem))
+        texts_of.setdefault(NUMBER.sub("", problem), []).append((name, problem))
     lines = []
     for alike in texts_of.values():
         if len(alike) < MERGED:

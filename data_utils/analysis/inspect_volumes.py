@@ -17,7 +17,13 @@ from data_utils.analysis.inspect import (
 from data_utils.analysis.volume_findings import VolumeFindings
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import read_label_volume, read_volume, same_grid
+from data_utils.image_io.volumes import (
+    VolumeHeader,
+    read_label_volume,
+    read_volume,
+    same_grid,
+    volume_size_mismatch,
+)
 from data_utils.sources.records import LabelSet, Record
 from runtime.cache import JSON
 from runtime.errors import DataError
@@ -94,18 +100,9 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
         values, label_header = read_label_volume(label, name)
     except DataError as error:
         return Problem("label cannot be read", str(error))
-    if header.size != label_header.size:
-        image_size = " x ".join(map(str, header.size))
-        label_size = " x ".join(map(str, label_header.size))
-        text = f"{name}: image is {image_size}, its label {label_size} (depth x height x width)"
-        return Problem("label of another shape", text)
-    if not same_grid(header, label_header):
-        distance = np.abs(header.affine - label_header.affine).max()
-        return Problem(
-            "label of another affine",
-            f"{name}: the affines of image and label differ by up to {distance:.3g} mm;"
-            " resample one to the other's grid",
-        )
+    problem = _mismatch(name, header, label_header)
+    if problem:
+        return problem
     plane_counts = [count_values(plane) for plane in values]
     pixels: Counter[MaskValue] = Counter()
     for counts in plane_counts:
@@ -128,6 +125,19 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
         class_locations=locations,
         spacing=header.spacing,
         foreground=foreground,
+    )
+
+
+def _mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> Problem | None:
+    """What is wrong where the voxels of a volume and its label do not lie at the same places."""
+    if image.size != label.size:
+        return Problem("label of another shape", volume_size_mismatch(name, image, label))
+    if same_grid(image, label):
+        return None
+    distance = np.abs(image.affine - label.affine).max()
+    return Problem(
+        "label of another affine",
+        f"{name}: the affines of image and label differ by up to {distance:.3g} mm; resample one to the other's grid",
     )
 
 

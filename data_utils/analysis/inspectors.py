@@ -5,18 +5,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from data_utils.analysis.inspect import (
-    MAX_VALUES,
-    Inspection,
-    Problem,
-    SplitInspection,
-    excess_values,
-    inspect,
-)
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, excess_values, inspect
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.normalization import Normalization, measure_normalization
+from data_utils.class_map import MAX_VALUES
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_if_large, strips

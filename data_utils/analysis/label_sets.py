@@ -86,9 +86,8 @@ def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
     consequences = ("which will not be learned", "which cannot be scored")
     for (inspection, _), kind, consequence in zip(splits, ("training", "validation"), consequences, strict=True):
         labeled: set[int] = set()
-        for number, content in enumerate(inspection.contents):
-            if (inspection.members == number).any():
-                labeled.update(labeled_indices(reader, content.labels))
+        for content, _, _ in inspection.used_contents():
+            labeled.update(labeled_indices(reader, content.labels))
         missing = []
         for index, name in enumerate(reader.class_names):
             if index not in labeled and index != reader.background:

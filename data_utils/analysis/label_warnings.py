@@ -132,8 +132,7 @@ def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[M
 def _class_indices(inspection: SplitInspection, class_map: ClassMap) -> set[int | None]:
     """The classes that the usable masks of a split hold, by their indices."""
     indices: set[int | None] = set()
-    for number in np.unique(inspection.members[inspection.members >= 0]).tolist():
-        content = list(inspection.contents)[number]
+    for content, _, _ in inspection.used_contents():
         indices.update(map(class_map.index_of, content.values))
     return indices
 

@@ -80,8 +80,8 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
 
     def compute() -> list:
         with ThreadPoolExecutor(2) as pool:
-            measured = list(track(pool.map(measure, sample), len(sample), "measuring brightness"))
-        sums = [image_sums for image_sums in measured if image_sums is not None]
+            results = list(track(pool.map(measure, sample), len(sample), "measuring brightness"))
+        sums = [image_sums for image_sums in results if image_sums is not None]
         mean, std = channel_statistics(sums, bool(skipped_errors))
         return [mean, std, sorted({image_sums.pixel_type for image_sums in sums})]
 

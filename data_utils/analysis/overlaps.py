@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.class_map import is_background
 from data_utils.image_io.class_masks import LayeredMask
-from data_utils.sources.records import Records
+from data_utils.sources.records import Records, spread_indices
 from runtime.cache import cached, digest
 from runtime.errors import DataError
 from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
@@ -19,36 +19,36 @@ NOTABLE = 0.01  # a smaller share of the labeled pixels is the width of outlines
 
 def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     """A line where objects of several classes cover more than NOTABLE of the labeled pixels."""
-    several = 0
-    labeled = 0
+    shared_pixels = 0
+    labeled_pixels = 0
     for records in splits:
         if not len(records) or not isinstance(records[0]["target"], LayeredMask):
             continue
         key = records.digest and digest("overlaps", records.digest)
         counts = cached(key, partial(_count, records))
-        several += counts[0]
-        labeled += counts[1]
-    if several <= NOTABLE * labeled:
+        shared_pixels += counts[0]
+        labeled_pixels += counts[1]
+    if shared_pixels <= NOTABLE * labeled_pixels:
         return ()
     return (
-        f"{several / labeled:.0%} of the labeled pixels lie in objects of several classes, and count as the uppermost"
-        f" one; --task {Overlapping.name} learns all classes of a pixel",
+        f"{shared_pixels / labeled_pixels:.0%} of the labeled pixels lie in objects of several classes, and count as"
+        f" the uppermost one; --task {Overlapping.name} learns all classes of a pixel",
     )
 
 
 def _count(records: Records) -> list[int]:
     """How many pixels of some images have several classes, and how many have any."""
-    classes = [value for value, name in records.classes if name.lower() not in BACKGROUND_NAMES]
+    classes = [value for value, name in records.classes if not is_background(name)]
     bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
-    several = 0
-    labeled = 0
-    for index in np.unique(np.linspace(0, len(records) - 1, SAMPLED).astype(int)).tolist():
+    shared_pixels = 0
+    labeled_pixels = 0
+    for index in spread_indices(len(records), SAMPLED):
         mask = records[index]["target"]
         assert isinstance(mask, LayeredMask)
         try:
             truth, _ = unpack_bits(mask.render_classes(bit_of))
         except DataError:  # it is named where all masks are read
             continue
-        several += int(np.count_nonzero(truth & (truth - 1)))
-        labeled += int(np.count_nonzero(truth))
-    return [several, labeled]
+        shared_pixels += int(np.count_nonzero(truth & (truth - 1)))
+        labeled_pixels += int(np.count_nonzero(truth))
+    return [shared_pixels, labeled_pixels]

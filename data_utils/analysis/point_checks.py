@@ -1,14 +1,17 @@
 """What `--check-data` says of points: how many of each there are, and which are likely mistakes."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from data_utils.analysis.inspect import SplitInspection
 from data_utils.image_io.formats import PointSource
-from data_utils.sources.points.spaces import PIXELS, UPWARD, to_pixels
+from data_utils.image_io.volumes import read_volume_header
+from data_utils.sources.points.spaces import PIXELS, UPWARD, to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
-from data_utils.sources.records import Records
+from data_utils.sources.records import Record, Records
 from runtime.console import first_few
 from tasks.points import PRESENT
 
@@ -23,8 +26,10 @@ def describe_points(splits: Splits) -> list[str]:
     landmarks = splits[0][1].landmarks if splits else None
     if landmarks is None:
         return []
-    states = np.stack([source.states for _, _, source in _sources(splits)])
-    counts = count_states(states)
+    states = []
+    for _, records in splits:
+        states += [_source(record).states for record in records]
+    counts = count_states(np.stack(states))
     lines = ["landmarks: images in which each is present, absent, unknown"]
     for number, name in enumerate(landmarks.names):
         cells = " ".join(f"{values[number]:>8}" for values in counts.values())
@@ -43,55 +48,99 @@ def point_warnings(splits: Splits, sided_pairs: Sequence[tuple[int, int]]) -> tu
     names = landmarks.names
     outside: list[str] = []
     doubles: list[str] = []
-    directions: dict[tuple[int, int], list[tuple[str, bool]]] = {}
-    for name, size, source in _sources(splits):
-        present = np.flatnonzero(source.states == PRESENT)
-        positions = source.positions
-        if len(size) == 2 and all(size):
-            height, width = size
-            positions = to_pixels(source, (height, width), name)[:, ::-1]
-        if any(size) and source.space in (PIXELS, UPWARD):
-            extent = np.array(size[::-1])
-            for number in present.tolist():
-                if (positions[number] < -0.5).any() or (positions[number] > extent - 0.5).any():
-                    place = ", ".join(f"{side:g}" for side in positions[number])
-                    outside.append(f"{name} ({names[number]} at {place})")
-        for first, second in _pairs(present):
-            if np.linalg.norm(positions[first] - positions[second]) < SAME:
-                doubles.append(f"{name} ({names[first]} and {names[second]})")
+    orders: dict[tuple[int, int], list[tuple[str, bool]]] = {}  # in which images the first point is left of the second
+    for image in _images(splits):
+        for number in image.outside():
+            place = ", ".join(f"{side:g}" for side in image.source.positions[number])
+            outside.append(f"{image.name} ({names[number]} at {place})")
+        for first, second in image.doubles():
+            doubles.append(f"{image.name} ({names[first]} and {names[second]})")
         for first, second in sided_pairs:
-            if {first, second} <= set(present.tolist()):
-                is_before = bool(positions[first][0] < positions[second][0])
-                directions.setdefault((first, second), []).append((name, is_before))
+            if first in image.present and second in image.present:
+                is_before = bool(image.positions[first][0] < image.positions[second][0])
+                orders.setdefault((first, second), []).append((image.name, is_before))
     lines = []
     if outside:
         lines.append(f"{len(outside)} points lie outside their images: {_listed(outside)}; they are left out")
     if doubles:
         lines.append(f"{len(doubles)} pairs of points lie at one place: {_listed(doubles)}")
-    for (first, second), sides in directions.items():
-        share = sum(is_before for _, is_before in sides) / len(sides)
-        if max(share, 1 - share) >= USUAL:
-            odd = [name for name, is_before in sides if is_before != (share > 0.5)]
-            if odd:
-                lines.append(
-                    f"{names[first]} and {names[second]} may be exchanged in {len(odd)} images: {_listed(odd)}"
-                )
+    for (first, second), order in orders.items():
+        odd = _odd_ones(order)
+        if odd:
+            lines.append(f"{names[first]} and {names[second]} may be exchanged in {len(odd)} images: {_listed(odd)}")
     return tuple(lines)
 
 
-def _sources(splits: Splits) -> Iterator[tuple[str, tuple[int, ...], PointSource]]:
-    """Name, size and points of each image."""
+class _ImagePoints(NamedTuple):
+    """The points of an image.
+
+    size: (*spatial); zeros where the image cannot be used.
+    positions: (K, n), (x, y) or (x, y, z): in pixels of the image as it is read, where its size is known and the file
+        counts pixels; else as the file has them.
+    present: the points that are there.
+    """
+
+    name: str
+    size: tuple[int, ...]
+    source: PointSource
+    positions: np.ndarray
+    present: list[int]
+
+    def outside(self) -> list[int]:
+        """The present points that lie outside of the image; none where that is not known."""
+        if not any(self.size) or self.source.space not in (PIXELS, UPWARD):
+            return []
+        last = np.array(self.size[::-1]) - 0.5
+        numbers = []
+        for number in self.present:
+            place = self.positions[number]
+            if (place < -0.5).any() or (place > last).any():
+                numbers.append(number)
+        return numbers
+
+    def doubles(self) -> Iterator[tuple[int, int]]:
+        """The pairs of present points that lie at one place."""
+        for first, second in combinations(self.present, 2):
+            if np.linalg.norm(self.positions[first] - self.positions[second]) < SAME:
+                yield first, second
+
+
+def _images(splits: Splits) -> Iterator[_ImagePoints]:
+    """The points of each image."""
     for inspection, records in splits:
         for index, record in enumerate(records):
-            source = record["target"]
-            assert isinstance(source, PointSource)
-            yield record["name"], tuple(inspection.sizes[index].tolist()), source
+            source = _source(record)
+            size = tuple(inspection.sizes[index].tolist())
+            present = np.flatnonzero(source.states == PRESENT).tolist()
+            yield _ImagePoints(record["name"], size, source, _positions(record, size), present)
 
 
-def _pairs(numbers: np.ndarray) -> Iterator[tuple[int, int]]:
-    for place, first in enumerate(numbers.tolist()):
-        for second in numbers[place + 1 :].tolist():
-            yield first, second
+def _positions(record: Record, size: tuple[int, ...]) -> np.ndarray:
+    """The `positions` of `_ImagePoints`."""
+    source = _source(record)
+    if not any(size):
+        return source.positions
+    if len(size) == 2:
+        height, width = size
+        return to_pixels(source, (height, width), record["name"])[:, ::-1]
+    if source.space != PIXELS:
+        return source.positions
+    header = read_volume_header(record["image"], record["name"])
+    return to_voxels(source.positions, source.space, header)[:, ::-1]
+
+
+def _source(record: Record) -> PointSource:
+    source = record["target"]
+    assert isinstance(source, PointSource)
+    return source
+
+
+def _odd_ones(order: Sequence[tuple[str, bool]]) -> list[str]:
+    """The images in which two points stand in another order than in nearly all images; none where either is usual."""
+    share = sum(is_before for _, is_before in order) / len(order)
+    if max(share, 1 - share) < USUAL:
+        return []
+    return [name for name, is_before in order if is_before != (share > 0.5)]
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.inspect import Content, SplitInspection, count_values, mask_value_from_json
-from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, pack, show
+from data_utils.class_map import MAX_SCATTERED, REPAIR, classes_example, is_run, pack, show
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
@@ -136,7 +136,7 @@ def border_warnings(splits: Splits, pixels: dict[MaskValue, int]) -> tuple[str, 
     return (
         f"{count} of the {len(pixels)} mask values lie only on the borders between {show(classes)}, at most two"
         " pixels thick, as smoothing and resizing leave them; if they are no classes, see"
-        f" docs/preparing-masks.md#no-smoothed-edges, or give --classes {as_classes(classes)} --outside ignore",
+        f" docs/preparing-masks.md#no-smoothed-edges, or give --classes {classes_example(classes)} --outside ignore",
     )
 
 
@@ -158,24 +158,24 @@ def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
 def _spoiled_palette(splits: Splits) -> str:
     """What is wrong with the colors of masks of indices, with the first such mask; empty where nothing is."""
     counts = BorderCounts.none()
-    alone = 0
+    alone_pixels = 0
     name = ""
     for record in _sampled_pictures(splits):
         colors = read_palette_mask(record["target"], record["name"])
         if colors is not None:
             name = name or record["name"]
             counts.add(colors)
-            alone += _count_alone(colors)
+            alone_pixels += _count_alone(colors)
     total = sum(counts.pixels.values())
     if not total:
         return ""
     classes: list[Any] = sorted(counts.classes())
-    if not classes and alone < ALONE_SHARE * total:
+    if not classes and alone_pixels < ALONE_SHARE * total:
         return ""
     if not classes:
         return (
-            f"they are stored with a palette, and {alone / total:.1%} of their pixels differ from all four neighbors,"
-            f" as dithering leaves them: {name}"
+            f"they are stored with a palette, and {alone_pixels / total:.1%} of their pixels differ from all four"
+            f" neighbors, as dithering leaves them: {name}"
         )
     share = sum(counts.pixels[value] for value in classes) / total
     invented = len(counts.pixels) - len(classes)
@@ -238,19 +238,16 @@ def _classes(splits: Splits) -> list[MaskValue]:
 
 def _sample(inspection: SplitInspection, most: int) -> list[int]:
     """At most `most` records: some of each set of values that masks hold, those of three values or more first."""
-    sets: list[tuple[int, Content]] = list(enumerate(inspection.contents))
-    sets.sort(key=_count_of_values, reverse=True)
+    members_of = {content: members.tolist() for content, _, members in inspection.used_contents()}
     first: list[int] = []
     later: list[int] = []
-    for number, _ in sets:
-        members = np.flatnonzero(inspection.members == number).tolist()
-        first += members[:MASKS_WITH_VALUE]
-        later += members[MASKS_WITH_VALUE:]
+    for content in sorted(members_of, key=_count_of_values, reverse=True):
+        first += members_of[content][:MASKS_WITH_VALUE]
+        later += members_of[content][MASKS_WITH_VALUE:]
     return (first + later)[:most]
 
 
-def _count_of_values(numbered: tuple[int, Content]) -> int:
-    _, content = numbered
+def _count_of_values(content: Content) -> int:
     return len(content.values)
 
 
@@ -277,13 +274,12 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
     names = []
     masks = 0
     for inspection, records in splits:
-        numbers = []
-        for number, content in enumerate(inspection.contents):
+        spoiled: list[int] = []
+        for content, _, members in inspection.used_contents():
             if not set(content.values) <= set(classes):
-                numbers.append(number)
-        members = np.flatnonzero(np.isin(inspection.members, numbers)).tolist()
-        names += [records[i]["name"] for i in members[: LISTED + 1]]
-        masks += len(members)
+                spoiled += members.tolist()
+        names += [records[i]["name"] for i in sorted(spoiled)[: LISTED + 1]]
+        masks += len(spoiled)
     total = sum(len(records) for _, records in splits)
     files = f"{masks} of {total} masks: {', '.join(first_few(names, LISTED))}"
     if share < GRADED:
@@ -297,6 +293,6 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
         f"the masks look spoiled: {share:.1%} of their pixels hold {show(classes)}; the other values, {show(invented)},"
         f" lie on the borders between them, at most two pixels thick, as smoothing, resizing and JPEG leave them, in"
         f" {files}. {REPAIR}; --check-data --classes"
-        f" {as_classes(classes)} lists these files, and --outside ignore after it trains without the other values."
+        f" {classes_example(classes)} lists these files, and --outside ignore after it trains without the other values."
         " If all values are classes, name all of them with --classes"
     )

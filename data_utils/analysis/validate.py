@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,23 +38,15 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     train, val = load_records(replace(config, allow_unpaired=True))
     doubts = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
-    splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
-    targets = reader_type(config)
-    limits_values = targets.has_classes and config.others is None
-    has_names = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
-    channels: dict[int, list[str]] = defaultdict(list)
-    for split, records in splits.items():
-        windows = config.may_crop and split == "training"
-        inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
-        inspect_record = partial(inspect_fully, inspector, channels)
+    names_by_channels: dict[int, list[str]] = defaultdict(list)
+    has_names = bool(config.classes or train.classes)
+    for split, records in (("training", train), ("validation", val)):
         try:
-            inspection = inspect_split(
-                records, f"reading {split} files", inspector, inspect_record, has_names=has_names
-            )
+            inspection = _inspect_files(split, records, config, names_by_channels, has_names=has_names)
             inspected.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
@@ -62,49 +54,83 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     kind = train_inspector.kind
     lines = [f"{config.dataset}: {len(train)} training {kind}, {len(val)} validation {kind}"]
     lines += describe_annotations(train, val)
-    pixels: dict[MaskValue, int] = {}
-    names: dict[MaskValue | None, str] = {}
-    warnings: tuple[str, ...] = ()
-    shares: list[str] = []
     lines += describe_neighbors(train, val)
+    meaning = MaskMeaning()
     try:
-        pixels = total_pixels(inspected)
-        classes: NamedClasses = ()
-        if not targets.takes_points:
-            classes = named_classes(config.classes, train.classes, config.others)
-        if targets.has_classes and not classes:
-            check_palettes(inspected, pixels)
-            check_borders(inspected, pixels)
-            check_transparency(inspected, pixels)
-        reader = targets.of_records(train, pixels, classes, config).with_records(train)
-        reader = read_labels(reader.with_pixels(pixels), inspected)
-        class_map = reader.class_map
-        warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=bool(classes))
-        shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
-        shares += reader.describe_records([train, val])
-        shares += describe_points(inspected)
-        for inspection, records in inspected:
-            find_unreadable(inspection, records, reader)
-        if class_map is not None:
-            names = name_values(pixels, class_map)
-            shares += labeled_share(pixels, class_map)
+        meaning = understand_masks(train, val, inspected, config)
     except DataError as error:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected):
             problems["classes"].append(str(error))
-        pixels = {}
-        warnings = ()
-        shares = []
-    problems["number of channels"] += odd_channels(channels, grey_fits=train_inspector.grey_fits)
+    problems["number of channels"] += odd_channels(names_by_channels, grey_fits=train_inspector.grey_fits)
     for inspection, _ in inspected:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
-    lines += describe([inspection for inspection, _ in inspected], pixels, names)
-    lines += shares
-    warnings = doubts + warnings
+    lines += describe([inspection for inspection, _ in inspected], meaning.pixels, meaning.names)
+    lines += meaning.lines
+    warnings = doubts + meaning.warnings
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
+
+
+def _inspect_files(
+    split: str, records: Records, config: DataConfig, names_by_channels: dict[int, list[str]], *, has_names: bool
+) -> SplitInspection:
+    """What a look at all files of a split finds, each image decoded; `names_by_channels` gets the images' names.
+
+    DataError where the masks hold too many values together.
+    """
+    limits_values = reader_type(config).has_classes and config.outside_rule is None
+    windows = config.may_crop and split == "training"
+    inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
+    inspect_record = partial(_inspect_and_decode, inspector, names_by_channels)
+    return inspect_split(records, f"reading {split} files", inspector, inspect_record, has_names=has_names)
+
+
+@dataclass(frozen=True)
+class MaskMeaning:
+    """What the masks of a data set mean; nothing where that cannot be told.
+
+    Args:
+        pixels: how many pixels hold each value.
+        names: the class of each value that has one, or that it is ignored.
+        lines: what there is to say of targets.
+        warnings: what looks like a mistake.
+    """
+
+    pixels: dict[MaskValue, int] = field(default_factory=dict)
+    names: dict[MaskValue | None, str] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def understand_masks(
+    train: Records, val: Records, inspected: Sequence[tuple[SplitInspection, Records]], config: DataConfig
+) -> MaskMeaning:
+    """What the masks mean; those that make no target become problems. DataError where they cannot be understood."""
+    targets = reader_type(config)
+    pixels = total_pixels(inspected)
+    classes: NamedClasses = ()
+    if not targets.takes_points:
+        classes = named_classes(config.classes, train.classes, config.outside_rule)
+    if targets.has_classes and not classes:
+        check_palettes(inspected, pixels)
+        check_borders(inspected, pixels)
+        check_transparency(inspected, pixels)
+    reader = targets.of_records(train, pixels, classes, config).with_records(train)
+    reader = read_labels(reader.with_pixels(pixels), inspected)
+    warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=bool(classes))
+    lines = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
+    lines += reader.describe_records([train, val])
+    lines += describe_points(inspected)
+    for inspection, records in inspected:
+        find_unreadable(inspection, records, reader)
+    names: dict[MaskValue | None, str] = {}
+    if reader.class_map is not None:
+        names = name_values(pixels, reader.class_map)
+        lines += labeled_share(pixels, reader.class_map)
+    return MaskMeaning(pixels, names, lines, warnings)
 
 
 def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskValue | None, str]:
@@ -164,7 +190,9 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
     return lines
 
 
-def inspect_fully(inspector: Inspector, channels: dict[int, list[str]], record: Record) -> Inspection | Problem:
+def _inspect_and_decode(
+    inspector: Inspector, names_by_channels: dict[int, list[str]], record: Record
+) -> Inspection | Problem:
     """What a look at a record finds, and its image decoded too; its name is added to those with as many channels."""
     inspection = inspector.inspect(record)
     if isinstance(inspection, Problem):
@@ -173,16 +201,16 @@ def inspect_fully(inspector: Inspector, channels: dict[int, list[str]], record: 
         count = inspector.count_channels(record, inspection)
     except DataError as error:
         return Problem("image cannot be read", str(error))
-    channels[count].append(record["name"])
+    names_by_channels[count].append(record["name"])
     return inspection
 
 
-def odd_channels(channels: dict[int, list[str]], *, grey_fits: bool) -> list[str]:
+def odd_channels(names_by_channels: dict[int, list[str]], *, grey_fits: bool) -> list[str]:
     """A line for each record whose channels differ from most; where `grey_fits`, one channel goes with any number."""
-    names_of = {count: names for count, names in channels.items() if count > 1 or not grey_fits}
-    usual = max(names_of, key=lambda count: len(names_of[count]), default=1)
+    compared = {count: names for count, names in names_by_channels.items() if count > 1 or not grey_fits}
+    usual = max(compared, key=lambda count: len(compared[count]), default=1)
     odd = []
-    for count, names in names_of.items():
+    for count, names in compared.items():
         if count != usual:
             odd += [(name, count) for name in names]
     return [f"{name}: has {count} channels, most others have {usual}" for name, count in sorted(odd)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_utils.class_map import as_color, as_grey, key_of, pack, unpack, value_text
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from runtime.console import first_few
@@ -164,16 +165,23 @@ def _text(size: tuple[int, ...]) -> str:
 def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Where a mask (H, W) or (H, W, 3) is not 0, and where its value is one of the ignored ones, both (H, W) bool.
 
-    Raises DataError, with `name`, for a third value.
+    A color stands for the class, whatever color it is. Raises DataError, with `name`, for a third value.
     """
-    if values.ndim == 3:  # a color stands for the class, whatever color it is
-        values = (values.astype(np.int64) * (1, 256, 65536)).sum(axis=2)
-    is_ignored = np.zeros(values.shape, bool)
+    has_colors = values.ndim == 3
+    keys = pack(values)
+    is_ignored = np.zeros(keys.shape, bool)
     for value in ignored:
-        is_ignored |= values == value
-    inside = (values != 0) & ~is_ignored
-    if inside.any() and (values[inside] != values[inside].max()).any():
-        distinct = ", ".join(first_few([f"{value:g}" for value in np.unique(values)], SHOWN))
+        alike = as_color(value) if has_colors else as_grey(value)
+        if has_colors or isinstance(alike, int):  # a color is in no mask of numbers
+            is_ignored |= keys == key_of(alike)
+    inside = (keys != 0) & ~is_ignored
+    if inside.any() and (keys[inside] != keys[inside].max()).any():
+        distinct_keys = np.unique(keys).tolist()
+        if has_colors:
+            texts = [value_text(unpack(key)) for key in distinct_keys]
+        else:
+            texts = [f"{key:g}" for key in distinct_keys]
+        distinct = ", ".join(first_few(texts, SHOWN))
         raise DataError(
             f"{name}: mask of one class holds {distinct}, expected 0 and one other value; smoothed edges or JPEG"
             " (export it again as PNG), or a value for unknown pixels (give it with --ignore-index)?"

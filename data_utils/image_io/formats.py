@@ -82,7 +82,7 @@ class BandSource(NamedTuple):
     Args:
         paths: the files.
         bands: names, or numbers from 1, of the bands that are read; empty for all.
-        page: of the file.
+        page: the page of each file.
     """
 
     paths: tuple[str, ...]
@@ -94,7 +94,7 @@ class PictureFile(NamedTuple):
     """A TIFF that is read as the picture that Pillow makes of it, wherever it lies in the world.
 
     Args:
-        page: of the file; None for the one that is asked for.
+        page: the page of the file; None for the one that is asked for.
     """
 
     path: str
@@ -104,7 +104,7 @@ class PictureFile(NamedTuple):
 class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
-    file: that lists them.
+    file: the file that lists them.
     space: what they are counted in, as in `PointTable`.
     positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
     states: (K,) int64, those of `tasks.points`.
@@ -136,17 +136,17 @@ ImageSource = (
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
 IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp")
-REMEDIES = dict.fromkeys((".heic", ".heif"), "convert HEIC to JPEG or PNG")  # what to do with other formats
-REMEDIES |= dict.fromkeys(
-    (".mp4", ".mov", ".avi", ".mkv", ".webm"), "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
-)
-REMEDIES |= dict.fromkeys((".zip", ".7z", ".rar", ".tgz"), "unpack archives first")
-REMEDIES |= dict.fromkeys((".dcm", ".dicom"), "convert DICOM series to NIfTI: dcm2niix FOLDER")
-REMEDIES |= dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), "develop raw photographs as TIFF or PNG")
-REMEDIES |= dict.fromkeys(
-    (".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), "export them as TIFF, as from Fiji or QuPath"
-)
-REMEDIES |= dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG")
+VIDEO_REMEDY = "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
+MICROSCOPY_REMEDY = "export them as TIFF, as from Fiji or QuPath"
+REMEDIES = {  # what to do with files of other formats, by their extension
+    **dict.fromkeys((".heic", ".heif"), "convert HEIC to JPEG or PNG"),
+    **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm"), VIDEO_REMEDY),
+    **dict.fromkeys((".zip", ".7z", ".rar", ".tgz"), "unpack archives first"),
+    **dict.fromkeys((".dcm", ".dicom"), "convert DICOM series to NIfTI: dcm2niix FOLDER"),
+    **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), "develop raw photographs as TIFF or PNG"),
+    **dict.fromkeys((".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), MICROSCOPY_REMEDY),
+    **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),
+}
 TURNED = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")

@@ -14,14 +14,40 @@ import numpy as np
 from data_utils.image_io.places import ASCII_PARAMETERS, KEY_DIRECTORY, NODATA, Place
 
 TILE = 256  # pixels of a side of a tile
-LEVEL = 6  # of compression
+COMPRESSION_LEVEL = 6
 CLASSIC_BYTES = 2**32 - 2**24  # larger files have offsets of 8 bytes
-ASCII, SHORT, LONG, DOUBLE, LONG8 = 2, 3, 4, 12, 16  # types of values
+
+# types of the values of a tag
+ASCII = 2
+SHORT = 3
+LONG = 4
+DOUBLE = 12
+LONG8 = 16
 LETTERS = {SHORT: "H", LONG: "L", DOUBLE: "d", LONG8: "Q"}
-KINDS = {"u": 1, "i": 2, "f": 3}  # sample formats
+
+# codes of tags
+IMAGE_WIDTH = 256
+IMAGE_LENGTH = 257
+BITS_PER_SAMPLE = 258
+COMPRESSION = 259
+PHOTOMETRIC = 262
+SAMPLES_PER_PIXEL = 277
+PLANAR_CONFIGURATION = 284
+TILE_WIDTH = 322
+TILE_LENGTH = 323
+TILE_OFFSETS = 324
+TILE_BYTE_COUNTS = 325
+EXTRA_SAMPLES = 338
+SAMPLE_FORMAT = 339
+
+# values of tags
 DEFLATE = 8
-GREY, RGB = 1, 2
-TOGETHER, IN_PLANES = 1, 2  # how samples are stored
+GREY = 1
+RGB = 2
+SAMPLES_TOGETHER = 1
+SAMPLES_IN_PLANES = 2
+UNSPECIFIED = 0  # a further band is of no kind that TIFF knows
+SAMPLE_FORMATS = {"u": 1, "i": 2, "f": 3}  # by the kind of a type of NumPy
 
 
 class Tag(NamedTuple):
@@ -59,8 +85,9 @@ class GeoTiffWriter:
         self.is_color = is_color
         self._dtype: np.dtype | None = None
         self._is_big = False
-        self._rows = np.empty((channels, 0, size[1]))  # those of no tile yet
-        self._offsets: list[list[int]] = []  # of the tiles of each band
+        self._rows = np.empty((channels, 0, size[1]))  # rows that are in no tile yet
+        # where the tiles of each band begin, and how many bytes they have
+        self._offsets: list[list[int]] = []
         self._lengths: list[list[int]] = []
 
     def write(self, rows: np.ndarray) -> None:
@@ -76,8 +103,9 @@ class GeoTiffWriter:
         self._dtype = dtype.newbyteorder("<")
         height, width = self.size
         self._is_big = height * width * self.channels * dtype.itemsize > CLASSIC_BYTES
-        # the position of the tags is written at the end
-        self.file.write(b"II" + (struct.pack("<HHHQ", 43, 8, 0, 0) if self._is_big else struct.pack("<HL", 42, 0)))
+        # the position of the tags, 0 here, is written at the end
+        header = struct.pack("<HHHQ", 43, 8, 0, 0) if self._is_big else struct.pack("<HL", 42, 0)
+        self.file.write(b"II" + header)
         self._rows = np.empty((self.channels, 0, width), dtype)
         self._offsets = [[] for _ in range(self.channels)]
         self._lengths = [[] for _ in range(self.channels)]
@@ -90,7 +118,7 @@ class GeoTiffWriter:
             tile = np.zeros((self.channels, TILE, TILE), self._dtype)
             tile[:, :height, : part.shape[2]] = part
             for channel, plane in enumerate(tile):
-                content = zlib.compress(plane.tobytes(), LEVEL)
+                content = zlib.compress(plane.tobytes(), COMPRESSION_LEVEL)
                 self._offsets[channel].append(self.file.tell())
                 self._lengths[channel].append(len(content))
                 self.file.write(content)
@@ -118,22 +146,24 @@ class GeoTiffWriter:
         offset_kind = LONG8 if self._is_big else LONG
         offsets = tuple(chain.from_iterable(self._offsets))
         lengths = tuple(chain.from_iterable(self._lengths))
+        photometric = RGB if self.is_color else GREY
+        configuration = SAMPLES_TOGETHER if count == 1 else SAMPLES_IN_PLANES
         tags = [
-            Tag(256, LONG, (width,)),
-            Tag(257, LONG, (height,)),
-            Tag(258, SHORT, (8 * self._dtype.itemsize,) * count),
-            Tag(259, SHORT, (DEFLATE,)),
-            Tag(262, SHORT, (RGB if self.is_color else GREY,)),
-            Tag(277, SHORT, (count,)),
-            Tag(284, SHORT, (TOGETHER if count == 1 else IN_PLANES,)),
-            Tag(322, LONG, (TILE,)),
-            Tag(323, LONG, (TILE,)),
-            Tag(324, offset_kind, offsets),
-            Tag(325, LONG, lengths),
-            Tag(339, SHORT, (KINDS[self._dtype.kind],) * count),
+            Tag(IMAGE_WIDTH, LONG, (width,)),
+            Tag(IMAGE_LENGTH, LONG, (height,)),
+            Tag(BITS_PER_SAMPLE, SHORT, (8 * self._dtype.itemsize,) * count),
+            Tag(COMPRESSION, SHORT, (DEFLATE,)),
+            Tag(PHOTOMETRIC, SHORT, (photometric,)),
+            Tag(SAMPLES_PER_PIXEL, SHORT, (count,)),
+            Tag(PLANAR_CONFIGURATION, SHORT, (configuration,)),
+            Tag(TILE_WIDTH, LONG, (TILE,)),
+            Tag(TILE_LENGTH, LONG, (TILE,)),
+            Tag(TILE_OFFSETS, offset_kind, offsets),
+            Tag(TILE_BYTE_COUNTS, LONG, lengths),
+            Tag(SAMPLE_FORMAT, SHORT, (SAMPLE_FORMATS[self._dtype.kind],) * count),
         ]
         if count > 1 and not self.is_color:
-            tags.append(Tag(338, SHORT, (0,) * (count - 1)))  # further bands are of no kind that TIFF knows
+            tags.append(Tag(EXTRA_SAMPLES, SHORT, (UNSPECIFIED,) * (count - 1)))
         for code, values in self.place.tags:
             kind = DOUBLE
             if code == KEY_DIRECTORY:

@@ -20,7 +20,7 @@ VOXEL_BYTES = {
     **dict.fromkeys(("MET_INT", "MET_UINT", "MET_LONG", "MET_ULONG", "MET_FLOAT"), 4),
     **dict.fromkeys(("MET_LONG_LONG", "MET_ULONG_LONG", "MET_DOUBLE"), 8),
 }
-NUMBERS = {  # field: how many numbers it holds
+NUMBER_COUNTS = {  # field: how many numbers it holds
     "DimSize": AXES,
     "ElementSpacing": AXES,
     "ElementSize": AXES,
@@ -40,7 +40,7 @@ def check_meta_image(path: str) -> None:
     axes = _whole_number(fields, "NDims", AXES)
     if axes != AXES:
         raise ValueError(f"it has {axes} axes, a volume has {AXES}")
-    for name, count in NUMBERS.items():
+    for name, count in NUMBER_COUNTS.items():
         if name in fields and len(_numbers(fields, name)) != count:
             raise ValueError(f"its header has {name} = {fields[name][:40]}, expected {count} numbers")
     sides = _numbers(fields, "DimSize")

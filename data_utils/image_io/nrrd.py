@@ -12,7 +12,7 @@ from data_utils.image_io.formats import check_memory
 HEADER_BYTES = 2**16  # a header ends within so many
 MOST_AXES = 16
 MOST_DEFLATED = 1032  # zlib inflates one byte to so many at most
-NUMBERS = {  # name of a type without `unsigned`, `signed`, `int` and `_t` -> bytes of a value
+VALUE_BYTES = {  # name of a type without `unsigned`, `signed`, `int` and `_t` -> bytes of a value
     "char": 1,
     "8": 1,
     "short": 2,
@@ -50,7 +50,7 @@ def check_nrrd(path: str) -> None:
     _check_vectors(fields, "spacedirections", len(sizes))
     _check_vectors(fields, "spaceorigin", 1)
     kind = re.sub(r"unsigned|signed|int|_t|\s|^u", "", fields.get("type", "?"))
-    if kind not in NUMBERS:
+    if kind not in VALUE_BYTES:
         raise ValueError(f"its header has type = {fields.get('type', '')[:40]}, expected that of a number")
     encoding = fields.get("encoding", "").lower()
     if encoding not in ENCODINGS:
@@ -59,7 +59,7 @@ def check_nrrd(path: str) -> None:
     stored_bytes = file.stat().st_size
     if file == Path(path):
         stored_bytes -= header_bytes
-    voxel_bytes = prod(map(int, sizes)) * NUMBERS[kind]
+    voxel_bytes = prod(map(int, sizes)) * VALUE_BYTES[kind]
     if voxel_bytes > stored_bytes * ENCODINGS[encoding]:
         raise ValueError("the file ends before its voxels do")
     check_memory(voxel_bytes, "the volume")

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROWS = 128  # that are outlined at once
-PENDING = 2**17  # corners, from which on finished areas are looked for; so many new ones, or twice as many as are open
+ROWS = 128  # so many rows are outlined at once
+PENDING = 2**17  # after so many new corners, and as many as unfinished areas had, finished areas are looked for
 
 
 class Areas(NamedTuple):
     """Some areas with their outlines.
 
     Args:
-        numbers: (A,) of their pixels.
+        numbers: (A,) the number that the pixels of each hold.
         rings: (A,) how many rings each has: its outline, then those of its holes.
         lengths: (R,) how many corners each ring has.
         corners: (N, 2) (column, row), 0 at the corner of the first pixel; clockwise, as the image is seen.
@@ -34,10 +34,10 @@ class Corners(NamedTuple):
     """Corners of outlines, (N,) each.
 
     Args:
-        areas: which area each belongs to.
-        numbers: of the area's pixels.
-        rows, columns: where it lies.
-        falls: whether the area has a single pixel at it, above and left or below and right.
+        areas: the area that each belongs to.
+        numbers: the number that the pixels of that area hold.
+        rows, columns: where each lies.
+        falls: whether the area has a single pixel there, above and left or below and right.
     """
 
     areas: np.ndarray
@@ -55,69 +55,71 @@ class Outliner:
     """Finds the areas of an image that is `width` pixels wide; only outlines of unfinished areas are kept in memory."""
 
     def __init__(self, width: int) -> None:
-        self._row = 0  # the next one
-        self._last = np.zeros((1, width + 2), np.uint8)  # the row above it, with a pixel of no area at each end
-        self._last_areas = np.zeros(width + 2, np.int64)  # areas are numbered from 1
-        self._areas = 0  # numbers given
-        self._same: list[np.ndarray] = []  # (2, n), pairs of numbers that turned out to be one area
+        self._next_row = 0
+        # the row above the next one, with a pixel of no area at each end, and the areas of its pixels, counted from 1
+        self._last_row = np.zeros((1, width + 2), np.uint8)
+        self._last_areas = np.zeros(width + 2, np.int64)
+        self._area_count = 0
+        self._links: list[np.ndarray] = []  # (2, n), pairs of areas that turned out to be one
         self._corners: list[Corners] = []
-        self._pending = 0  # corners since the last look for finished areas
-        self._open = 0  # corners that were left by it
+        self._new_corners = 0  # since finished areas were last looked for
+        self._open_corners = 0  # those of unfinished areas at that time
 
     def add(self, rows: np.ndarray) -> Iterator[Areas]:
         """Read the next rows (n, W) of whole numbers, of which 0 belongs to no area; gives areas that are finished."""
         for top in range(0, len(rows), ROWS):
             self._read(rows[top : top + ROWS])
-            if self._pending > max(PENDING, self._open):
+            if self._new_corners > max(PENDING, self._open_corners):
                 yield self._finished(is_last=False)
 
     def finish(self) -> Iterator[Areas]:
         """The areas that are left, when all rows were read."""
-        self._read(np.zeros((1, self._last.shape[1] - 2), np.uint8))
+        self._read(np.zeros((1, self._last_row.shape[1] - 2), np.uint8))
         yield self._finished(is_last=True)
 
     def _read(self, rows: np.ndarray) -> None:
         from skimage.measure import label
 
-        window = np.concatenate([self._last, np.pad(rows, ((0, 0), (1, 1)))])
+        window = np.concatenate([self._last_row, np.pad(rows, ((0, 0), (1, 1)))])
         is_area = window[0] > 0
         areas, count = label(window, background=0, connectivity=1, return_num=True)
-        areas = np.where(areas > 0, areas + self._areas, 0).astype(np.int32)
-        self._areas += int(count)
-        self._same.append(np.unique(np.stack([self._last_areas[is_area], areas[0, is_area]]), axis=1))
-        corners = _corners(window, areas, self._row)
+        areas = np.where(areas > 0, areas + self._area_count, 0).astype(np.int32)
+        self._area_count += int(count)
+        self._links.append(np.unique(np.stack([self._last_areas[is_area], areas[0, is_area]]), axis=1))
+        corners = _corners(window, areas, self._next_row)
         self._corners.append(corners)
-        self._pending += len(corners.rows)
-        self._row += len(rows)
-        self._last = window[-1:]
+        self._new_corners += len(corners.rows)
+        self._next_row += len(rows)
+        self._last_row = window[-1:]
         self._last_areas = areas[-1]
 
     def _finished(self, *, is_last: bool) -> Areas:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        first, second = np.concatenate(self._same, axis=1)
-        links = coo_array((np.ones(len(first), bool), (first, second)), shape=(self._areas + 1, self._areas + 1))
+        first, second = np.concatenate(self._links, axis=1)
+        nodes = self._area_count + 1
+        links = coo_array((np.ones(len(first), bool), (first, second)), shape=(nodes, nodes))
         count, joined = connected_components(links, directed=False)
         last_areas = joined[self._last_areas]
         is_open = np.zeros(count, bool)
         is_open[last_areas[self._last_areas > 0]] = not is_last
-        numbers = np.cumsum(is_open, dtype=np.int32)  # areas that are open are numbered anew
-        kept = []
-        finished = []
-        while self._corners:  # which are freed one by one, for there may be many
+        new_numbers = np.cumsum(is_open, dtype=np.int32)  # areas that are open are numbered anew
+        open_corners = []
+        finished_corners = []
+        while self._corners:  # they are freed one by one, for there may be many
             corners = self._corners.pop()
             areas = joined[corners.areas]
-            is_kept = is_open[areas]
-            kept.append(corners._replace(areas=numbers[areas]).chosen(is_kept))
-            finished.append(corners._replace(areas=areas).chosen(~is_kept))
-        self._corners = [_concatenated(kept)]
-        self._last_areas = np.where(self._last_areas > 0, numbers[last_areas], 0)
-        self._areas = int(is_open.sum())
-        self._same = [np.zeros((2, 0), np.int64)]
-        self._open = len(self._corners[0].rows)
-        self._pending = 0
-        return _areas(_concatenated(finished))
+            is_of_open = is_open[areas]
+            open_corners.append(corners._replace(areas=new_numbers[areas]).chosen(is_of_open))
+            finished_corners.append(corners._replace(areas=areas).chosen(~is_of_open))
+        self._corners = [_concatenated(open_corners)]
+        self._last_areas = np.where(self._last_areas > 0, new_numbers[last_areas], 0)
+        self._area_count = int(is_open.sum())
+        self._links = [np.zeros((2, 0), np.int64)]
+        self._open_corners = len(self._corners[0].rows)
+        self._new_corners = 0
+        return _areas(_concatenated(finished_corners))
 
 
 def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
@@ -126,8 +128,9 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
     below = window[:-1] == window[1:]
     is_straight = (beside[:-1] & beside[1:]) | (below[:, :-1] & below[:, 1:])
     rows, columns = np.nonzero(~is_straight)
-    rows, columns = rows.astype(np.int32), columns.astype(np.int32)
-    # the four pixels at each such place
+    rows = rows.astype(np.int32)
+    columns = columns.astype(np.int32)
+    # number and area of the four pixels at each such place
     pixels = []
     for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
         places = rows + down, columns + right

@@ -34,21 +34,21 @@ class PlacedMask(RenderedMask):
     Args:
         source: the mask, as it is read without a place.
         name: what messages call it.
-        own: the grid of the mask.
-        image: that of the image.
+        mask_grid: the grid of the mask's file.
+        image_grid: the grid of the image.
     """
 
     source: ImageSource
     name: str
-    own: Grid
-    image: Grid
+    mask_grid: Grid
+    image_grid: Grid
 
     def render(self) -> np.ndarray:
-        height, width = self.image.size
+        height, width = self.image_grid.size
         return self.render_part((0, height), (0, width))
 
     def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-        check_crs(self.image.place, self.own.place, self.name)
+        check_crs(self.image_grid.place, self.mask_grid.place, self.name)
         values = read_mask(self.source, self.name)
         if values.ndim == 3:
             raise DataError(f"{self.name}: is a color mask on another grid than its image; store it as numbers")
@@ -58,10 +58,10 @@ class PlacedMask(RenderedMask):
         column_centers = np.arange(*columns) + 0.5
         for top in range(0, size[0], ROWS):
             row_centers = np.arange(rows[0] + top, min(rows[0] + top + ROWS, rows[1]))[:, None] + 0.5
-            x, y = self.image.place.to_world(column_centers, row_centers)
-            own_columns, own_rows = self.own.place.to_pixels(x, y)
-            column_indices = np.floor(own_columns + NUDGE)
-            row_indices = np.floor(own_rows + NUDGE)
+            x, y = self.image_grid.place.to_world(column_centers, row_centers)
+            mask_columns, mask_rows = self.mask_grid.place.to_pixels(x, y)
+            column_indices = np.floor(mask_columns + NUDGE)
+            row_indices = np.floor(mask_rows + NUDGE)
             inside = (column_indices >= 0) & (column_indices < values.shape[1])
             inside &= (row_indices >= 0) & (row_indices < values.shape[0])
             band = placed[top : top + len(row_centers)]
@@ -71,10 +71,16 @@ class PlacedMask(RenderedMask):
 
 def check_crs(image: Place, mask: Place, name: str) -> None:
     """DataError, with `name`, where an image and its mask have different coordinate reference systems."""
-    if image.crs is None or mask.crs is None or image.crs.same(mask.crs):
+    if _may_be_one_crs(image, mask):
         return
+    assert image.crs is not None
     target = f"gdalwarp -r near -t_srs EPSG:{image.crs.epsg}" if image.crs.epsg else "gdalwarp -r near"
     raise DataError(f"{name}: mask is in {mask.crs}, its image in {image.crs}; bring it there ({target})")
+
+
+def _may_be_one_crs(first: Place, second: Place) -> bool:
+    """Whether two places have one coordinate reference system, as far as their files say it."""
+    return first.crs is None or second.crs is None or first.crs.same(second.crs)
 
 
 def grid_of(path: str, page: int = 0) -> Grid | None:
@@ -90,6 +96,7 @@ def grid_of(path: str, page: int = 0) -> Grid | None:
 
 @lru_cache(maxsize=4096)
 def _read_grid(path: str, page: int, changed: int) -> Grid | None:
+    """The grid of a file that was last changed at a time, by which another version of it is told apart."""
     try:
         check_regular(path)
         with ExitStack() as stack:
@@ -103,7 +110,7 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
     return None if place is None else Grid(place, size)
 
 
-def path_of(source: ImageSource) -> tuple[str, int] | None:
+def file_and_page(source: ImageSource) -> tuple[str, int] | None:
     """The path and page of a source that is a file; None for others."""
     if isinstance(source, BandSource):
         return source.paths[0], source.page
@@ -114,16 +121,17 @@ def path_of(source: ImageSource) -> tuple[str, int] | None:
 
 def grid_of_source(source: ImageSource) -> Grid | None:
     """The grid of a source."""
-    file = path_of(source)
+    file = file_and_page(source)
     return None if file is None else grid_of(*file)
 
 
 def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
     """The mask of an image on its grid: as it is where it has the same, or no place."""
-    own = grid_of_source(mask)
-    if own is None:
+    mask_grid = grid_of_source(mask)
+    if mask_grid is None:
         return mask
-    is_same_crs = image.place.crs is None or own.place.crs is None or image.place.crs.same(own.place.crs)
-    if is_same_crs and own.size == image.size and image.place.is_grid_of(own.place, image.size):
+    is_one_size = mask_grid.size == image.size
+    is_one_grid = is_one_size and image.place.is_grid_of(mask_grid.place, image.size)
+    if is_one_grid and _may_be_one_crs(image.place, mask_grid.place):
         return mask
-    return PlacedMask(mask, name, own, image)
+    return PlacedMask(mask, name, mask_grid, image)

@@ -144,15 +144,19 @@ def geo_keys(directory: Any) -> dict[int, int]:
 
 
 def _transform(values: dict[int, Any], keys: dict[int, int]) -> Transform | None:
+    """The grid that the values of the tags say; None where they say none, or one whose pixels have no area."""
     matrix = values[TRANSFORMATION]
     scale = values[PIXEL_SCALE]
     tie = values[TIE_POINT]
     if _are_numbers(matrix, 16):
-        a, b, c, d, e, f = matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]
+        a, b, _, c, d, e, _, f = matrix[:8]
     elif _are_numbers(scale, 2) and _are_numbers(tie, 6):
         column, row, _, x, y, _ = tie[:6]
-        a, b, c = scale[0], 0.0, x - column * scale[0]
-        d, e, f = 0.0, -scale[1], y + row * scale[1]
+        a = scale[0]
+        e = -scale[1]
+        b = d = 0.0
+        c = x - column * a
+        f = y - row * e
     else:
         return None
     if keys.get(RASTER_TYPE_KEY) == PIXEL_IS_POINT:  # the tags then say where the centers of pixels are
@@ -172,6 +176,7 @@ def _are_numbers(values: Any, count: int) -> bool:
 
 
 def _crs(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
+    """The CRS that the geo keys name: by a number of EPSG, or by all that the tags say of it."""
     if not keys:
         return None
     code = keys.get(PROJECTED_KEY)

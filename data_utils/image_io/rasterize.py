@@ -20,7 +20,7 @@ def fill_polygon(mask: np.ndarray, rings: Sequence[np.ndarray], value: int) -> N
 
 def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int, int]]:
     """(row, first column, column behind the last) of what lies inside."""
-    starts = np.concatenate([ring for ring in rings])
+    starts = np.concatenate(list(rings))
     ends = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
     yield from _level_spans(starts, ends, height)
     is_down = starts[:, 1] < ends[:, 1]

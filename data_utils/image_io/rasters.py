@@ -24,8 +24,8 @@ METADATA = 42112  # GDAL's: a text in XML, with the names of bands
 DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d{1,6})"[^>]*>([^<]*)</Item>')
 ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
-CACHED_BYTES = 3 * 2**26  # of decoded tiles: a row of them is read again for each band of rows
-PILLOW_SAMPLES = (3, 4)  # of pictures in color
+CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
+PILLOW_SAMPLES = (3, 4)  # how many samples pictures in color have
 SHOWN = 8  # names of bands in a message
 # what Pillow makes of types of pixels, so that a file is the same with and without a place
 READ_AS = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
@@ -39,7 +39,7 @@ class RasterFile:
     Attributes:
         size: (H, W).
         nodata: the value of pixels without data; None where there is none.
-        names: of the bands; empty texts where they have none.
+        names: the names of the bands; empty texts where they have none.
         place: where it lies; None where it does not say so.
         alpha: the sample that says how opaque pixels are; None where there is none.
     """
@@ -48,10 +48,10 @@ class RasterFile:
         self.path = path
         self.page = page
         self.size = (_side(page.imagelength), _side(page.imagewidth))
-        self.samples = int(page.samplesperpixel)
+        self.sample_count = int(page.samplesperpixel)
         self.place: Place | None = place_of(page)
         self.nodata = _nodata(page)
-        self.names = _names(page, self.samples)
+        self.names = _band_names(page, self.sample_count)
         self.alpha = _alpha(page)
         self.pixels = Segments(path, page)
         self.mask = None if mask is None else Segments(path, mask)
@@ -71,18 +71,18 @@ class RasterFile:
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
         """Values (n, m, C) of some bands, and where they hold no data, of the same shape; None where all hold some."""
         values = self.pixels.read(rows, columns, samples)
-        missing = None
+        is_missing = None
         if values.dtype.kind == "f":
-            missing = np.isnan(values)
+            is_missing = np.isnan(values)
         if self.nodata is not None:
             equal = values == values.dtype.type(self.nodata)
-            missing = equal if missing is None else missing | equal
+            is_missing = equal if is_missing is None else is_missing | equal
         outside = self._outside(rows, columns, samples)
         if outside is not None:
-            missing = np.broadcast_to(outside, values.shape) if missing is None else missing | outside
-        if missing is not None and not missing.any():
-            missing = None
-        return values.astype(self.dtype, copy=False), missing
+            is_missing = np.broadcast_to(outside, values.shape) if is_missing is None else is_missing | outside
+        if is_missing is not None and not is_missing.any():
+            is_missing = None
+        return values.astype(self.dtype, copy=False), is_missing
 
     def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
         """Where alpha or the file's mask says that there is nothing: (n, m, 1) bool; None where neither is there."""
@@ -102,11 +102,11 @@ class Segments:
         self.dtype = np.dtype(page.dtype)
         self.size = (_side(page.imagelength), _side(page.imagewidth))
         self.is_planar = page.planarconfig == 2
-        self.samples = int(page.samplesperpixel)
+        self.sample_count = int(page.samplesperpixel)
         if page.is_tiled:
-            self.segment = (_side(page.tilelength), _side(page.tilewidth))
+            self.segment_size = (_side(page.tilelength), _side(page.tilewidth))
         else:
-            self.segment = (min(_side(page.rowsperstrip), self.size[0]), self.size[1])
+            self.segment_size = (min(_side(page.rowsperstrip), self.size[0]), self.size[1])
         self._decoded: OrderedDict[int, np.ndarray | None] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
@@ -114,8 +114,8 @@ class Segments:
     @property
     def segment_bytes(self) -> int:
         """How much memory a decoded segment takes."""
-        together = 1 if self.is_planar else self.samples
-        return self.segment[0] * self.segment[1] * together * self.dtype.itemsize
+        samples_together = 1 if self.is_planar else self.sample_count
+        return self.segment_size[0] * self.segment_size[1] * samples_together * self.dtype.itemsize
 
     @property
     def in_windows(self) -> bool:
@@ -143,16 +143,16 @@ class Segments:
         height, width = self.size
         start = self.page.dataoffsets[0]
         if not self.is_planar:
-            values = self._rows(file, start, rows, self.samples)[:, slice(*columns)]
+            values = self._rows(file, start, rows, self.sample_count)[:, slice(*columns)]
             return values[:, :, _index(samples)].astype(self.dtype)
         plane_bytes = height * width * self.dtype.itemsize
         planes = [self._rows(file, start + sample * plane_bytes, rows, 1)[:, slice(*columns), 0] for sample in samples]
         return np.stack(planes, axis=2).astype(self.dtype)
 
-    def _rows(self, file: BinaryIO, start: int, rows: Range, together: int) -> np.ndarray:
-        """Rows (n, W, together) of an image, or plane, that begins at a byte of the file."""
-        shape = (rows[1] - rows[0], self.size[1], together)
-        row_bytes = shape[1] * together * self.dtype.itemsize
+    def _rows(self, file: BinaryIO, start: int, rows: Range, samples_together: int) -> np.ndarray:
+        """Rows (n, W, samples_together) of an image, or plane, that begins at a byte of the file."""
+        shape = (rows[1] - rows[0], self.size[1], samples_together)
+        row_bytes = shape[1] * samples_together * self.dtype.itemsize
         file.seek(start + rows[0] * row_bytes)
         data = file.read(shape[0] * row_bytes)
         if len(data) < shape[0] * row_bytes:
@@ -163,28 +163,29 @@ class Segments:
         self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int], shape: tuple[int, int, int]
     ) -> np.ndarray:
         """A window of a page in segments, each decoded if the window reaches into it."""
-        height, width = self.segment
-        across = -(-self.size[1] // width)
-        down = -(-self.size[0] // height)
-        planes = self.samples if self.is_planar else 1
-        if len(self.page.dataoffsets) < across * down * planes:
+        height, width = self.segment_size
+        segments_across = -(-self.size[1] // width)
+        segments_down = -(-self.size[0] // height)
+        segments = segments_across * segments_down
+        planes = self.sample_count if self.is_planar else 1
+        if len(self.page.dataoffsets) < segments * planes:
             raise ValueError("it has fewer tiles or strips than its size needs")
         window = np.empty(shape, self.dtype)
         for row in range(rows[0] // height, -(-rows[1] // height)):
             for column in range(columns[0] // width, -(-columns[1] // width)):
-                index = row * across + column
-                inside, outside = _overlap((row, column), self.segment, rows, columns)
+                index = row * segments_across + column
+                inside, outside = _overlap((row, column), self.segment_size, rows, columns)
                 if not self.is_planar:
                     values = self._segment(file, index)
-                    window[outside] = self._empty if values is None else values[inside][:, :, _index(samples)]
+                    window[outside] = self._fill_value if values is None else values[inside][:, :, _index(samples)]
                     continue
                 for number, sample in enumerate(samples):
-                    values = self._segment(file, sample * across * down + index)
-                    window[(*outside, number)] = self._empty if values is None else values[inside][:, :, 0]
+                    values = self._segment(file, sample * segments + index)
+                    window[(*outside, number)] = self._fill_value if values is None else values[inside][:, :, 0]
         return window
 
     @property
-    def _empty(self) -> float:
+    def _fill_value(self) -> float:
         """What pixels of tiles that are left out hold."""
         nodata = _nodata(self.page)
         return 0 if nodata is None else nodata
@@ -225,7 +226,7 @@ class Segments:
             raise ImageError(f"{self.path}: is compressed by {codec}, which needs a library; {remedy}") from error
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
-        if pixels.shape != (*self.size, self.samples):
+        if pixels.shape != (*self.size, self.sample_count):
             raise ValueError(f"it is of shape {pixels.shape} as decoded")
         return pixels.astype(self.dtype)
 
@@ -255,7 +256,7 @@ def _overlap(
 class Band(NamedTuple):
     """A band of a raster: a sample of one of its files, and its name."""
 
-    file: int
+    file_index: int
     sample: int
     name: str
 
@@ -298,27 +299,29 @@ class Raster:
         return all(file.pixels.in_windows for file in self._used())
 
     def _used(self) -> list[RasterFile]:
-        return [self.files[number] for number in sorted({band.file for band in self.bands})]
+        """The files of the bands that are read."""
+        used = {band.file_index for band in self.bands}
+        return [file for index, file in enumerate(self.files) if index in used]
 
     def read(self, rows: Range, columns: Range) -> np.ndarray:
         """A window (n, m, C), masked where bands hold no data, if some do."""
         if len(self.files) == 1:
-            values, missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
-            return values if missing is None else np.ma.MaskedArray(values, np.array(missing))
+            values, is_missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
+            return values if is_missing is None else np.ma.MaskedArray(values, np.array(is_missing))
         shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
         values = np.empty(shape, self.dtype)
-        missing = np.zeros(shape, bool)
+        is_missing = np.zeros(shape, bool)
         for number, file in enumerate(self.files):
-            channels = [channel for channel, band in enumerate(self.bands) if band.file == number]
+            channels = [channel for channel, band in enumerate(self.bands) if band.file_index == number]
             if not channels:
                 continue
             samples = [self.bands[channel].sample for channel in channels]
-            file_values, file_missing = file.read(rows, columns, samples)
+            file_values, file_is_missing = file.read(rows, columns, samples)
             values[:, :, _index(channels)] = file_values
-            if file_missing is not None:
-                missing[:, :, _index(channels)] = file_missing
-        if missing.any():
-            return np.ma.MaskedArray(values, missing)
+            if file_is_missing is not None:
+                is_missing[:, :, _index(channels)] = file_is_missing
+        if is_missing.any():
+            return np.ma.MaskedArray(values, is_missing)
         return values
 
     def whole(self) -> np.ndarray:
@@ -356,7 +359,7 @@ def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0
     if source.bands:
         bands = _choose(bands, source)
     else:  # alpha says where there is data
-        bands = [band for band in bands if band.sample != files[band.file].alpha]
+        bands = [band for band in bands if band.sample != files[band.file_index].alpha]
     return Raster(files, bands)
 
 
@@ -449,13 +452,13 @@ def _nodata(page: tifffile.TiffPage) -> float | None:
     return int(value)
 
 
-def _names(page: tifffile.TiffPage, samples: int) -> tuple[str, ...]:
+def _band_names(page: tifffile.TiffPage, count: int) -> tuple[str, ...]:
     """The names that GDAL has given the bands; empty texts for others."""
-    names = [""] * samples
+    names = [""] * count
     text = page.tags.valueof(METADATA)
     if isinstance(text, str):
         for sample, name in DESCRIPTION.findall(text):
-            if int(sample) < samples:
+            if int(sample) < count:
                 names[int(sample)] = html.unescape(name).strip()
     return tuple(names)
 
@@ -475,7 +478,7 @@ def _all_bands(files: Sequence[RasterFile]) -> list[Band]:
     bands = []
     for number, file in enumerate(files):
         for sample, name in enumerate(file.names):
-            if file.samples == 1 and (len(files) > 1 or not name):
+            if file.sample_count == 1 and (len(files) > 1 or not name):
                 name = file.path.stem
             bands.append(Band(number, sample, name))
     return bands

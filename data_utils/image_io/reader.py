@@ -76,6 +76,7 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
 
 
 def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
+    """What `opened` gives; its file stays open as long as `stack` is."""
     content = cast(Any, source)
     if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
         page = source.get("page", page)
@@ -138,14 +139,14 @@ def decode_image(
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
             size = size_as_seen(image)  # before the draft, which changes it
             extent = _draft(image, draft_for)
-            return DecodedImage(_checked(image, name), size, extent)
-        pixels = _checked(image, name)
+            return DecodedImage(_pixels(image, name), size, extent)
+        pixels = _pixels(image, name)
         size = pixels.shape[:2]
         return DecodedImage(pixels, size, extent=size)
 
 
-def _checked(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
-    """Pixels (H, W, C) of an opened image, in memory."""
+def _pixels(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
+    """Pixels (H, W, C) of an opened image, in memory. ImageError for what is no image, or holds NaN or infinity."""
     if isinstance(image, Raster):
         pixels = image.whole()
     else:

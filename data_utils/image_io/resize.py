@@ -74,8 +74,8 @@ def resize_window(
     last bit.
     """
     rows, columns = window
-    top, bottom = _needed(extent[0], size[0], rows)
-    left, right = _needed(extent[1], size[1], columns)
+    top, bottom = _needed_range(extent[0], size[0], rows)
+    left, right = _needed_range(extent[1], size[1], columns)
     row_scale = extent[0] / size[0]
     column_scale = extent[1] / size[1]
     box = (
@@ -88,7 +88,7 @@ def resize_window(
     return resize_image(read(top, bottom, left, right), window_size, box)
 
 
-def _needed(length: int, target: int, part: tuple[int, int]) -> tuple[int, int]:
+def _needed_range(length: int, target: int, part: tuple[int, int]) -> tuple[int, int]:
     """Along a side of `length` pixels resized to `target`: the pixels [first, last) that `part` of it depends on."""
     start, stop = part
     scale = length / target
@@ -112,10 +112,10 @@ def bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarr
     first = np.maximum((centers - 2 * widening + 0.5).astype(int), 0)
     last = np.minimum((centers + 2 * widening + 0.5).astype(int), length)
     taps = first[:, None] + np.arange((last - first).max())
-    x = np.abs((taps - centers[:, None] + 0.5) / widening)
+    x = np.abs((taps - centers[:, None] + 0.5) / widening)  # the argument of Keys' cubic
     near = (1.5 * x - 2.5) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * -0.5
-    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    weights = np.select([x < 1, x < 2], [near, far])
     weights[taps >= last[:, None]] = 0
     return np.minimum(taps, length - 1), weights / weights.sum(axis=1, keepdims=True)
 
@@ -163,14 +163,22 @@ def same_proportions(first: Size, second: Size) -> bool:
     return abs(first[0] * second[1] - first[1] * second[0]) <= max(largest)
 
 
-def nearest(want: int, have: int) -> np.ndarray:
-    """(want,) for each pixel along a side resized from `have`: the one under its center."""
-    return ((2 * np.arange(want) + 1) * have) // (2 * want)
+def nearest(target: int, length: int) -> np.ndarray:
+    """(target,) for each pixel along a side of `length` pixels resized to `target`: the one under its center."""
+    return ((2 * np.arange(target) + 1) * length) // (2 * target)
+
+
+def nearest_pixels(extent: Size, size: Size, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and the columns of an image of `extent` that make a `window` of it once it is resized to `size`."""
+    row_range, column_range = window
+    rows = nearest(size[0], extent[0])[slice(*row_range)]
+    columns = nearest(size[1], extent[1])[slice(*column_range)]
+    return rows, columns
 
 
 def resize_mask(mask: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """(H, W), (H, W, 3) or, for volumes, (D, H, W) -> (*size, ...), each pixel with the value of the nearest one."""
-    for axis, (want, have) in enumerate(zip(size, mask.shape, strict=False)):
-        if want != have:
-            mask = mask.take(nearest(want, have), axis)
+    for axis, (target, length) in enumerate(zip(size, mask.shape, strict=False)):
+        if target != length:
+            mask = mask.take(nearest(target, length), axis)
     return mask

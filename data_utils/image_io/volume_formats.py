@@ -30,7 +30,7 @@ STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
 NIFTI2_BYTES = 540  # the length of a NIfTI-2 header, which is longer than the other
 MOST_EXTENSIONS = 2**24  # bytes of a NIfTI header with its extensions
-PIECE = 2**22  # bytes that are decompressed together
+PIECE_BYTES = 2**22  # as much is decompressed at once
 ENDS_EARLY = "the file ends before its voxels do"
 
 Spacing = tuple[float, float, float]
@@ -99,7 +99,7 @@ class NiftiVolume(StoredVolume):
         with gzip.open(self.path) as file:
             file.seek(self.image.dataobj.offset)
             while missing:
-                piece = file.read(min(PIECE, len(missing)))
+                piece = file.read(min(PIECE_BYTES, len(missing)))
                 if not piece:
                     raise EOFError(ENDS_EARLY)
                 missing[: len(piece)] = piece
@@ -199,11 +199,11 @@ class StackVolume(StoredVolume):
         shape = (*self.shape[::-1], self.channels)
         check_memory(prod(shape) * self.dtype.itemsize, "the volume")
         voxels = np.empty(shape, self.dtype)
-        for slot, page in zip(voxels, self.pages, strict=True):
+        for plane, page in zip(voxels, self.pages, strict=True):
             pixels = read_image(self.path, self.path, page)
-            if (pixels.shape, pixels.dtype) != (slot.shape, slot.dtype):
+            if (pixels.shape, pixels.dtype) != (plane.shape, plane.dtype):
                 raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one for all")
-            slot[:] = pixels
+            plane[:] = pixels
         return voxels.transpose(2, 1, 0, 3)
 
 

@@ -21,8 +21,8 @@ from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # the default of `gzip`
 INFINITE = 1e30  # voxels so far from 0 count as infinite: float32 does not hold their squares
-SMALL = 1e-7  # mm: with a smaller side of a voxel a header is damaged
-FAR = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
+SMALLEST_SIDE = 1e-7  # mm: with a smaller side of a voxel a header is damaged
+FARTHEST_ENTRY = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 
 
@@ -145,6 +145,13 @@ def _flat(volume: np.ndarray) -> np.ndarray:
     return volume.reshape(-1, volume.shape[-1])
 
 
+def volume_size_mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> str:
+    """The message for a volume and its label that have different sizes."""
+    image_size = " x ".join(map(str, image.size))
+    label_size = " x ".join(map(str, label.size))
+    return f"{name}: image is {image_size}, its label {label_size} (depth x height x width)"
+
+
 def same_grid(first: VolumeHeader, second: VolumeHeader) -> bool:
     """Whether the voxels of two volumes of one size lie at the same places: to 1 um, or to 1/100 of smaller voxels."""
     return _distance(first.affine, second.affine) <= _tolerance(first.spacing)
@@ -189,14 +196,8 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     for file in stored:
         if file.dtype.kind not in "uif":
             raise ImageError(f"{name}: has voxels of type {file.dtype}, expected one real number for each channel")
-    sides = np.zeros(3)
-    orientation = np.full((3, 2), np.nan)
-    if (np.abs(first.affine) < FAR).all():  # NaN is not below it either
-        sides = np.linalg.norm(first.affine[:3, :3], axis=0)
-        orientation = load_nibabel().io_orientation(first.affine)
-    if sides.min() < SMALL or np.isnan(orientation).any():
-        raise ImageError(f"{name}: its affine {first.affine[:3].tolist()} is no grid in space; correct the header")
-    ras_axes, steps = orientation.T.astype(int)
+    sides, orientation = _sides_and_orientation(first.affine, name)
+    ras_axes, steps = orientation.T
     to_stored = np.zeros((4, 4))
     to_stored[3, 3] = 1
     for axis, (ras_axis, step) in enumerate(zip(ras_axes, steps, strict=True)):
@@ -220,6 +221,18 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     if len(stored) > 1:
         return header._replace(channels=len(stored))
     return header
+
+
+def _sides_and_orientation(affine: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(3,) sides of a voxel in mm, and (3, 2) `stored_axes`; ImageError, with `name`, for what is no grid in space."""
+    sides = np.zeros(3)
+    orientation = np.full((3, 2), np.nan)
+    if (np.abs(affine) < FARTHEST_ENTRY).all():  # NaN is not below it either
+        sides = np.linalg.norm(affine[:3, :3], axis=0)
+        orientation = load_nibabel().io_orientation(affine)
+    if sides.min() < SMALLEST_SIDE or np.isnan(orientation).any():
+        raise ImageError(f"{name}: its affine {affine[:3].tolist()} is no grid in space; correct the header")
+    return sides, orientation.astype(int)
 
 
 def _tolerance(spacing: Spacing) -> float:

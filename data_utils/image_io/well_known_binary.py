@@ -7,7 +7,8 @@ import numpy as np
 
 from runtime.errors import DataError
 
-POLYGON, MULTIPOLYGON = 3, 6
+POLYGON = 3
+MULTIPOLYGON = 6
 
 
 def well_known_binary(rings: Sequence[np.ndarray]) -> bytes:

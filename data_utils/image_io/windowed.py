@@ -177,6 +177,7 @@ def _file_of(source: Path | BandSource | PictureFile) -> Path:
 
 
 def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
+    """What `open_windowed_file` gives; its file stays open as long as `stack` is."""
     path = _file_of(source)
     if isinstance(source, PictureFile):
         page = page if source.page is None else source.page
@@ -219,25 +220,27 @@ def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
 @contextmanager
 def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
     """Windows of a large image, or of a part of one, that has them; None for any other, which is decoded whole."""
+    with ExitStack() as stack:
+        image = None
+        if isinstance(source, WindowSource) or _may_have_windows(source):
+            with suppress(ImageError):  # the file will be named when it is decoded
+                image = stack.enter_context(open_windowed(source))
+        if image is None or not image.in_windows:
+            yield None
+        elif isinstance(source, WindowSource) or np.prod(image.size) >= LARGE:
+            yield image
+        else:
+            yield None
+
+
+def _may_have_windows(source: ImageSource) -> bool:
+    """Whether a source is a file of a format that may be read in windows."""
     path: object = source
     if isinstance(source, dict) and source.get("bytes") is None:
         path = source.get("path")
     if isinstance(source, BandSource | PictureFile):
         path = str(_file_of(source))
-    with ExitStack() as stack:
-        image = None
-        if isinstance(source, WindowSource):
-            with suppress(ImageError):
-                image = stack.enter_context(source.open())
-            yield image if image and image.in_windows else None
-            return
-        if isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES):
-            with suppress(ImageError):  # the file will be named when it is decoded
-                image = stack.enter_context(open_windowed(source))
-        if image and image.in_windows and np.prod(image.size) >= LARGE:
-            yield image
-        else:
-            yield None
+    return isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES)
 
 
 def strips(image: WindowedImage) -> Iterator[tuple[int, Image.Image | np.ndarray]]:

@@ -74,7 +74,7 @@ class NpyWriter:
     def __init__(self, file: BinaryIO, shape: tuple[int, int, int]) -> None:
         self.file = file
         self.shape = shape
-        self.done = 0  # rows that are written
+        self.rows_written = 0
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         self.start = file.tell()
@@ -84,6 +84,6 @@ class NpyWriter:
         """Append the next rows of every channel."""
         _, height, width = self.shape
         for channel, values in enumerate(rows):
-            self.file.seek(self.start + 4 * width * (channel * height + self.done))
+            self.file.seek(self.start + 4 * width * (channel * height + self.rows_written))
             self.file.write(np.ascontiguousarray(values, "<f4").data)
-        self.done += rows.shape[1]
+        self.rows_written += rows.shape[1]

@@ -32,6 +32,7 @@ def augment(
     targets: AnyTarget,
     draws: Sequence[Draw],
     packed_draws: Tensor,
+    *,
     fill: Tensor,
     std: Tensor,
     recolor: Recolor = recolored,
@@ -71,13 +72,7 @@ def augment(
     unmoved = [i for i, drawn in enumerate(draws) if not drawn.moves]
     for i in unmoved:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
         new_images[i] = images[i]
-    for i, drawn in enumerate(draws):
-        if drawn.resolution:
-            new_images[i] = _lower_resolution(new_images[i], drawn.resolution)
-        if drawn.blur:
-            new_images[i] = _blur(new_images[i], drawn.blur)
-        if drawn.gamma != 1:
-            new_images[i] = _apply_gamma(new_images[i], drawn.gamma, fill)
+    _degrade(new_images, draws, fill)
     new_images = recolor(new_images, gain, shift, fill, std)
     for i, drawn in enumerate(draws):
         if drawn.noise:
@@ -87,6 +82,17 @@ def augment(
         points=lambda points: _moved_points(points, draws, size),
     )
     return torch.where(outside[:, None], fill, new_images), new_targets
+
+
+def _degrade(images: Tensor, draws: Sequence[Draw], fill: Tensor) -> None:
+    """Lower the resolution of images, blur them and bend their values, in place, each by its draw."""
+    for i, drawn in enumerate(draws):
+        if drawn.resolution:
+            images[i] = _lower_resolution(images[i], drawn.resolution)
+        if drawn.blur:
+            images[i] = _blur(images[i], drawn.blur)
+        if drawn.gamma != 1:
+            images[i] = _apply_gamma(images[i], drawn.gamma, fill)
 
 
 def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
@@ -143,7 +149,7 @@ def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) 
     `matrix` (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) are those of `Draw`.
     """
     columns = matrix.unflatten(1, (len(size), len(size))).unbind(2)  # (B, n, 1, ...) each
-    offsets = []  # from the center along x, y, ..., each to go with the axes of an image
+    offsets = []  # pixels from the center along x, y, ..., each in the shape that goes with the axes of an image
     for axis, side in enumerate(reversed(size)):
         offset = torch.arange(side, device=matrix.device, dtype=matrix.dtype) - (side - 1) / 2
         offsets.append(offset.view(-1, *(1,) * axis))

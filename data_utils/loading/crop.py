@@ -6,7 +6,7 @@ import numpy as np
 
 from data_utils.image_io.resize import Window
 
-CROPS_AROUND_CLASS = 1 / 3  # the share of such crops
+CROPS_AROUND_CLASS = 1 / 3  # such a share of the crops is taken around a class
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 
 
@@ -58,7 +58,7 @@ def _draw(size: Size, crop: Size, rng: np.random.Generator) -> tuple[bool, float
     Class and pixel are drawn as shares, 0 up to 1, of those that there are.
     """
     kind, class_share, pixel_share = rng.random(3)
-    starts = [int(rng.integers(max(have - want, 0) + 1)) for have, want in zip(size, crop, strict=True)]
+    starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop, strict=True)]
     return kind < CROPS_AROUND_CLASS, class_share, pixel_share, starts
 
 
@@ -66,12 +66,12 @@ def _starts_around(pixel: Sequence[int], size: Size, crop: Size, rng: np.random.
     """Where crops start, along each axis, that have the pixel at a random position inside."""
     shares = rng.random(len(size))
     starts = []
-    for position, share, have, want in zip(pixel, shares, size, crop, strict=True):
-        start = position - int(share * want)
-        starts.append(int(np.clip(start, 0, max(have - want, 0))))
+    for position, share, length, side in zip(pixel, shares, size, crop, strict=True):
+        start = position - int(share * side)
+        starts.append(int(np.clip(start, 0, max(length - side, 0))))
     return starts
 
 
 def _window(starts: Sequence[int], size: Size, crop: Size) -> Window:
     """Crops that start there, no larger than the whole."""
-    return tuple((start, min(start + want, have)) for start, want, have in zip(starts, crop, size, strict=True))
+    return tuple((start, min(start + side, length)) for start, side, length in zip(starts, crop, size, strict=True))

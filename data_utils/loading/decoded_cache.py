@@ -1,7 +1,7 @@
 """--cache, always on for volumes: a split decoded and resized once, in an Arrow file that all processes map."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -46,7 +46,7 @@ class DecodedSplit:
         row = {name: column[0] for name, column in zip(names, columns, strict=True)}
         if row["problem"].is_valid:
             raise DataError(row["problem"].as_py())
-        fields = [_array(row, name) for name in self.target.names()]
+        fields = [_array(row, name) for name in self.target.field_names()]
         return _array(row, "image"), self.target(*fields)
 
 
@@ -71,8 +71,6 @@ def decode_once(
 
     Errors in `skip` are stored in place of the sample. Raises DataError where nothing can be stored.
     """
-    import pyarrow
-
     if key is None:
         raise DataError("--cache works with local files only; leave it out for shapes and streams")
     file = cache_folder() / f"{digest('decoded', 'targets', key)}.arrow"
@@ -83,12 +81,6 @@ def decode_once(
         except skip as error:
             return str(error)
 
-    fields = {"problem": pyarrow.string()}
-    for name in ("image", *target.names()):
-        fields[name] = pyarrow.large_binary()
-        fields[f"{name}_type"] = pyarrow.string()
-        fields[f"{name}_shape"] = pyarrow.list_(pyarrow.int64())
-    schema = pyarrow.schema(fields)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _clear(file.parent)
@@ -96,17 +88,30 @@ def decode_once(
             if not _is_whole(file):
                 # no more volumes in memory than it takes
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
-                with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
-                    for sample in track(decoded, count, "decoding for the cache"):
-                        writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
-                with replaced_file(_checksum_file(file)) as stream:
-                    stream.write(checksum(file).encode())
+                _write(file, track(decoded, count, "decoding for the cache"), target)
     except OSError as error:
         raise DataError(
             f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
             " free some space, or set XDG_CACHE_HOME to a folder on another disk"
         ) from error
     return DecodedSplit(file, target)
+
+
+def _write(file: Path, samples: Iterable[Sample | str], target: type[Target]) -> None:
+    """Write samples, or the problems that they have, and the checksum of the file."""
+    import pyarrow
+
+    fields = {"problem": pyarrow.string()}
+    for name in ("image", *target.field_names()):
+        fields[name] = pyarrow.large_binary()
+        fields[f"{name}_type"] = pyarrow.string()
+        fields[f"{name}_shape"] = pyarrow.list_(pyarrow.int64())
+    schema = pyarrow.schema(fields)
+    with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
+        for sample in samples:
+            writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
+    with replaced_file(_checksum_file(file)) as stream:
+        stream.write(checksum(file).encode())
 
 
 def _checksum_file(file: Path) -> Path:
@@ -144,7 +149,7 @@ def _row(sample: Sample | str) -> dict[str, Any]:
         return {"problem": sample}
     image, target = sample
     arrays = {"image": image}
-    arrays.update(zip(target.names(), target.arrays(), strict=True))
+    arrays.update(zip(target.field_names(), target.arrays(), strict=True))
     row: dict[str, Any] = {}
     for name, array in arrays.items():
         row[name] = array.ravel().view(np.uint8).data  # no copy: a volume may take half the memory

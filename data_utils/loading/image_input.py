@@ -7,13 +7,13 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_image, read_image
-from data_utils.image_io.resize import Window, nearest, resize_image, resize_mask, resize_rows, resize_window
+from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_rows, resize_window
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from runtime.errors import ImageError, UserWarningLine
 from tasks.target import AnyTarget
 from unet.config import Preprocess
 
-CHUNK = 128  # output rows that are resized at once, at most
+CHUNK_ROWS = 128  # output rows that are resized at once, at most
 CHUNK_VALUES = 2**22  # numbers in these rows
 
 
@@ -83,7 +83,7 @@ class ImageInput:
     @property
     def _chunk(self) -> int:
         """How many output rows are resized at once: fewer where they are long and have many channels."""
-        return max(1, min(CHUNK, CHUNK_VALUES // (self.size[1] * self.channels)))
+        return max(1, min(CHUNK_ROWS, CHUNK_VALUES // (self.size[1] * self.channels)))
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop) of the network's input, (C, stop - start, w), in the file's own value range."""
@@ -128,10 +128,7 @@ class ImageInput:
         """Where no channel holds data in a `window` of the network's input, (h, w) bool; None where all hold some."""
         if not self.picture.may_miss:
             return None
-        rows, columns = (
-            nearest(want, have)[slice(*sides)]
-            for want, have, sides in zip(self.size, self.picture.size, window, strict=True)
-        )
+        rows, columns = nearest_pixels(self.picture.size, self.size, window)
         missing = missing_pixels(self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
         if missing is None:
             return None
@@ -162,13 +159,13 @@ def _input_type(pixels: np.ndarray) -> type[np.generic]:
 
 def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:
     """(H, W, C) -> (H, W, channels): grey is repeated, color that is grey is reduced, the rest is an ImageError."""
-    have = pixels.shape[2]
-    if have == channels:
+    own_channels = pixels.shape[2]
+    if own_channels == channels:
         return pixels
-    if have == 1:
+    if own_channels == 1:
         return np.repeat(pixels, channels, axis=2)
     if channels == 1 and (pixels == pixels[:, :, :1]).all():
         return pixels[:, :, :1]
     raise ImageError(
-        f"{name}: has {have} channels, the model takes {channels}; convert the image, or train on such images"
+        f"{name}: has {own_channels} channels, the model takes {channels}; convert the image, or train on such images"
     )

@@ -87,6 +87,7 @@ def build_loaders(
     shapes: NetworkShapes,
     batch_split: BatchSplit,
     steps: Sequence[int],
+    *,
     num_workers: int | None,
     device: torch.device,
 ) -> tuple[DataLoader, DataLoader]:

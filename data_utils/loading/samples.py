@@ -105,9 +105,9 @@ class ImageSamples(Samples):
         locations = target.locations()
         if locations is not None:
             return crop_around(locations, target.shape, target.shape, tuple(crop_size), rng)
-        return crop_window(
-            self.reader.known_labels(target), target.unknown_value(target.names()[0]), tuple(crop_size), rng
-        )
+        labels = self.reader.known_labels(target)
+        unknown = target.unknown_value(target.field_names()[0])
+        return crop_window(labels, unknown, tuple(crop_size), rng)
 
     def spacing(self, index: int) -> None:
         return None

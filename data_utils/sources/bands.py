@@ -89,7 +89,7 @@ class SceneRecords(ListRecords):
         self.bands = bands
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         return digest_of_files(self.paths, repr((self.paths, self.bands)).encode())
 
 

@@ -5,6 +5,7 @@ Crops of one scene that lie beside each other are not independent, so whole bloc
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,15 +17,15 @@ from data_utils.image_io.placed_masks import Grid, grid_of_source
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out, hold_out_fold
-from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, Subset
+from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, with_sources
 from runtime.console import first_few
 from runtime.errors import DataError
 from runtime.parallel import map_indices
 
 BLOCKS = 40  # all scenes make so many together, if they are large enough
-SMALLEST = 64  # pixels of a side of a block
-LARGEST = 4096
-MOST = 2**20  # blocks of an image; a damaged header may claim any size
+SMALLEST_SIDE = 64  # pixels of a side of a block
+LARGEST_SIDE = 4096
+MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
 NAMED = 3  # images in a line
 NEAR = 0.5  # pixels between two images that touch
 
@@ -41,7 +42,7 @@ class BlockRecords(DerivedRecords):
 
     Args:
         sizes: (H, W) of each image.
-        side: of a block, in pixels.
+        side: the side of a block, in pixels.
     """
 
     def __init__(
@@ -51,6 +52,9 @@ class BlockRecords(DerivedRecords):
         self.windows = windows
         self.sizes = sizes
         self.side = side
+        if records.unlisted:
+            images = set(records.unlisted)
+            self.unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in images)
 
     def derivation(self) -> tuple[object, ...]:
         return ("blocks", self.side)
@@ -69,9 +73,13 @@ class BlockRecords(DerivedRecords):
         mask = SceneWindow(record["target"], name, size, box, is_mask=True)
         return {**record, "image": image, "target": mask, "name": name}
 
+    def _image_name(self, i: int) -> str:
+        """The name of the image that a window is cut from."""
+        return self.records.name(self.windows[i].record)
+
     def name(self, i: int) -> str:
-        index, box = self.windows[i]
-        name = self.records.name(index)
+        name = self._image_name(i)
+        box = self.windows[i].box
         if box is None:
             return name
         path = Path(name)
@@ -89,12 +97,12 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     grids = _grids(records)
     side = config.val_blocks or _block_side(grids, config.crop_size)
     windows: list[Window] = []
-    blocks: list[tuple] = []
+    blocks: list[tuple[object, int, int]] = []  # for each window its CRS, and its block in this
     origins: dict[object, Place] = {}  # the place of the first image of each CRS: blocks are counted in its pixels
     for index, grid in enumerate(grids):
         crs = _key(grid.place)
         origin = origins.setdefault(crs, grid.place)
-        if math.prod(length / side for length in grid.size) > MOST:
+        if math.prod(length / side for length in grid.size) > MOST_BLOCKS:
             height, width = grid.size
             raise DataError(
                 f"--val-blocks: {records.name(index)} says that it has {height} x {width} pixels, which are too many"
@@ -106,9 +114,9 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
             blocks.append((crs, math.floor(row / side), math.floor(column / side)))
             is_whole = box == Box(0, grid.size[0], 0, grid.size[1])
             windows.append(Window(index, None if is_whole else box))
-    numbers: dict[tuple, int] = {}
-    groups = np.array([numbers.setdefault(block, len(numbers)) for block in blocks])
-    if len(numbers) < 2:
+    number_of: dict[tuple[object, int, int], int] = {}
+    groups = np.array([number_of.setdefault(block, len(number_of)) for block in blocks])
+    if len(number_of) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
     cut = BlockRecords(records, windows, [grid.size for grid in grids], side)
     if config.fold is not None:
@@ -135,17 +143,23 @@ def _block_side(grids: Sequence[Grid], crop_size: Sequence[int] | None) -> int:
     """The side of a block in pixels: all images make about BLOCKS of them, none is smaller than a crop."""
     pixels = sum(math.prod(grid.size) for grid in grids)
     side = round(math.sqrt(pixels / BLOCKS))
-    return max(min(side, LARGEST), SMALLEST, *(crop_size or ()))
+    return max(min(side, LARGEST_SIDE), SMALLEST_SIDE, *(crop_size or ()))
 
 
 def _boxes(size: tuple[int, int], side: int) -> list[Box]:
     """The windows of an image (H, W), all of about one size, as near to `side` as it can be."""
-    rows, columns = (np.linspace(0, length, max(1, round(length / side)) + 1).round().astype(int) for length in size)
+    height, width = size
     boxes = []
-    for top, bottom in zip(rows.tolist(), rows[1:].tolist(), strict=False):
-        for left, right in zip(columns.tolist(), columns[1:].tolist(), strict=False):
+    for top, bottom in pairwise(_cuts(height, side)):
+        for left, right in pairwise(_cuts(width, side)):
             boxes.append(Box(top, bottom, left, right))
     return boxes
+
+
+def _cuts(length: int, side: int) -> list[int]:
+    """Where a side of an image is cut, from 0 to its length."""
+    parts = max(1, round(length / side))
+    return np.linspace(0, length, parts + 1).round().astype(int).tolist()
 
 
 class Footprints(NamedTuple):
@@ -162,9 +176,10 @@ class Footprints(NamedTuple):
 def describe_neighbors(train: Records, val: Records) -> list[str]:
     """Lines on validation images that touch or overlap training images in the world; none where there is no place."""
     lines = []
-    if isinstance(train, Subset) and isinstance(train.records, BlockRecords):
-        cut = train.records
-        lines.append(f"validation blocks: {len(val)} of {len(cut)}, of about {cut.side} pixels a side")
+    for source in with_sources(train):
+        if isinstance(source, BlockRecords):
+            count = len(train) + len(val)
+            lines.append(f"validation blocks: {len(val)} of {count}, of about {source.side} pixels a side")
     origins: dict[object, Place] = {}
     train_footprints = _footprints(train, origins)
     pairs: dict[str, list[str]] = {"overlap": [], "touch": []}
@@ -194,10 +209,10 @@ def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, 
         return {}
     boxes: dict[object, list[np.ndarray]] = {}
     names: dict[object, list[str]] = {}
-    for i, grid in enumerate(map_indices(lambda i: _grid_and_box(records[i]["image"]), len(records))):
-        if grid is None:
+    for i, placed_box in enumerate(map_indices(lambda i: _place_and_box(records[i]["image"]), len(records))):
+        if placed_box is None:
             continue
-        place, box = grid
+        place, box = placed_box
         crs = _key(place)
         origin = origins.setdefault(crs, place)
         columns = np.array([box.left, box.right, box.left, box.right], float)
@@ -208,13 +223,15 @@ def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, 
     return {crs: Footprints(np.array(crs_boxes), names[crs]) for crs, crs_boxes in boxes.items()}
 
 
-def _grid_and_box(source: ImageSource) -> tuple[Place, Box] | None:
-    """Where the image of a source lies; None where it has no place."""
-    window = source if isinstance(source, SceneWindow) else None
-    grid = grid_of_source(source if window is None else window.source)
+def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
+    """The place of the scene of a source, and the part of it that the source is; None where it has no place."""
+    scene = source.source if isinstance(source, SceneWindow) else source
+    grid = grid_of_source(scene)
     if grid is None:
         return None
-    return grid.place, window.box if window else Box(0, grid.size[0], 0, grid.size[1])
+    if isinstance(source, SceneWindow):
+        return grid.place, source.box
+    return grid.place, Box(0, grid.size[0], 0, grid.size[1])
 
 
 def _key(place: Place) -> object:

@@ -13,10 +13,10 @@ from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural
-from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, chosen_bits
-from data_utils.sources.records import Record, Records
+from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
+from data_utils.sources.records import DerivedRecords, Record, Records
 from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
-from runtime.cache import digest, digest_of_files
+from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
 WITHOUT_MASK = ": image without mask"  # how the line of such a file ends
@@ -44,8 +44,7 @@ class ClassVolumeRecords(VolumeRecords):
                 self.labels.setdefault(case.name, [""] * len(records))[index] = case.mask
         cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural)]
         super().__init__(cases, records[0].spacing, Description(tuple(enumerate(names, 1))), unpaired)
-        bit_of = chosen_bits(config, self.classes).bit_of
-        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.bits = bits_by_class(config, self.classes)
         self.ignored = tuple(parse_values(config.ignore_index))
 
     def __getitem__(self, i: int) -> Record:
@@ -54,7 +53,7 @@ class ClassVolumeRecords(VolumeRecords):
         return {"image": self._file(images), "target": target, "name": name}
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of what is made of them."""
         paths: list[str] = []
         for case in self.cases:
@@ -62,33 +61,24 @@ class ClassVolumeRecords(VolumeRecords):
         return digest_of_files(paths, repr((self.labels, self.spacing, self.bits, self.ignored)).encode())
 
 
-class ChannelVolumeRecords(Records):
+class ChannelVolumeRecords(DerivedRecords):
     """Volumes whose labels have a channel for each class."""
 
-    task = OVERLAPPING
-    dims = 3
-
     def __init__(self, volumes: VolumeRecords, channels: int, config: DataConfig) -> None:
-        self.volumes = volumes
-        self.unpaired = volumes.unpaired
-        self.modality = volumes.modality
+        super().__init__(volumes)
+        self.task = OVERLAPPING
         self.classes = tuple((value, f"class {value}") for value in range(1, channels + 1))
-        bit_of = chosen_bits(config, self.classes).bit_of
-        bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        bits = bits_by_class(config, self.classes)
         self.layers = ClassLayers(bits, ignored=tuple(parse_values(config.ignore_index)))
-        self.digest = volumes.digest and digest(OVERLAPPING, volumes.digest, repr(self.layers))
 
-    def __len__(self) -> int:
-        return len(self.volumes)
+    def derivation(self) -> tuple[object, ...]:
+        return (OVERLAPPING, repr(self.layers))
 
     def __getitem__(self, i: int) -> Record:
-        record = self.volumes[i]
+        record = self.records[i]
         label = record["target"]
         assert isinstance(label, VolumeFile)
         return {**record, "target": label._replace(layers=self.layers)}
-
-    def name(self, i: int) -> str:
-        return self.volumes.name(i)
 
 
 def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
@@ -118,7 +108,8 @@ def _class_folders(images: Path, labels: Path, suffixes: tuple[str, ...], config
 
 def _volumes_in(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a volume lies in a folder itself."""
-    return any(path.name.lower().endswith(suffixes) and path.name[0] != "." for path in folder.iterdir())
+    names = [path.name.lower() for path in folder.iterdir()]
+    return any(name.endswith(suffixes) and not name.startswith(".") for name in names)
 
 
 def open_class_volumes(

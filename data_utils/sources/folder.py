@@ -89,6 +89,7 @@ def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
+    """The folders of images and of masks in a folder. DataError where one is missing, or both are one."""
     images = _one_of(folder, IMAGE_FOLDERS)
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:
@@ -99,8 +100,8 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
             lacking.append("images")
         if masks is None:
             lacking.append("masks")
-        parent = folder.resolve().parent
-        is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and {*children(parent)} & {*MASK_FOLDERS}
+        has_masks_beside = not children(folder.resolve().parent).keys().isdisjoint(MASK_FOLDERS)
+        is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
         remedy = f"; did you mean --dataset {folder.parent}?" if is_half else format_remedy(names)
         raise DataError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
@@ -170,7 +171,7 @@ class FolderRecords(Records):
         return folders_of(self.folders[0], self.files[0])
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files."""
         image_folder, mask_folder = self.folders
         image_names, mask_names = self.files

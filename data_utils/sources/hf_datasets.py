@@ -179,34 +179,15 @@ def _names_beside(path: Path) -> list[str]:
 
 
 def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
-    """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
+    """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. DataError where there is none."""
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
-        state = "is a file, not .parquet" if path.is_file() else "is not there"
-        similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
-        remedy = format_remedy([path.name])
-        if similar:
-            remedy = f"; did you mean {path.with_name(similar[0])}?"
-        raise DataError(
-            f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id"
-            f" owner/name{remedy}"
-        )
+        raise _nothing_there(dataset, path)
     import datasets  # the import takes seconds, which other sources need not wait
-    from datasets.naming import camelcase_to_snakecase
 
     failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
     try:
-        if path.is_file():
-            loaded = datasets.load_dataset("parquet", data_files=str(path))
-        elif not path.is_dir():
-            owner, name = dataset.split("/")
-            copy = f"{owner}___{camelcase_to_snakecase(name)}"  # `datasets` names its folder so
-            ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
-            loaded = datasets.load_dataset(dataset, config)
-        elif (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
-            loaded = datasets.load_from_disk(str(path))
-        else:
-            loaded = datasets.load_dataset("parquet", data_dir=str(path))
+        loaded = _load(dataset, path, config)
     except DataError:
         raise
     except failures as error:
@@ -214,3 +195,33 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
         reason = one_line(error.__cause__ or error)
         raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}
+
+
+def _nothing_there(dataset: str, path: Path) -> DataError:
+    """What to say of a name that is none of a data set."""
+    state = "is a file, not .parquet" if path.is_file() else "is not there"
+    similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
+    remedy = format_remedy([path.name])
+    if similar:
+        remedy = f"; did you mean {path.with_name(similar[0])}?"
+    return DataError(
+        f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id"
+        f" owner/name{remedy}"
+    )
+
+
+def _load(dataset: str, path: Path, config: str | None) -> Any:
+    """A table, or tables by split, as `datasets` finds them."""
+    import datasets
+    from datasets.naming import camelcase_to_snakecase
+
+    if path.is_file():
+        return datasets.load_dataset("parquet", data_files=str(path))
+    if not path.is_dir():
+        owner, name = dataset.split("/")
+        copy = f"{owner}___{camelcase_to_snakecase(name)}"  # `datasets` names its folder so
+        ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
+        return datasets.load_dataset(dataset, config)
+    if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(str(path))
+    return datasets.load_dataset("parquet", data_dir=str(path))

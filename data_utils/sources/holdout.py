@@ -29,10 +29,18 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups = None)
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
     wanted_images = min(max(1, round(len(records) * fraction)), len(records) - 1)
-    # whole groups are held out until there are enough; at least one is left to train on
+    return _divided(records, np.isin(groups, _first_groups(order, sizes, wanted_images)))
+
+
+def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
+    """The first groups of an order that have enough images together, but never all: one is left to train on.
+
+    Args:
+        order: (G,) numbers of groups.
+        sizes: (G,) images of each group, by its number.
+    """
     enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted_images)) + 1
-    count = min(enough, len(sizes) - 1)
-    return _divided(records, np.isin(groups, order[:count]))
+    return order[: min(enough, len(order) - 1)]
 
 
 def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Groups = None) -> tuple[Records, Records]:
@@ -100,8 +108,5 @@ def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple
         )
     sizes = np.bincount(file_of_group, weights=records.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))
-    wanted_images = sizes.sum() * fraction
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted_images)) + 1
-    count = min(enough, len(files) - 1)
-    held_out = np.isin(file_of_group, order[:count])
+    held_out = np.isin(file_of_group, _first_groups(order, sizes, sizes.sum() * fraction))
     return records.part(~held_out), records.part(held_out)

@@ -33,7 +33,7 @@ CLASSES_TITLES = ("classes", "labels")
 YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")
 EXPECTED = "expected image,classes or image and a column for each class"
-SHOWN = 80  # characters of a cell in a message
+LENGTH = 80  # characters of a cell that a message shows
 LISTED = 3  # rows in a message
 ALL = -1  # the number of an image that is labeled for all classes
 
@@ -79,7 +79,7 @@ class Table:
             first_image = self.images.setdefault(key, image)
             if first_image != image:
                 raise DataError(
-                    f"{self.file}: line {row.line}: {row.image[:SHOWN]!r} is the name of {first_image} and of {image};"
+                    f"{self.file}: line {row.line}: {row.image[:LENGTH]!r} is the name of {first_image} and of {image};"
                     " write the folder too"
                 )
             return row
@@ -93,8 +93,8 @@ class Table:
         stems = self._stems()  # there may be images of another split, or without a mask
         unknown = [self.rows[key] for key in unused if key not in stems]
         if unknown:
-            texts = [f"line {row.line}: {row.image[:SHOWN]!r}" for row in unknown]
-            close = get_close_matches(_stem(unknown[0].image[:SHOWN]), stems, n=1)
+            texts = [f"line {row.line}: {row.image[:LENGTH]!r}" for row in unknown]
+            close = get_close_matches(_stem(unknown[0].image[:LENGTH]), stems, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise DataError(f"{self.file} names images that are not there: {'; '.join(first_few(texts, LISTED))}{hint}")
 
@@ -276,7 +276,7 @@ def read_table(file: Path) -> Table:
     delimiter = next((sign for sign in DELIMITERS if _cells(title, sign)[0].lower() in IMAGE_TITLES), None)
     if delimiter is None:
         raise DataError(
-            f"{file}: its first line is {title.strip()[:SHOWN]!r}, {EXPECTED}; if it holds something else, rename it"
+            f"{file}: its first line is {title.strip()[:LENGTH]!r}, {EXPECTED}; if it holds something else, rename it"
         )
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: dict[str, Row] = {}
@@ -288,7 +288,7 @@ def read_table(file: Path) -> Table:
                 row = _row(titles, _strip(cells), f"{file}: line {reader.line_num}", reader.line_num)
                 first = rows.setdefault(_stem(row.image), row)
                 if first is not row:
-                    raise DataError(f"{file}: lines {first.line} and {row.line} both speak of {row.image[:SHOWN]!r}")
+                    raise DataError(f"{file}: lines {first.line} and {row.line} both speak of {row.image[:LENGTH]!r}")
     except csv.Error as error:
         raise DataError(f"{file}: line {reader.line_num} is no line of a table ({one_line(error)})") from error
     if not rows:
@@ -302,7 +302,7 @@ def _check_titles(file: Path, titles: Sequence[str]) -> None:
         raise DataError(f"{file}: its first line is {titles[0]!r} alone, {EXPECTED}")
     for number, title in enumerate(titles):
         if not title or title in titles[:number]:
-            raise DataError(f"{file}: column {number + 1} is called {title[:SHOWN]!r}: a class has a name of its own")
+            raise DataError(f"{file}: column {number + 1} is called {title[:LENGTH]!r}: a class has a name of its own")
 
 
 def _row(titles: Sequence[str], cells: Sequence[str], where: str, line: int) -> Row:
@@ -317,7 +317,7 @@ def _row(titles: Sequence[str], cells: Sequence[str], where: str, line: int) -> 
     names = []
     for title, cell in zip(titles[1:], cells[1:], strict=False):  # what a short row lacks is empty
         if cell.lower() not in (*YES, *NO):
-            raise DataError(f"{where} has {cell[:SHOWN]!r} for {title[:SHOWN]}, expected 1 or 0")
+            raise DataError(f"{where} has {cell[:LENGTH]!r} for {title[:LENGTH]}, expected 1 or 0")
         if cell.lower() in YES:
             names.append(title)
     return Row(line, image, tuple(sorted(names)))

@@ -74,6 +74,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
 
 
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
+    """Both splits as the source has them; what is to be held out in blocks is still in the first one."""
     if config.dataset == "shapes":
         _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
@@ -82,23 +83,8 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
         return load_stream(config, path)
-    splits: dict[str, Callable[[], Records]] = {}
-    if path.is_dir() and not holds_tables(path):
-        named_splits = _named_splits(config)
-        points = look_for_points(path, named_splits, config)
-        if any(table.axes == 3 for table in points.values()):
-            splits = open_points(path, points, config.absent, config.allow_unpaired)
-        if not splits and config.task in (None, OVERLAPPING):
-            splits = find_class_volumes(path, named_splits, config)
-        if not splits:
-            splits = dict(open_volumes(path, named_splits, config))
-        if not splits:
-            splits = open_folder(path, named_splits, config, points)
-    else:
-        tables = load_tables(config.dataset, path, config.dataset_config)
-        for split, table in tables.items():
-            name = TableName(config.dataset, config.dataset_config, split)
-            splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
+    is_folder = path.is_dir() and not holds_tables(path)
+    splits = _find_in_folder(path, config) if is_folder else _find_tables(path, config)
     train_name, val_name = _choose(splits, config)
     train = by_channel(splits[train_name](), config)
     if config.val_blocks is not None:
@@ -110,6 +96,29 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.fold is not None:
         return hold_out_fold(train, config.fold, config.seed, config.val_group)
     return hold_out(train, config.val_fraction, config.seed, config.val_group)
+
+
+def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it, of a folder of volumes, or of images with masks, annotations or points."""
+    named_splits = _named_splits(config)
+    points = look_for_points(path, named_splits, config)
+    if any(table.axes == 3 for table in points.values()):
+        return open_points(path, points, config.absent, config.allow_unpaired)
+    splits: dict[str, Callable[[], Records]] = {}
+    if config.task in (None, OVERLAPPING):
+        splits = find_class_volumes(path, named_splits, config)
+    if not splits:
+        splits = dict(open_volumes(path, named_splits, config))
+    return splits or open_folder(path, named_splits, config, points)
+
+
+def _find_tables(path: Path, config: DataConfig) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it, of tables that `datasets` can read."""
+    splits: dict[str, Callable[[], Records]] = {}
+    for split, table in load_tables(config.dataset, path, config.dataset_config).items():
+        name = TableName(config.dataset, config.dataset_config, split)
+        splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
+    return splits
 
 
 def _check_folds(config: DataConfig, validation: str) -> None:
@@ -157,7 +166,6 @@ def open_folder(
         overlapping = find_overlapping(path, named_splits, config)
         if overlapping:
             return overlapping
-    annotated = None
     has_masks = holds_masks(path, named_splits)
     polygons = {} if has_masks or points else find_polygons(path, named_splits, config)
     if polygons:
@@ -167,8 +175,7 @@ def open_folder(
             f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson or .gpkg"
             " beside its images; leave it out"
         )
-    if not has_masks:
-        annotated = find_annotations(path, named_splits, config.allow_unpaired)
+    annotated = None if has_masks else find_annotations(path, named_splits, config.allow_unpaired)
     if points and annotated is not None:
         file = next(iter(points.values())).files[0]
         raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")

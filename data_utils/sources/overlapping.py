@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import BACKGROUND_NAMES, NamedClasses, named_classes, parse_values
+from data_utils.class_map import NamedClasses, is_background, named_classes, parse_values
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, readable
@@ -53,7 +53,7 @@ def class_bits(classes: NamedClasses) -> ClassBits:
     bits: dict[str, int] = {}
     bit_of: dict[MaskValue, int] = {}
     for value, name in classes:
-        if name.lower() not in BACKGROUND_NAMES:
+        if not is_background(name):
             bit_of[value] = bits.setdefault(name, len(bits))
     if not 0 < len(bits) <= MOST_CLASSES:
         raise DataError(
@@ -65,7 +65,13 @@ def class_bits(classes: NamedClasses) -> ClassBits:
 
 def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
     """The bits of a data set's classes, or of those that --classes names."""
-    return class_bits(named_classes(config.classes, classes, config.others))
+    return class_bits(named_classes(config.classes, classes, config.outside_rule))
+
+
+def bits_by_class(config: DataConfig, classes: NamedClasses) -> tuple[int | None, ...]:
+    """The bit of each class of a data set, in their order; None for one that --classes leaves out."""
+    bit_of = chosen_bits(config, classes).bit_of
+    return tuple(bit_of.get(value) for value, _ in classes)
 
 
 class ObjectRecords(DerivedRecords):
@@ -73,7 +79,6 @@ class ObjectRecords(DerivedRecords):
 
     def __init__(self, records: Records, config: DataConfig) -> None:
         super().__init__(records)
-        self.unlisted = records.unlisted
         self.task = OVERLAPPING
         if not isinstance(records[0]["target"], LayeredMask):
             raise DataError(
@@ -117,8 +122,7 @@ class ClassFolderRecords(Records):
         # bytes in one array: Python strings would be copied, page by page, into every loader process
         self.files = np.array([list(map(os.fsencode, names)) for names in files])
         self.classes = tuple((value, folder.name) for value, folder in enumerate(folders, 1))
-        bit_of = chosen_bits(config, self.classes).bit_of
-        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.bits = bits_by_class(config, self.classes)
         self.ignored = tuple(parse_values(config.ignore_index))
         self.unpaired = tuple(unpaired)
 
@@ -144,12 +148,26 @@ class ClassFolderRecords(Records):
         return paths
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of what is made of them."""
         paths: list[str] = []
         for i in range(len(self)):
             paths += filter(None, self._paths(i))
         return digest_of_files(paths, repr((self.bits, self.ignored)).encode() + self.files.tobytes())
+
+
+class ClassLayout(NamedTuple):
+    """How a file holds a mask of each class.
+
+    pages: the number of each class's page; empty where the masks are channels.
+    class_count: how many classes there are; 0 where the file is one mask of classes.
+    """
+
+    pages: Sequence[int]
+    class_count: int
+
+
+NO_LAYOUT = ClassLayout((), 0)
 
 
 class ChannelRecords(Records):
@@ -158,8 +176,7 @@ class ChannelRecords(Records):
     Args:
         pairs: the paths of image and mask file.
         names: those of the images.
-        pages: the number of each class's page; empty where a mask file has channels.
-        count: how many classes each has.
+        layout: how a mask file holds its classes.
     """
 
     task = OVERLAPPING
@@ -168,20 +185,19 @@ class ChannelRecords(Records):
         self,
         pairs: Sequence[tuple[str, str]],
         names: Sequence[str],
-        pages: Sequence[int],
-        count: int,
+        layout: ClassLayout,
         config: DataConfig,
         unpaired: Sequence[str],
     ) -> None:
         self.pairs = np.array([list(map(os.fsencode, pair)) for pair in pairs])
         self.names = np.array([os.fsencode(name) for name in names])
-        self.pages = tuple(pages)
+        self.pages = tuple(layout.pages)
+        count = layout.class_count
         self.classes = tuple((value, f"class {value}") for value in range(1, count + 1))
-        bit_of = chosen_bits(config, self.classes).bit_of
-        absent = [value for value in bit_of if value not in range(1, count + 1)]
+        absent = [value for value in chosen_bits(config, self.classes).bit_of if value not in range(1, count + 1)]
         if absent:
             raise DataError(f"--classes names {absent[0]}, but the masks have {count} pages or channels, from 1")
-        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.bits = bits_by_class(config, self.classes)
         self.ignored = tuple(parse_values(config.ignore_index))
         self.unpaired = tuple(unpaired)
 
@@ -204,7 +220,7 @@ class ChannelRecords(Records):
         return folders_of(image.removesuffix(self.name(0)), self.names)
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of what is made of them."""
         paths = [os.fsdecode(path) for path in self.pairs.ravel().tolist()]
         return digest_of_files(paths, repr((self.bits, self.ignored, self.pages)).encode() + self.pairs.tobytes())
@@ -289,18 +305,17 @@ def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig
     return ClassFolderRecords(images, folders, rows, config, unpaired)
 
 
-def count_classes(mask: Path, image: Path, *, explicit: bool) -> tuple[Sequence[int], int]:
-    """The pages of a file of masks, and how many classes it holds: none where it is one mask of classes.
+def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
+    """How a file holds a mask of each class; NO_LAYOUT where it is one mask of classes.
 
     A file of several pages whose image has one holds a class in each, and so does an array of several channels. Three
     or four channels of 8 bits are a color, unless the task is `explicit`.
     """
     try:
-        if is_tiff(mask):
-            pages = page_numbers(mask)
+        pages = page_numbers(mask) if is_tiff(mask) else []
+        if len(pages) > 1:
             is_stack = is_tiff(image) and len(page_numbers(image)) > 1
-            if len(pages) > 1:
-                return ((), 0) if is_stack else (pages, len(pages))
+            return NO_LAYOUT if is_stack else ClassLayout(pages, len(pages))
         with opened(mask, str(mask)) as picture, readable(str(mask)):
             if isinstance(picture, np.ndarray):
                 channels = 1 if picture.ndim < 3 else picture.shape[2]
@@ -312,11 +327,13 @@ def count_classes(mask: Path, image: Path, *, explicit: bool) -> tuple[Sequence[
                 channels = 3 if picture.mode in ("RGB", "RGBA") else 1
                 is_color = channels == 3
     except ImageError:
-        return (), 0
-    return ((), 0) if channels == 1 or (is_color and not explicit) else ((), channels)
+        return NO_LAYOUT
+    if channels == 1 or (is_color and not explicit):
+        return NO_LAYOUT
+    return ClassLayout((), channels)
 
 
-def open_channels(images: Path, masks: Path, pages: Sequence[int], count: int, config: DataConfig) -> ChannelRecords:
+def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> ChannelRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     image_files = files_by_stem(images, "images")
     mask_of = masks_by_stem(masks, image_files, config)
@@ -325,7 +342,7 @@ def open_channels(images: Path, masks: Path, pages: Sequence[int], count: int, c
     unpaired += [f"{mask}: mask without image" for stem, mask in mask_of.items() if stem not in image_files]
     check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
     pairs = [(str(images / image_files[stem]), str(masks / mask_of[stem])) for stem in stems]
-    return ChannelRecords(pairs, [image_files[stem] for stem in stems], pages, count, config, unpaired)
+    return ChannelRecords(pairs, [image_files[stem] for stem in stems], layout, config, unpaired)
 
 
 def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
@@ -348,10 +365,10 @@ def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig
     first_mask = _first_picture(masks)
     if first_image is None or first_mask is None:
         return {}
-    pages, count = count_classes(first_mask, first_image, explicit=config.task == OVERLAPPING)
-    if count:
+    layout = find_class_layout(first_mask, first_image, explicit=config.task == OVERLAPPING)
+    if layout != NO_LAYOUT:
         for split, (images, masks) in splits.items():
-            openers[split] = partial(open_channels, images, masks, pages, count, config)
+            openers[split] = partial(open_channels, images, masks, layout, config)
     return openers
 
 

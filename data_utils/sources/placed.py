@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from data_utils.image_io.placed_masks import PlacedMask, grid_of_source, on_grid
 from data_utils.image_io.scene_windows import SceneWindow
-from data_utils.sources.records import DerivedRecords, Record, Records
+from data_utils.sources.records import DerivedRecords, Record, Records, with_sources
 
 SAMPLED = 128  # masks whose grids are compared with those of their images
 NOTABLE = 0.01  # pixels: a smaller shift is rounding
@@ -53,11 +53,7 @@ def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
 
 def _are_placed(records: Records) -> bool:
     """Whether some of the masks of records may lie on other grids."""
-    while isinstance(records, DerivedRecords):
-        if isinstance(records, PlacedRecords):
-            return True
-        records = records.records
-    return False
+    return any(isinstance(source, PlacedRecords) for source in with_sources(records))
 
 
 def _shift(record: Record) -> tuple[float, float] | None:
@@ -65,9 +61,13 @@ def _shift(record: Record) -> tuple[float, float] | None:
     mask = record["target"]
     if isinstance(mask, SceneWindow):
         mask = mask.source
-    if not isinstance(mask, PlacedMask) or not mask.image.place.has_pixels_of(mask.own.place, mask.image.size):
+    if not isinstance(mask, PlacedMask):
         return None
-    column, row = mask.image.place.offset_of(mask.own.place)
+    image_place = mask.image_grid.place
+    mask_place = mask.mask_grid.place
+    if not image_place.has_pixels_of(mask_place, mask.image_grid.size):
+        return None
+    column, row = image_place.offset_of(mask_place)
     right = column - round(column)
     down = row - round(row)
     if max(abs(right), abs(down)) < NOTABLE:

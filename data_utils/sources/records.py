@@ -58,11 +58,9 @@ class Records(ABC):
     """A sequence of records.
 
     Attributes:
-        digest: a key of the content of all files; None where nothing can be cached under it.
         group_sizes: (G,) how many consecutive records of a stream are read together; None where each stands alone.
         unpaired: a line for each file without partner that was left out.
         classes: mask value and name of each class, background first; empty where the files name none.
-        annotations: what the annotation files hold that the masks are rendered from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
         landmarks: the points that stand in the place of masks; None where there are masks.
@@ -74,11 +72,9 @@ class Records(ABC):
         bands: the names of the bands that images are made of, where each is a file; else empty.
     """
 
-    digest: str | None = None
     group_sizes: np.ndarray | None = None
     unpaired: tuple[str, ...] = ()
     classes: tuple[tuple[MaskValue, str], ...] = ()
-    annotations: AnnotationSummary | None = None
     dims: int = 2
     modality: str | None = None
     landmarks: LandmarkNames | None = None
@@ -87,6 +83,16 @@ class Records(ABC):
     has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str | None:
+        """A key of the content of all files; None where nothing can be cached under it."""
+        return None
+
+    @cached_property
+    def annotations(self) -> AnnotationSummary | None:
+        """What the annotation files hold that the masks are rendered from; None where masks are files."""
+        return None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -119,6 +125,11 @@ class Records(ABC):
 def folders_of(folder: str, names: np.ndarray) -> set[tuple[str, str]]:
     """What `Records.image_folders` gives, from the paths of images below their folder, as bytes."""
     return {(folder, os.path.dirname(os.fsdecode(name))) for name in names.tolist()}
+
+
+def spread_indices(length: int, count: int) -> list[int]:
+    """At most `count` indices of a sequence, evenly from its first to its last."""
+    return np.unique(np.linspace(0, length - 1, count).astype(int)).tolist()
 
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
@@ -209,17 +220,18 @@ class DerivedRecords(Records):
         self.modality = records.modality
         self.landmarks = records.landmarks
         self.label_sets = records.label_sets
+        self.unlisted = records.unlisted
         self.has_rules = records.has_rules
         self.task = records.task
         self.bands = records.bands
 
-    @property
-    def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
+    @cached_property
+    def annotations(self) -> AnnotationSummary | None:
         """The summary of the whole sequence."""
         return self.records.annotations
 
     @cached_property
-    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str | None:
         """That of the other sequence and of what is made of it; None where that one has none."""
         whole = self.records.digest
         return None if whole is None else digest(whole, *self.derivation())
@@ -244,12 +256,23 @@ class DerivedRecords(Records):
         self.records.open_here()
 
 
+def with_sources(records: Records) -> Iterator[Records]:
+    """The records, then those that they are made of, and so on."""
+    yield records
+    while isinstance(records, DerivedRecords):
+        records = records.records
+        yield records
+
+
 class Subset(DerivedRecords):
     """The records of another sequence at `indices`, (N,) int64."""
 
     def __init__(self, records: Records, indices: np.ndarray) -> None:
         super().__init__(records)
         self.indices = indices
+        if records.unlisted:
+            names = {self.name(i) for i in range(len(indices))}
+            self.unlisted = tuple(name for name in records.unlisted if name in names)
 
     def derivation(self) -> tuple[object, ...]:
         return (self.indices.tobytes(),)

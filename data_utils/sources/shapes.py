@@ -53,6 +53,7 @@ def _draw_size(rng: np.random.Generator) -> tuple[int, int]:
 
 
 def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A picture (H, W, 3) and its class indices (H, W), uint8 both."""
     height, width = _draw_size(rng)  # the first draw of all: `sizes` relies on it
     image = _background(rng, height, width)
     mask = np.zeros((height, width), np.uint8)

@@ -78,7 +78,7 @@ class VolumeRecords(Records):
         return folders
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files."""
         paths: list[str] = []
         for case in self.cases:
@@ -226,11 +226,11 @@ def read_description(file: Path) -> Description:
     content = _read_json(file, dict)
     if not isinstance(content.get("labels"), dict):
         raise DataError(f'{file} has no "labels": {{"0": "background", ...}}, as a data set of volumes has')
-    labels = content["labels"]
-    if all(isinstance(name, str) for name in labels.values()):
-        labels = {name: value for value, name in labels.items()}
+    labels = list(content["labels"].items())
+    if all(isinstance(name, str) for _, name in labels):
+        labels = [(name, value) for value, name in labels]
     classes = []
-    for name, value in labels.items():
+    for name, value in labels:
         if isinstance(value, list):
             raise DataError(
                 f"{file}: the label {name} is a region, {value}; give each label one number here, and the regions as"

@@ -35,7 +35,7 @@ class ClassReader(MaskReader):
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
         if config.swap:
             raise SettingsError(f"--swap {config.swap}: for points and for classes that may overlap; leave it out")
-        return cls(resolve_classes(pixels, classes, config.ignore_index, config.others))
+        return cls(resolve_classes(pixels, classes, config.ignore_index, config.outside_rule))
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ClassReader":
         return replace(self, class_pixels=count_classes(pixels, self.class_map))

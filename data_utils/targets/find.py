@@ -10,7 +10,7 @@ from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Records, spread_indices
 from runtime.cache import cached, digest
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
@@ -20,11 +20,11 @@ from tasks.regions import Regions
 
 SAMPLED = 20  # masks that are looked at
 SAMPLED_VOLUMES = 4
-FIRST = 3  # masks: if these hold few values, no others are looked at
+FIRST = 3  # masks that are looked at first: if these hold few values, no others are
 FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
-CONNECTED_SHARE = 0.9  # a share of the masks
-FEWEST_NUMBERS = 3  # different highest values, at least, among the masks
-MOST_PIECES = 1.1  # for each number, among all masks: classes lie in many more
+CONNECTED_SHARE = 0.9  # in such a share of the masks each number of objects is one piece
+FEWEST_NUMBERS = 3  # masks of objects have so many different highest values, at least
+MOST_PIECES = 1.1  # pieces for each number, among all masks: classes lie in many more
 EITHER = "classes or objects"
 MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
 
@@ -86,23 +86,23 @@ def reading_of_numbers(records: Records) -> str:
     """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
     highest = []
-    connected = 0
+    connected_masks = 0
     all_numbers = 0
     all_pieces = 0
-    for values in _masks(records, np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist()):
+    for values in _masks(records, spread_indices(len(records), count)):
         if values.max() > 0:
             numbers, pieces = count_pieces(values)
             highest.append(int(values.max()))
-            connected += pieces == numbers
+            connected_masks += pieces == numbers
             all_numbers += numbers
             all_pieces += pieces
     if not highest or all_pieces > MOST_PIECES * all_numbers:
         return Classes.name
-    distinct = len(set(highest))
-    differ = distinct >= max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
-    differ = differ and max(highest) >= MANY_NUMBERS
-    is_sure = connected >= CONNECTED_SHARE * len(highest) and (differ or min(highest) > 255)
-    return Objects.name if is_sure else EITHER
+    are_connected = connected_masks >= CONNECTED_SHARE * len(highest)
+    enough = max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
+    are_counts = len(set(highest)) >= enough and max(highest) >= MANY_NUMBERS  # files have different numbers of objects
+    are_many = min(highest) > 255
+    return Objects.name if are_connected and (are_counts or are_many) else EITHER
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:

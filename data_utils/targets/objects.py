@@ -14,7 +14,7 @@ from data_utils.holes import has_hole
 from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader, MaskWindows
 from data_utils.visualize_objects import touching
@@ -29,7 +29,7 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 SAMPLED = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
-SMALL = 1  # percent of the objects that are smaller than those which say how small a prediction may be
+SMALL_PERCENT = 1  # so many objects are smaller than those which say how small a prediction may be
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
@@ -70,7 +70,7 @@ class ObjectReader(MaskReader):
         object_classes = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
         if not object_classes:
             return cls(ignored)
-        outside = IGNORE_INDEX if config.others == "ignore" else 0
+        outside = IGNORE_INDEX if config.outside_rule == "ignore" else 0
         return cls(ignored, tuple(object_classes), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
@@ -253,19 +253,19 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
     """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
     sizes: list[int] = []
-    hollow = 0
-    for index in np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist():
+    hollow_objects = 0
+    for index in spread_indices(len(records), count):
         try:
             ids = reader.ids(records[index])
         except DataError:  # it is named where all masks are read
             continue
         for is_object in objects_of(ids):
             sizes.append(int(is_object.sum()))
-            hollow += has_hole(is_object)
+            hollow_objects += has_hole(is_object)
     if not sizes:
         return {"smallest": 1, "fills_holes": False}
-    smallest = max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL)))
-    return {"smallest": smallest, "fills_holes": hollow <= FEW_HOLES * len(sizes)}
+    smallest = max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL_PERCENT)))
+    return {"smallest": smallest, "fills_holes": hollow_objects <= FEW_HOLES * len(sizes)}
 
 
 def objects_of(ids: np.ndarray) -> Iterator[np.ndarray]:

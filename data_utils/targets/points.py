@@ -18,7 +18,7 @@ from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointRecords
-from data_utils.sources.records import Record, Records, Subset
+from data_utils.sources.records import Record, Records, with_sources
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
@@ -36,11 +36,11 @@ class PointReader(TargetReader):
     """The chosen points of each image.
 
     Args:
-        names: of the chosen points.
+        names: the names of the chosen points.
         chosen: the index of each in the files.
         partners: the point that each becomes in the mirror.
         mirrors: whether images may be mirrored.
-        unit: of the scores.
+        unit: the unit of the scores, px or mm.
         layout, space: the format that the points came in, and what they are counted in.
         sides_line: says which points change places in the mirror.
         sigma, nowhere: those of the task.
@@ -197,8 +197,7 @@ def point_records(splits: Sequence[Records]) -> list[PointRecords]:
     """The records of points that the splits are made of, each once."""
     point_records: dict[int, PointRecords] = {}
     for records in splits:
-        while isinstance(records, Subset):
-            records = records.records
-        if isinstance(records, PointRecords):
-            point_records[id(records)] = records
+        for source in with_sources(records):
+            if isinstance(source, PointRecords):
+                point_records[id(source)] = source
     return list(point_records.values())

@@ -13,8 +13,8 @@ from data_utils.class_map import ClassMap, NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
-from data_utils.image_io.resize import Window, nearest, resize_mask
-from data_utils.image_io.volumes import VolumeHeader, read_label_volume
+from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
+from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
 from data_utils.image_io.windowed import WindowedImage, open_windowed
 from data_utils.sources.records import LabelSet, Record, Records
 from runtime.errors import DataError
@@ -208,10 +208,7 @@ class MaskWindows:
 
     def read(self, size: tuple[int, int], window: Window) -> Target:
         """The `window` of the target resized to `size` (H, W)."""
-        height, width = size
-        row_range, column_range = window
-        rows = nearest(height, self.size[0])[slice(*row_range)]
-        columns = nearest(width, self.size[1])[slice(*column_range)]
+        rows, columns = nearest_pixels(self.size, size, window)
         needed = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
         name = self.record["name"]
         values = read_mask(needed, name)
@@ -253,9 +250,7 @@ class MaskReader(TargetReader):
         assert isinstance(label, VolumeFile)
         values, label_header = read_label_volume(label, name)
         if label_header.size != header.size:
-            image_size = " x ".join(map(str, header.size))
-            label_size = " x ".join(map(str, label_header.size))
-            raise DataError(f"{name}: image is {image_size}, its label {label_size} (depth x height x width)")
+            raise DataError(volume_size_mismatch(name, header, label_header))
         target = self.of_record(self.of_label_volume(values, name), record)
         if size is None:
             return target

@@ -91,7 +91,7 @@ class RegionReader(BitReader):
         if not config.regions:
             raise SettingsError(f"--task {Regions.name} needs the regions: {EXAMPLE}")
         regions = parse_regions(config.regions)
-        class_map = resolve_classes(pixels, classes, config.ignore_index, config.others)
+        class_map = resolve_classes(pixels, classes, config.ignore_index, config.outside_rule)
         if class_map.has_colors:
             raise DataError(f"--regions: the masks hold colors, {show(class_map.values)}; regions are of numbers")
         for region in regions:

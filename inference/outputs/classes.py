@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.class_map import BACKGROUND_NAMES, ClassMap, value_text
+from data_utils.class_map import ClassMap, is_background, value_text
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, outlined_overlay
 from inference.decoding.decoder import Decoder
@@ -36,7 +36,7 @@ class ClassFormat(MaskFormat):
     def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
         numbers = np.arange(1, len(self.names) + 1, dtype=np.uint16)
         for index, name in enumerate(self.names):
-            if name.lower() in BACKGROUND_NAMES:
+            if is_background(name):
                 numbers[index] = 0
         return [numbers[rows]]
 

@@ -107,6 +107,17 @@ def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
         )
 
 
+def test_windows_of_a_scene_without_a_row_in_a_list_are_named(tmp_path):
+    for number in range(2):
+        write_scene(tmp_path, number)
+    (tmp_path / "classes.csv").write_text("image,classes\n0,1\n")
+    info = load_dataset_info(config(tmp_path))
+    windows = [record["name"] for split in (info.train, info.val) for record in split.records]
+    unlisted = sum(name.startswith("1_") for name in windows)
+    (line,) = [line for line in info.warnings if "have no row in classes.csv" in line]
+    assert 0 < unlisted < len(windows) and line.startswith(f"{unlisted} images")
+
+
 def test_folds_hold_out_each_block_once(tmp_path):
     write_scene(tmp_path)
     held_out = [load_records(config(tmp_path, fold=(k, 4)))[1] for k in range(1, 5)]
@@ -131,6 +142,10 @@ def test_images_of_one_block_are_on_one_side(tmp_path):
     report, problems = check_data(config(tmp_path, val_blocks=64, val_fraction=0.25))
     assert problems == 0 and "validation blocks: 8 of 32, of about 64 pixels a side" in report
     assert "6 of 8 validation images touch training images in the world" in report and "overlap" not in report
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text("0_0.tif\n")
+    report, _ = check_data(config(tmp_path, val_blocks=64, val_fraction=0.25, exclude=str(excluded)))
+    assert "of 31, of about 64 pixels a side" in report
     report, _ = check_data(config(tmp_path, val_blocks=None, val_fraction=0.25))
     assert "6 of 8 validation images overlap training images in the world" in report
 

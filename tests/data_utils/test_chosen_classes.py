@@ -29,8 +29,8 @@ TINY += ["--tracker", "none"]
 def class_map(flag: str | None, outside: str | None = None, file_classes=FILE_CLASSES, ignore=None) -> ClassMap:
     """The class map of masks of 0 to 3 and 255, as the flags choose it."""
     config = DataConfig(classes=flag, outside=outside)
-    classes = named_classes(flag, file_classes, config.others)
-    return resolve_classes(dict.fromkeys((0, 1, 2, 3, 255), 10), classes, ignore, config.others)
+    classes = named_classes(flag, file_classes, config.outside_rule)
+    return resolve_classes(dict.fromkeys((0, 1, 2, 3, 255), 10), classes, ignore, config.outside_rule)
 
 
 CHOICES = [

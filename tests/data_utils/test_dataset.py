@@ -60,7 +60,9 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
     info = load_info(folder, augment="strong", seed=3, val_fraction=0.2)
     shapes = NetworkShapes(np.tile((20, 32), (len(info.train), 1)), info.val.sizes)
     split = BatchSplit(4, processes=1, micro_batch_size=2, accumulation=2)
-    loader, _ = build_loaders(info, UNetConfig(), shapes, split, range(4), workers, torch.device("cpu"))
+    loader, _ = build_loaders(
+        info, UNetConfig(), shapes, split, range(4), num_workers=workers, device=torch.device("cpu")
+    )
     statistic, seen = torch.full((3,), 50.0), Counter()
     for batch in loader:
         settings = {"strength": "strong", "seed": 3, "size": (20, 32), "channels": 3}
@@ -87,7 +89,7 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     info = load_info(folder)
     shapes, split = network_shapes(info, UNetConfig()), BatchSplit(2, 1, 2, 1)
-    loaders = build_loaders(info, UNetConfig(), shapes, split, range(1), 0, torch.device(device))
+    loaders = build_loaders(info, UNetConfig(), shapes, split, range(1), num_workers=0, device=torch.device(device))
     assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
 
 

@@ -12,7 +12,7 @@ from conftest import load_info
 from overlaps import SIZE as OVERLAPS
 from overlaps import write_overlaps
 from PIL import Image
-from volumes import write_msd
+from volumes import case, write_msd, write_nifti
 
 from data_utils.analysis.content import content_key
 from data_utils.analysis.validate import check_data
@@ -270,6 +270,15 @@ def test_an_image_that_is_labeled_for_nothing_is_unknown(tmp_path):
     assert any(line.startswith("1 images are labeled for no class") for line in data.warnings)
 
 
+def test_what_only_a_damaged_mask_is_labeled_for_cannot_be_scored(tmp_path):
+    write(tmp_path / "train", ["a", "b"])
+    write(tmp_path / "val", ["c"])
+    write(tmp_path / "val", ["d"], (0, 9))
+    (tmp_path / "classes.csv").write_text("image,classes\na,car;dog;person\nb,car\nc,car;person\nd,dog\n")
+    warnings = load_info(tmp_path, classes=CLASSES, on_bad_sample="skip").warnings
+    assert "no validation image is labeled for dog, which cannot be scored" in warnings
+
+
 def test_the_report_on_the_data_says_what_is_labeled(tmp_path):
     write(tmp_path / "train", ["a", "b", "c", "d"])
     write(tmp_path / "val", ["e", "f"])
@@ -285,6 +294,28 @@ def test_the_report_on_the_data_says_what_is_labeled(tmp_path):
         "no validation image is labeled for dog, which cannot be scored",
     ):
         assert f"to check: {line}" in report
+
+
+def test_images_without_a_row_are_named_whatever_else_is_made_of_the_records(tmp_path):
+    write(tmp_path / "train", ["a", "b", "c", "d"])
+    write(tmp_path / "val", ["e", "f"])
+    (tmp_path / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,person\n")
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text("e.png\n")
+    for settings, listed in (({"place": False}, "3 images"), ({"exclude": str(excluded)}, "2 images")):
+        warnings = load_info(tmp_path, classes=CLASSES, **settings).warnings
+        assert any(line.startswith(f"{listed} have no row in classes.csv") for line in warnings), settings
+
+
+def test_volumes_with_a_channel_for_each_class_are_labeled_too(tmp_path):
+    for seed in range(4):
+        image, label = case(seed)
+        write_nifti(tmp_path / "images" / f"c{seed}.nii.gz", image)
+        channels = np.stack([label > 0, label > 1], axis=-1).astype(np.uint8)
+        write_nifti(tmp_path / "masks" / f"c{seed}.nii.gz", channels)
+    (tmp_path / "classes.csv").write_text("image,classes\nc1,class 1\nc3,class 2\n")
+    expected = {"c0": None, "c1": ("class 1",), "c2": None, "c3": ("class 2",)}
+    assert labels(tmp_path, val_fraction=0.5) == expected
 
 
 def test_volumes_and_their_slices_are_labeled_too(tmp_path):

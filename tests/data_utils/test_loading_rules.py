@@ -169,7 +169,9 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
     model = UNetConfig(base_channels=2, depth=1)
     split = BatchSplit(4, processes=1, micro_batch_size=2, accumulation=2)
     device = torch.device("cpu")
-    built = build_loaders(streamed, model, network_shapes(info, model), split, range(2), asked, device)
+    built = build_loaders(
+        streamed, model, network_shapes(info, model), split, range(2), num_workers=asked, device=device
+    )
     for loader in built:
         assert (loader.num_workers, loader.dataset.threads) == (processes, threads)
         assert loader.persistent_workers is (processes > 0)
@@ -183,7 +185,7 @@ def test_a_loader_process_outlasts_signals_to_stop(info, monkeypatch):
     model = UNetConfig(base_channels=2, depth=1)
     split = BatchSplit(4, processes=2, micro_batch_size=2, accumulation=1, processes_per_volume=2)
     shapes = network_shapes(info, model)
-    train, val = build_loaders(info, model, shapes, split, range(2), 0, torch.device("cpu"))
+    train, val = build_loaders(info, model, shapes, split, range(2), num_workers=0, device=torch.device("cpu"))
     assert len(val.batch_sampler) % 4 == 0  # a batch for each process of the launch
     handlers = {number: signal.getsignal(number) for number in signals.stop_signals()}
     try:
@@ -205,7 +207,9 @@ def test_volumes_are_evaluated_one_by_one_and_decoded_for_both_splits(info, monk
     monkeypatch.setattr("data_utils.loading.samples.ImageSamples.are_cached", True)
     model = UNetConfig(base_channels=2, depth=1)
     split = BatchSplit(4, processes=1, micro_batch_size=4, accumulation=1)
-    _, val = build_loaders(info, model, network_shapes(info, model), split, range(2), 0, torch.device("cpu"))
+    _, val = build_loaders(
+        info, model, network_shapes(info, model), split, range(2), num_workers=0, device=torch.device("cpu")
+    )
     assert decoded == ["TrainingDataset", "EvaluationDataset"]
     assert len(val.batch_sampler) == len(info.val)
     assert not VolumeSamples.share_batches and VolumeSamples.are_cached

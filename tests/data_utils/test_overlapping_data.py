@@ -18,14 +18,15 @@ from volumes import case, write_nifti
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.class_masks import ClassMask, combined
+from data_utils.image_io.class_masks import ClassMask, binary, combined
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.class_volumes import find_class_volumes
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import class_folders
+from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
 from runtime.errors import DataError, SettingsError, UserError
-from tasks.overlapping import OverlapTarget, unpack_bits
+from tasks.overlapping import OverlapTarget, pack_bits, unpack_bits
 
 BRATS = "whole=1+2+3;core=2+3;active=3"
 
@@ -81,6 +82,14 @@ def test_shares_and_overlap_are_counted(folders):
     assert problems == 0 and f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
 
 
+def test_shares_are_of_the_pixels_of_which_a_class_is_known():
+    values = pack_bits(np.array([0b01, 0b11, 0, 0b10]), np.array([0, 0, 0b10, 0b01])).tolist()
+    reader = OverlapReader(("a", "b")).with_pixels(dict(zip(values, (10, 20, 30, 40), strict=True)))
+    assert reader.class_pixels == (30, 60)
+    assert reader.shares == (30 / 60, 60 / 70) and reader.overlap == 20 / 70
+    assert reader.describe_pixels()[1:3] == ["   50.000 %  a", "   85.714 %  b"]
+
+
 def test_classes_are_chosen_joined_and_ordered_by_the_flag(folders):
     blue, green, red = np.moveaxis(np.stack(true_masks(4, 0)), 1, 0)
     chosen = targets_of(folders, classes="red,blue")
@@ -118,6 +127,19 @@ def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
     assert "01.png: mask of one class holds 0, 1, 9, expected 0 and one other value" in error_of(folders)
     known = targets_of(folders, ignore_index="9")[1].known
     assert (known[:5] == 0b110).all() and (known[5:] == 7).all()
+
+
+@pytest.mark.parametrize("width", [3, 28])
+def test_a_color_to_ignore_is_unknown_and_any_other_color_is_the_class(width):
+    mask = np.zeros((20, width, 3), np.uint8)
+    mask[4:8] = (200, 10, 30)
+    mask[:4] = (128, 128, 128)
+    mask[8:10] = (9, 8, 7)
+    is_class, is_ignored = binary(mask, "m.png", [(9, 8, 7), 128])
+    assert is_class[4:8].all() and is_class.sum() == 4 * width
+    assert is_ignored[:4].all() and is_ignored[8:10].all() and is_ignored.sum() == 6 * width
+    grey, ignored = binary(mask[:8, :, 0], "m.png", [(128, 128, 128)])
+    assert grey[4:].all() and ignored[:4].all() and not (grey[:4].any() or ignored[4:].any())
 
 
 def test_masks_of_two_sizes_are_one_line(folders):

@@ -133,6 +133,21 @@ def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
     assert info.reader.class_map.names == ("field", "wood") and info.reader.class_map.index_of(0) == 255
 
 
+def test_what_is_kept_of_one_column_of_polygons_is_not_that_of_another(tmp_path):
+    for number in range(2):
+        bands, _ = scene(number)
+        write_raster(tmp_path / "images" / f"{number}.tif", bands)
+    large = feature(square(2, 2, 9), first_year="maize", second_year="wheat")
+    small = feature(square(20, 20, 6), first_year="wheat", second_year="maize")
+    write_geojson(tmp_path / "fields.geojson", [large, small])
+    pixels = {}
+    for column in ("first_year", "second_year"):
+        reader = load_dataset_info(config(tmp_path, label_column=column)).reader
+        pixels[column] = dict(zip(reader.class_names, reader.class_pixels, strict=True))
+    assert (pixels["first_year"]["maize"], pixels["first_year"]["wheat"]) == (2 * 81, 2 * 36)
+    assert (pixels["second_year"]["maize"], pixels["second_year"]["wheat"]) == (2 * 36, 2 * 81)
+
+
 def test_each_image_may_have_polygons_of_its_own(tmp_path):
     for number in range(3):
         bands, _ = scene(number)

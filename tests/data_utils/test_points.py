@@ -103,6 +103,7 @@ def test_empty_cells_are_unknown_unless_a_flag_says_that_they_are_not_there(tmp_
     assert read(folder).states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
     assert read(folder, absent="not-there").states.tolist() == [[PRESENT, ABSENT], [ABSENT, PRESENT]]
     assert not info_of(folder, absent="not-there").warnings
+    assert info_of(folder, place=False).warnings == info.warnings
 
 
 def test_a_long_table_says_the_state_and_has_no_rows_for_what_is_unknown(tmp_path):
@@ -259,13 +260,13 @@ def test_points_move_with_the_image_to_a_billionth_of_a_pixel(size, spacing):
     images = ramps.expand(len(draws), *ramps.shape).clone()
     numbers = pack_draws(draws, axes, torch.float64)
     fill, std = torch.full((axes,), -99.0), torch.ones(axes)
-    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size), draws, numbers, fill, std)
+    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size), draws, numbers, fill=fill, std=std)
     middle = tuple(side // 2 + 1 for side in size)
     sources = moved[(slice(None), slice(None), *middle)]  # (B, n)
     is_shown = (sources > 1).all(dim=1) & (sources < torch.tensor(size) - 2).all(dim=1)
     assert is_shown.sum() >= 6
     targets = batch_of(sources[:, None], size)
-    _, moved_targets = augment(images, targets, draws, numbers, fill, std)
+    _, moved_targets = augment(images, targets, draws, numbers, fill=fill, std=std)
     expected = torch.tensor(middle).double().expand_as(sources)
     assert (moved_targets.points[:, 0] - expected)[is_shown].abs().max() < 1e-9
 
@@ -278,7 +279,7 @@ def test_points_that_leave_the_crop_are_not_known_to_be_absent():
     targets.states[:, 1] = ABSENT
     images = torch.zeros(3, 1, *size)
     numbers = pack_draws(draws, 1)
-    _, answer = augment(images, targets, draws, numbers, torch.zeros(1), torch.ones(1))
+    _, answer = augment(images, targets, draws, numbers, fill=torch.zeros(1), std=torch.ones(1))
     assert answer.points[0].tolist() == [[1, 9], [4, 4], [0, 11]]
     assert answer.states[0].tolist() == [PRESENT, ABSENT, PRESENT]
     assert answer.points[1].equal(points[1])

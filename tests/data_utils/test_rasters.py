@@ -14,6 +14,7 @@ from rasterio.enums import MaskFlags, Resampling
 from rasterio.transform import Affine
 from rasters import NORTH_UP, scene, write_raster
 
+from data_utils import pack
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.config import DataConfig
@@ -169,6 +170,13 @@ def test_bands_that_are_files_are_those_of_one_file(tmp_path):
     assert of_all.channels == 5 and of_all.preprocess().bands == ("B02", "B03", "B04", "B08", "B11")
     with pytest.raises(DataError, match="no file is band B12"):
         load_dataset_info(DataConfig(str(tmp_path / "b"), bands=("B12",), task="classes"))
+
+
+def test_bands_that_are_files_make_no_shards(tmp_path, monkeypatch):
+    write_set(tmp_path / "data", as_files=True)
+    monkeypatch.setattr("sys.argv", ["pack", str(tmp_path / "data"), str(tmp_path / "out")])
+    with pytest.raises(DataError, match="shards hold one file for each image"):
+        pack.main()
 
 
 def test_the_network_sees_the_mean_where_there_is_no_data_and_learns_nothing_there(tmp_path):

@@ -242,10 +242,10 @@ def test_two_colors_are_two_values_of_a_mask_of_one_class():
     color[0, 0], color[0, 1] = (1, 0, 0), (1, 0, 0)
     assert binary(color, "a")[0].tolist() == [[True, True, False]]
     color[0, 1] = (0, 1, 0)  # of the same sum
-    with pytest.raises(DataError, match="a: mask of one class holds 0, 1, 256, expected 0 and one other value"):
+    with pytest.raises(DataError, match="a: mask of one class holds #000000, #010000, #000100, expected 0 and one"):
         binary(color, "a")
     color[0, 0] = (0, 0, 1)
-    with pytest.raises(DataError, match="a: mask of one class holds 0, 256, 65536, expected"):
+    with pytest.raises(DataError, match="a: mask of one class holds #000000, #000100, #000001, expected"):
         binary(color, "a")
 
 

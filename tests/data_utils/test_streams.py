@@ -88,7 +88,9 @@ def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: 
     split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
     found = []
     for rank in range(world):
-        loader, _ = build_loaders(info, UNetConfig(), shapes, split, steps, workers, torch.device("cpu"))
+        loader, _ = build_loaders(
+            info, UNetConfig(), shapes, split, steps, num_workers=workers, device=torch.device("cpu")
+        )
         shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)
         dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
         found.append(
@@ -366,7 +368,9 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
     split = BatchSplit(4, 1, 4, 1)
     records = pickle.loads(pickle.dumps(records))
     info = replace(info, config=config, train=replace(info.train, records=records))
-    loaders = build_loaders(info, UNetConfig(), shapes, split, range(12), num_workers, torch.device("cpu"))
+    loaders = build_loaders(
+        info, UNetConfig(), shapes, split, range(12), num_workers=num_workers, device=torch.device("cpu")
+    )
     train, val = loaders
     assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]
     assert train.dataset.threads == (4 if num_workers == 16 else 1)

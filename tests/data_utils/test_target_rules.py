@@ -292,9 +292,9 @@ def test_a_point_has_one_partner_and_another_than_itself(swap):
 
 def test_what_a_setting_of_the_data_means():
     assert DataConfig(crop_size=(4, 4)).may_crop and DataConfig(plan="auto").may_crop and not DataConfig().may_crop
-    assert DataConfig(classes="a,b").others == "background"
-    assert DataConfig(classes="a,b", outside="ignore").others == "ignore"
-    assert DataConfig().others is None
+    assert DataConfig(classes="a,b").outside_rule == "background"
+    assert DataConfig(classes="a,b", outside="ignore").outside_rule == "ignore"
+    assert DataConfig().outside_rule is None
     assert (DataConfig().skipped_errors, DataConfig(on_bad_sample="skip").skipped_errors) == ((), (DataError,))
     config = DataConfig()
     assert (config.val_fraction, config.augment, config.seed, config.draft) == (0.1, "basic", 0, False)

@@ -48,8 +48,8 @@ def drawn(key, strength="strong", spacing=CUBIC, size=SIZE, channels=2, seed=0) 
 
 def apply(images, masks, draws, fill=0.0, std=1.0):
     numbers = pack_draws(draws, images.shape[1], images.dtype)
-    statistics = (torch.full((images.shape[1],), value) for value in (fill, std))
-    new_images, targets = augment(images, ClassTarget(masks), draws, numbers, *statistics)
+    statistics = {"fill": torch.full((images.shape[1],), fill), "std": torch.full((images.shape[1],), std)}
+    new_images, targets = augment(images, ClassTarget(masks), draws, numbers, **statistics)
     return new_images, targets.mask
 
 
@@ -296,7 +296,7 @@ def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_o
     shapes = network_shapes(info, model)
     assert shapes.val.tolist() == [[20, 24, 28], [24, 24, 28], [20, 24, 28]]
     split = BatchSplit(2, processes=1, micro_batch_size=2, accumulation=1)
-    _, loader = build_loaders(info, model, shapes, split, range(1), 0, torch.device("cpu"))
+    _, loader = build_loaders(info, model, shapes, split, range(1), num_workers=0, device=torch.device("cpu"))
     batches = list(loader)
     assert [batch["indices"] for batch in batches] == [[0], [2], [1]]
     for found in batches:
@@ -321,13 +321,13 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
 
     def images_of_steps(split: BatchSplit, workers: int) -> list[torch.Tensor]:
         shapes, device = network_shapes(info, model), torch.device("cpu")
-        loader, _ = build_loaders(info, model, shapes, split, range(4), workers, device)
+        loader, _ = build_loaders(info, model, shapes, split, range(4), num_workers=workers, device=device)
         fill, std = torch.zeros(1), torch.ones(1)
         images = []
         for batch in loader:
             if not batch["slots"][0].filler:
                 given = batch["images"], batch["targets"], batch["draws"], batch["packed_draws"]
-                images.append(augment(*given, fill, std)[0])
+                images.append(augment(*given, fill=fill, std=std)[0])
         return list(torch.cat(images).split(split.batch_size))
 
     alone = images_of_steps(BatchSplit(4, 1, 4, 1), 0)
@@ -351,7 +351,9 @@ def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tm
     counts = []
     for preprocess in seen:
         model = UNetConfig(1, 3, dims=3, depth=2, preprocess=preprocess)
-        build_loaders(info, model, network_shapes(info, model), split, range(1), 0, torch.device("cpu"))
+        build_loaders(
+            info, model, network_shapes(info, model), split, range(1), num_workers=0, device=torch.device("cpu")
+        )
         counts.append(len(list(cache_folder().glob("*.arrow"))))
     assert counts == [2, 2, 4, 6, 8]  # training and validation
 

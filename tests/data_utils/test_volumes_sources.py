@@ -164,6 +164,13 @@ def test_the_numbers_of_labels_may_be_text(tmp_path):
     assert load_records(config(root))[0].classes == ((0, "background"), (1, "liver"), (2, "tumour"))
 
 
+def test_two_numbers_of_one_name_are_one_class(tmp_path):
+    labels = {"0": "background", "1": "liver", "2": "liver"}
+    root = decathlon(tmp_path, description=MSD | {"labels": labels})
+    assert load_records(config(root))[0].classes == ((0, "background"), (1, "liver"), (2, "liver"))
+    assert load_dataset_info(config(root)).reader.class_names == ("background", "liver")
+
+
 @pytest.mark.parametrize("kind", ["npy", "tif"])
 def test_stacks_are_volumes_where_a_spacing_is_given(tmp_path, kind):
     for seed, name in enumerate(NAMES):

@@ -54,7 +54,7 @@ class GreyScores(Scores):
     def __init__(self, sums: Tensor, by_image: Tensor) -> None:
         self.sums, self.by_image = sums, by_image
 
-    def add(self, prediction: Tensor, target: GreyTarget, index: int) -> None:  # type: ignore[override]  # its own target
+    def add(self, prediction: Tensor, target: GreyTarget, index: int) -> None:
         known, truth = target.grey != UNKNOWN, target.grey.long()
         errors = (prediction.long() - truth).abs() * known
         counted = torch.stack([errors.sum(), known.sum()])
@@ -108,10 +108,10 @@ class Grey(Task):
     def outputs(self) -> int:
         return 1
 
-    def counts(self, targets: GreyTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def counts(self, targets: GreyTarget) -> Tensor:
         return (targets.grey != UNKNOWN).sum(dtype=torch.float64)[None]
 
-    def partial(self, logits: Tensor, targets: GreyTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: GreyTarget) -> tuple[Tensor, ...]:
         known = targets.grey != UNKNOWN
         errors = logits.float().sigmoid().squeeze(1) - targets.grey / WHITE
         return ((errors.square() * known).sum(),)

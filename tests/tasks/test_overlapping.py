@@ -145,11 +145,11 @@ def test_bits_are_moved_as_the_mask_of_each_would_be():
     draws = [draw((1, i), strength="strong", seed=0, size=(24, 32), channels=1) for i in range(4)]
     numbers, zero = pack_draws(draws, 1), torch.zeros(1)
     targets = OverlapTarget(truth, torch.full_like(truth, 2**31 - 1))
-    moved = augment(images, targets, draws, numbers, zero, zero + 1)[1]
+    moved = augment(images, targets, draws, numbers, fill=zero, std=zero + 1)[1]
     assert moved.truth.dtype == torch.int64
     for bit in (0, 7, 29, 30):
         mask = ClassTarget((truth >> bit & 1).byte())
-        expected = augment(images, mask, draws, numbers, zero, zero + 1)[1].mask
+        expected = augment(images, mask, draws, numbers, fill=zero, std=zero + 1)[1].mask
         is_outside = expected == 255
         assert (moved.known[is_outside] == 0).all() and (moved.known[~is_outside] == 2**31 - 1).all()
         differ = (moved.truth >> bit & 1 != expected) & ~is_outside

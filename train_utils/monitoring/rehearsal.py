@@ -132,7 +132,13 @@ class Rehearsal:
         steps = [*warm_up, *timed]
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
             self.loaders = build_loaders(
-                info, model.config, shapes, batch_split, steps, args.num_workers, accelerator.device
+                info,
+                model.config,
+                shapes,
+                batch_split,
+                steps,
+                num_workers=args.num_workers,
+                device=accelerator.device,
             )
         scaler = accelerator.scaler
         self._scaler_state = None if scaler is None else scaler.state_dict()

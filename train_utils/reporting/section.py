@@ -91,7 +91,7 @@ class Section(ABC):
         record = info.val.records[index]
         name = record["name"]
         target = info.reader.target
-        unknown = target.unknown_value(target.names()[0])
+        unknown = target.unknown_value(target.field_names()[0])
         if info.val.records.dims == 3:
             voxels, header = read_volume(record["image"], name)
             truth = info.reader.shown_truth(info.reader.read_volume(record, header))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.class_map import is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -51,19 +51,19 @@ class CocoFile(NamedTuple):
     Args:
         path: the first of the files.
         categories: by id.
-        used: the ids of categories that objects have.
+        used_categories: the ids of categories that objects have.
         objects: the objects of each image by its id.
-        listed: for each image, by its id, the categories of its files; empty for a single file, which lists the same
-            for all.
+        listed_categories: the categories that the files of an image list, by the image's id; empty for a single file,
+            which lists the same for all.
         paths: all files.
     """
 
     path: Path
     categories: dict[int, Entry]
-    used: set[int]
+    used_categories: set[int]
     images: list[Entry]
     objects: dict[Any, list[Entry]]
-    listed: dict[Any, set[int]]
+    listed_categories: dict[Any, set[int]]
     paths: tuple[Path, ...]
 
 
@@ -116,7 +116,7 @@ class CocoRecords(Records):
         return folders_of(self.folder, self.names)
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of the value that each category is rendered with."""
         paths = [*self.files]
         for name in self.names:
@@ -239,26 +239,28 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
     categories: dict[int, Entry] = {}
     images: dict[str, Entry] = {}
     objects: defaultdict[str, list[Entry]] = defaultdict(list)
-    listed: defaultdict[str, set[int]] = defaultdict(set)
+    listed_categories: defaultdict[str, set[int]] = defaultdict(set)
     for file in files:
         number_of: dict[Any, int] = {}
-        for number, name in _category_names(file.categories, file.used).items():
+        for number, name in _category_names(file.categories, file.used_categories).items():
             number_of[number] = numbers.setdefault(name, len(numbers) + 1)
             categories[number_of[number]] = {"id": number_of[number], "name": name}
         for image in file.images:
             name = str(image["file_name"])
             images.setdefault(name, {**image, "id": name})
-            listed[name].update(number_of.values())
+            listed_categories[name].update(number_of.values())
             for entry in file.objects.get(image["id"], []):
                 category = entry["category_id"]
                 # an id that the file does not list becomes text, which no category has
                 known = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **known})
-    used: set[Any] = set()
+    used_categories: set[Any] = set()
     for entries in objects.values():
-        used.update(entry["category_id"] for entry in entries)
+        used_categories.update(entry["category_id"] for entry in entries)
     paths = tuple(file.path for file in files)
-    return CocoFile(files[0].path, categories, used, list(images.values()), objects, listed, paths)
+    return CocoFile(
+        files[0].path, categories, used_categories, list(images.values()), objects, listed_categories, paths
+    )
 
 
 def _holds_only_crowds(files: Iterable[CocoFile]) -> bool:
@@ -303,7 +305,7 @@ def open_records(
     names = dict(classes)
     labels: list[Finding | None] = []
     for image in images:
-        numbers = file.listed.get(image["id"], file.categories.keys())
+        numbers = file.listed_categories.get(image["id"], file.categories.keys())
         labeled = {values[number] for number in numbers if number in values} - {0}
         finding = None
         if labeled and len(labeled) < len(classes) - 1:
@@ -343,8 +345,8 @@ def read(path: Path) -> CocoFile:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {listed(strays)}")
-    used = {entry["category_id"] for entry in annotations}
-    return CocoFile(path, categories, used, images, objects, {}, (path,))
+    used_categories = {entry["category_id"] for entry in annotations}
+    return CocoFile(path, categories, used_categories, images, objects, {}, (path,))
 
 
 def _entries(content: dict[str, Any], key: str, needed: dict[str, str], path: Path) -> list[Entry]:
@@ -370,7 +372,7 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, st
     used: set[int] = set()
     supercategories: list[Any] = []
     for file in files:
-        used |= file.used
+        used |= file.used_categories
         for number, category in file.categories.items():
             supercategories.append(category.get("supercategory"))
             name = str(category["name"])
@@ -381,7 +383,7 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, st
                 )
     names = {number: name for number, (name, _) in first_names.items()}
     names = _without_project(names, used, supercategories)
-    if all(name.lower() in BACKGROUND_NAMES for name in names.values()):
+    if all(map(is_background, names.values())):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))
     return classes, dict(zip(names, values, strict=True))

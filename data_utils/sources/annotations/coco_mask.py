@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,14 @@ LONGEST_RUN = 60  # bits of a run's length
 
 FILE_KEY = "file"  # where an entry keeps its file, if the data set has several for one split
 Entry = dict[str, Any]
-Layer = tuple[bool, int, int, Entry]  # whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
+
+
+class Layer(NamedTuple):
+    """An object of a mask: what layers are ordered by, its mask value, and its pixels as RLE."""
+
+    rank: tuple[int, int]
+    value: int
+    runs: Entry
 
 
 def rle_code() -> ModuleType:
@@ -53,8 +61,8 @@ class CocoMask(LayeredMask):
         size = self._size()
         mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
         # neighbors of one class are decoded as one
-        for value, group in groupby(self._layers(size), key=lambda layer: layer[2]):
-            merged = rle_code().merge([layer[3] for layer in group])
+        for value, group in groupby(self._layers(size), key=attrgetter("value")):
+            merged = rle_code().merge([layer.runs for layer in group])
             mask[rle_code().decode(merged).astype(bool)] = value
         return np.ascontiguousarray(mask)
 
@@ -62,9 +70,9 @@ class CocoMask(LayeredMask):
         size = self._size()
         numbers = np.zeros(size, np.int32, order="F")
         values = [0]
-        for number, (_, _, value, runs) in enumerate(self._layers(size), 1):
-            numbers[rle_code().decode(runs).astype(bool)] = number
-            values.append(value)
+        for number, layer in enumerate(self._layers(size), 1):
+            numbers[rle_code().decode(layer.runs).astype(bool)] = number
+            values.append(layer.value)
         return np.ascontiguousarray(numbers), np.array(values, np.uint8)
 
     def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
@@ -75,8 +83,8 @@ class CocoMask(LayeredMask):
             if value in bit_of:
                 runs_of = crowds if entry.get("iscrowd") else objects
                 runs_of[bit_of[value]].append(runs)
-        truth, unknown = [_bits(runs_of, size) for runs_of in (objects, crowds)]
-        return pack_bits(truth, unknown & ~truth)
+        truth = _bits(objects, size)
+        return pack_bits(truth, _bits(crowds, size) & ~truth)
 
     def _size(self) -> tuple[int, int]:
         """(H, W) of the mask: what the file says, else that of the image."""
@@ -87,14 +95,14 @@ class CocoMask(LayeredMask):
         return size
 
     def _layers(self, size: tuple[int, int]) -> list[Layer]:
-        """The objects as layers from the lowest to the highest."""
+        """The objects as layers from the lowest to the highest: crowds, then objects, those of fewer pixels last."""
         layers: list[Layer] = []
         for entry, value, runs in self._objects(size):
             if entry.get("iscrowd"):
-                layers.append((True, 0, IGNORE_INDEX, runs))
+                layers.append(Layer((0, 0), IGNORE_INDEX, runs))
             else:
-                layers.append((False, -int(rle_code().area(runs)), value, runs))
-        layers.sort(key=lambda layer: (not layer[0], layer[1]))
+                layers.append(Layer((1, -int(rle_code().area(runs))), value, runs))
+        layers.sort(key=attrgetter("rank"))
         return layers
 
     def _objects(self, size: tuple[int, int]) -> Iterator[tuple[Entry, int, Entry]]:

@@ -171,6 +171,7 @@ def look_at(folder: Path) -> dict[str, Contents | None]:
 
 
 def _contents(path: str) -> Contents | None:
+    """What a file holds; None where it cannot be read."""
     try:
         content = read_labelme(path)
     except DataError:  # the file is named when it is rendered

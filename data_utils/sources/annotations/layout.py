@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES
+from data_utils.class_map import BACKGROUND, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
 from data_utils.sources.walk import walk
@@ -86,7 +86,7 @@ def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskVa
     A class that is called background is the background. Raises DataError, with `where`, for too many names and for
     one that stands twice.
     """
-    objects = [name for name in names if name.lower() not in BACKGROUND_NAMES]
+    objects = [name for name in names if not is_background(name)]
     repeated = [name for name, count in Counter(objects).items() if count > 1]
     if repeated:
         raise DataError(f"{where}: two classes are called {repeated[0]}; give them different names")

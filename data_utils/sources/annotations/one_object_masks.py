@@ -72,7 +72,7 @@ class OneObjectRecords(PairedRecords):
         return {**super().__getitem__(i), "name": folder + os.path.splitext(file)[1]}
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of the names, sizes and times of all files."""
         paths: list[str] = []
         for i in range(len(self)):

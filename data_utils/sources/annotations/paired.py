@@ -70,13 +70,17 @@ class PairedRecords(Records):
         return folders_of(self.folders[0], self.files[0])
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
-        """Key of the names, sizes and times of all files, and of the value that each class is rendered with."""
+    def digest(self) -> str:
+        """Key of the names, sizes and times of all files, and of how masks are made of them."""
         paths: list[str] = []
         for i in range(len(self)):
             paths += [path for path in self.paths(i) if path]
-        values = repr((type(self).__name__, self.classes, self.values)).encode()
-        return digest_of_files(paths, b"/".join([values, *self.files[0], *self.files[1]]))
+        rendering = repr(self.rendering()).encode()
+        return digest_of_files(paths, b"/".join([rendering, *self.files[0], *self.files[1]]))
+
+    def rendering(self) -> tuple[object, ...]:
+        """What masks depend on beside the files."""
+        return (type(self).__name__, self.classes, self.values)
 
 
 def _joined(folder: str, name: str) -> str:

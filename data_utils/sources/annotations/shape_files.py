@@ -115,6 +115,7 @@ def _read_geojson(file: str, column: str | None) -> Shapes:
 
 
 def _label(properties: Any, column: str | None, where: str) -> str:
+    """The class of a feature, as a column says it. DataError, with `where`, for one without, or with something else."""
     if column is None:
         return ONLY_CLASS
     if not isinstance(properties, dict) or properties.get(column) is None:

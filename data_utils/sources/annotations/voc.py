@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
@@ -102,9 +102,13 @@ def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> tuple[tuple[Ma
         _, mode = read_header(str(mask), str(mask))
         return read_label_map(root / LABEL_MAP, colored=mode in ("RGB", "RGBA"))
     if (root / CLASS_NAMES).is_file():
-        names = [line.strip() for line in read_lines(root / CLASS_NAMES)]
-        names = [name for name in names if name not in ("", "__ignore__")]
-        names = ["background" if name in BACKGROUND_NAMES else name for name in names]
+        names: list[str] = []
+        for line in read_lines(root / CLASS_NAMES):
+            name = line.strip()
+            if name in BACKGROUND_NAMES:
+                names.append(BACKGROUND)
+            elif name not in ("", "__ignore__"):
+                names.append(name)
         return tuple(enumerate(names))
     if _is_original(root, stems):
         return tuple(enumerate(NAMES))

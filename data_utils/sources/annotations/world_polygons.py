@@ -29,9 +29,9 @@ class PolygonMask(RenderedMask):
     """The polygons of a file on the grid of an image; later ones lie over earlier ones.
 
     Args:
-        file: of the polygons; empty for an image that has none.
+        file: the file of the polygons; empty for an image that has none.
         image: the path of the image.
-        column: that says the class.
+        column: the column that says the class; None where all are of one.
         values: class and mask value of each.
     """
 
@@ -110,8 +110,11 @@ class PolygonRecords(PairedRecords):
     def mask(self, image: str, annotation: str) -> PolygonMask:
         return PolygonMask(annotation, image, self.column, tuple(self.values.items()))
 
+    def rendering(self) -> tuple[object, ...]:
+        return (*super().rendering(), self.column)
+
     @cached_property
-    def annotations(self) -> AnnotationSummary:  # type: ignore[override]  # counted once it is asked for
+    def annotations(self) -> AnnotationSummary:
         """How many polygons of each class the files hold."""
         counts = dict.fromkeys(self.values, 0)
         files = [self.paths(i)[1] for i in range(len(self))]

@@ -143,7 +143,7 @@ class YoloRecords(PairedRecords):
         return YoloMask(annotation, image, self.values)
 
     @cached_property
-    def annotations(self) -> AnnotationSummary:  # type: ignore[override]  # read once it is asked for
+    def annotations(self) -> AnnotationSummary:
         """Counted in all files; what is wrong with them shows when they are rendered."""
         counts: Counter[str] = Counter()
         annotated = 0

@@ -24,7 +24,9 @@ from tasks.points import PRESENT, UNKNOWN
 NAMES = r"(?:(?:person_)?keypoints|points|coco)(?:_(.+))?\.json|((?:train|val)[^.]*)\.json"
 KEYPOINT_FILES = re.compile(NAMES)  # beside those of objects, coco.FILES
 VISIBILITIES = {0: UNKNOWN, 1: PRESENT, 2: PRESENT}
-HIDDEN, SEEN = 0, 2  # what is written
+# the v that is written of a point that is not there, and of one that is
+HIDDEN = 0
+SEEN = 2
 PREDICTED = ("keypoint_confidence", "keypoint_presence")  # further keys of a prediction
 CATEGORY = {"id": 1, "name": "points", "supercategory": "", "skeleton": []}
 
@@ -73,7 +75,7 @@ def to_table(file: coco.CocoFile) -> PointTable | None:
     names_of: dict[Any, list[str]] = {}
     for category_id, category in file.categories.items():
         names = category.get("keypoints")
-        if names and category_id in file.used:
+        if names and category_id in file.used_categories:
             if not isinstance(names, list) or len(set(map(str, names))) < len(names):
                 raise DataError(f"{path}: category {category['name']!r} names its keypoints {str(names)[:60]}")
             names_of[category_id] = [str(name) for name in names]

@@ -76,6 +76,7 @@ def _read_long(rows: Rows, file: str) -> PointTable:
     name_column = _column(titles, LANDMARK_TITLES)
     state_column = titles.index("state") if "state" in titles else None
     axes = [titles.index(axis) for axis in AXES if axis in titles]
+    column_of_title = {title: column for column, title in enumerate(titles)}
     builder = TableBuilder("long", len(axes))
     for line, row in enumerate(rows[1:], 2):
         where = f"{file}, row {line}"
@@ -92,7 +93,6 @@ def _read_long(rows: Rows, file: str) -> PointTable:
         name = row[name_column].strip()
         if not image or not name:
             raise DataError(f"{where}: has no image or no landmark")
-        column_of_title = {title: column for column, title in enumerate(titles)}
         builder.add(file, image, name, state, position, _prediction(row, column_of_title, where))
     return builder.table()
 
@@ -265,7 +265,7 @@ def _cells(table: PointTable, row: int, column: int) -> list[str]:
 
 
 def _predicted_titles(table: PointTable) -> list[str]:
-    return [] if table.presence is None else ["confidence", "presence"]
+    return [] if table.presence is None else list(PREDICTED)
 
 
 def _predicted(table: PointTable, row: int, column: int) -> list[str]:

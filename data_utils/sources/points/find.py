@@ -1,5 +1,6 @@
 """Which points lie in a folder."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,18 +34,18 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     and labelme lie as those of areas do, and are read for points where they hold nothing else, or where points are
     asked for (`explicit`).
     """
-    kinds = [
+    readings = [
         _find_tables(root, named_splits),
         find_keypoints(root, named_splits, explicit=explicit),
         find_shapes(root, named_splits, explicit=explicit),
     ]
-    kinds = [splits for splits in kinds if splits]
-    if len(kinds) > 1:
-        first_files = [next(iter(splits.values())).files[0] for splits in kinds]
+    readings = [splits for splits in readings if splits]
+    if len(readings) > 1:
+        first_files = [next(iter(splits.values())).files[0] for splits in readings]
         raise DataError(f"{root}: points are listed in {' and in '.join(first_files)}; keep one of the two")
-    if not kinds:
+    if not readings:
         return {}
-    (splits,) = kinds
+    (splits,) = readings
     names: dict[str, None] = {}
     for table in splits.values():
         names |= dict.fromkeys(table.names)
@@ -143,8 +144,8 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
             paths.append(path)
     where = Path(table.files[0])
     check_unpaired(unpaired, len(paths), allow_unpaired, where)
-    if len(set(paths)) < len(paths):
-        repeated = sorted({path for path in paths if paths.count(path) > 1})
+    repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
+    if repeated:
         raise DataError(f"{where}: lists {len(repeated)} images more than once: {listed(repeated)}")
     kinds = {is_volume(path) for path in paths}
     if len(kinds) > 1:
@@ -153,7 +154,7 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
     if table.axes != dims:
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
         raise DataError(f"{where}: its points have {table.axes} coordinates, but it lists {kind}")
-    return PointRecords(table.rows(rows), paths, absent, unpaired, dims)
+    return PointRecords(table.rows(rows), paths, absent=absent, unpaired=unpaired, dims=dims)
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:

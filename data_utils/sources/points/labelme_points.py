@@ -71,9 +71,9 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
     content = read_labelme(str(file))
     builder.add_image(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
     shapes = list(content["shapes"])
-    absent = content.get(ABSENT)
-    if isinstance(absent, list):
-        shapes += absent
+    absent_shapes = content.get(ABSENT)
+    if isinstance(absent_shapes, list):
+        shapes += absent_shapes
     for index, shape in enumerate(shapes, 1):
         where = f"{file}: shape {index}"
         if not isinstance(shape, dict) or shape.get("shape_type") != "point":
@@ -90,7 +90,7 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
 def write_shapes(table: PointTable) -> str:
     """The content of a file with the points of one image."""
     shapes: list[dict[str, Any]] = []
-    absent: list[dict[str, Any]] = []
+    absent_shapes: list[dict[str, Any]] = []
     for column, name in enumerate(table.names):
         is_present = table.states[0, column] == PRESENT
         if not is_present and table.presence is None:
@@ -108,12 +108,12 @@ def write_shapes(table: PointTable) -> str:
         if is_present:
             shapes.append(shape)
         else:
-            absent.append(shape)
+            absent_shapes.append(shape)
     content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes}
     content |= {"imagePath": table.images[0], "imageData": None}
     size = table.source(0).size
     if size is not None:
         content["imageHeight"], content["imageWidth"] = size
-    if absent:
-        content[ABSENT] = absent
+    if absent_shapes:
+        content[ABSENT] = absent_shapes
     return json.dumps(content, indent=2) + "\n"

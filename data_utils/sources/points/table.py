@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile
-from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.records import LandmarkNames, Record, Records
 from runtime.cache import digest_of_files
@@ -39,7 +38,7 @@ class PointTable:
 
     Args:
         layout: the format, one of `tasks.landmarks.LAYOUTS`.
-        names: of the K points.
+        names: the names of the K points.
         images: what the files call the N images.
         positions: (N, K, n) float64, (x, y) or (x, y, z); zeros where a point has none.
         states: (N, K) int64: unknown, absent, present or EMPTY.
@@ -164,25 +163,26 @@ class TableBuilder:
 
     def table(self, space: str = "pixels") -> PointTable:
         """All points as arrays."""
-        images = {image: row for row, image in enumerate(self.images)}
-        positions = np.zeros((len(images), len(self.names), self.axes))
-        states = np.full((len(images), len(self.names)), UNKNOWN, np.int64)
+        rows = {image: row for row, image in enumerate(self.images)}
+        positions = np.zeros((len(rows), len(self.names), self.axes))
+        states = np.full((len(rows), len(self.names)), UNKNOWN, np.int64)
         for (image, name), (state, position) in self.points.items():
-            point = (images[image], self.names[name])
+            point = (rows[image], self.names[name])
             states[point] = state
             if position:
                 positions[point] = position
         files = tuple(self.images.values())
-        table = PointTable(self.layout, tuple(self.names), tuple(images), positions, states, files, space)
+        table = PointTable(self.layout, tuple(self.names), tuple(rows), positions, states, files, space)
         if self.sizes:
-            table = replace(table, sizes=np.array([self.sizes.get(image, (0, 0)) for image in images], np.int64))
+            table = replace(table, sizes=np.array([self.sizes.get(image, (0, 0)) for image in rows], np.int64))
         if not self.predicted:
             return table
         confidence = np.zeros(states.shape)
         presence = np.zeros(states.shape)
-        for (image, name), values in self.predicted.items():
-            place = images[image], self.names[name]
-            confidence[place], presence[place] = values
+        for (image, name), (point_confidence, point_presence) in self.predicted.items():
+            point = (rows[image], self.names[name])
+            confidence[point] = point_confidence
+            presence[point] = point_presence
         return replace(table, confidence=confidence, presence=presence)
 
 
@@ -263,7 +263,6 @@ class PointRecords(Records):
         paths: the file of each image.
         absent: what an empty cell of the table means, as `--absent` has it.
         unpaired: what has been left out, a line for each file.
-        spacing: (z, y, x) in mm of volumes whose files hold none.
 
     Attributes:
         empty: how many cells of the table are empty.
@@ -275,16 +274,15 @@ class PointRecords(Records):
         self,
         table: PointTable,
         paths: Sequence[str],
+        *,
         absent: str | None = None,
         unpaired: Sequence[str] = (),
         dims: int = 2,
-        spacing: Spacing | None = None,
     ) -> None:
         self.table = table.with_absence(absent)
         self.empty = int((table.states == EMPTY).sum())
         self.absent = absent
         self.dims = dims
-        self.spacing = spacing
         self.unpaired = tuple(unpaired)
         self.landmarks = LandmarkNames(table.names, table.layout, table.space)
         self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
@@ -299,20 +297,19 @@ class PointRecords(Records):
         path = os.path.join(self.folder, name)
         image: ImageSource = path
         if self.dims == 3:
-            holds_no_spacing = path.lower().endswith(STACK_SUFFIXES)
-            image = VolumeFile(channel_files(path), self.spacing if holds_no_spacing else None)
+            image = VolumeFile(channel_files(path))
         elif path.lower().endswith(".json"):
             image = LabelmeImage(path)
         return {"image": image, "target": self.table.source(i), "name": name}
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+    def digest(self) -> str:
         """Key of names, sizes and times of all files, and of the points."""
         table = self.table
         paths: list[str] = []
         for name in self.names.tolist():
             paths += channel_files(os.path.join(self.folder, os.fsdecode(name)))
-        layout = repr((table.layout, table.names, table.space, self.dims, self.spacing)).encode()
+        layout = repr((table.layout, table.names, table.space, self.dims)).encode()
         content = b"/".join([layout, table.positions.tobytes(), table.states.tobytes(), *self.names])
         return digest_of_files([*paths, *sorted(set(table.files))], content)
 
@@ -321,9 +318,12 @@ def channel_files(path: str) -> tuple[str, ...]:
     """The files of a volume's channels, CASE_0000, CASE_0001 and so on, from the first; of others the only file."""
     stem, channel, ending = path.rpartition(FIRST_CHANNEL)
     paths = [path]
-    if channel and "/" not in ending:
-        while os.path.exists(following := f"{stem}_{len(paths):04}{ending}"):
-            paths.append(following)
+    if not channel or "/" in ending:
+        return (path,)
+    following = f"{stem}_0001{ending}"
+    while os.path.exists(following):
+        paths.append(following)
+        following = f"{stem}_{len(paths):04}{ending}"
     return tuple(paths)
 
 

@@ -70,20 +70,21 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
     lines: Lines = iter([(index, line) for index, line in enumerate(text.splitlines(), 1) if line.strip()])
     specimen: Specimen | None = None
     for index, line in lines:
-        title, _, value = (text.strip() for text in line.partition("="))
+        title, _, value = (part.strip() for part in line.partition("="))
+        field_name = title.upper()
         where = f"{file}, line {index}"
-        if title.upper() == "LM3":
+        if field_name == "LM3":
             raise DataError(f"{where}: LM3= lists points of volumes, and TPS is read for images only")
-        if title.upper() == "LM":
+        if field_name == "LM":
             if specimen is not None:
                 yield specimen
-            points = [_point(line, place) for line, place in _following(lines, value, where)]
+            points = [_point(row, place) for row, place in _following(lines, value, where)]
             specimen = Specimen(points, where)
-        elif title.upper() == "POINTS":  # a curve has points too
+        elif field_name == "POINTS":  # a curve has points too
             for _ in _following(lines, value, where):
                 pass
         elif specimen is not None and value:
-            specimen.fields.setdefault(title.upper(), value)
+            specimen.fields.setdefault(field_name, value)
     if specimen is not None:
         yield specimen
 

@@ -4438,9 +4438,9 @@ MUTANTS = [
         "test_points.py",
     ),
     Mutant(
-        "data_utils/analysis/label_sets.py",
-        "_never_labeled",
-        "(inspection.members == number).any()",
+        "data_utils/analysis/inspect.py",
+        "SplitInspection.used_contents",
+        "len(members)",
         "True",
         "test_label_files.py",
     ),

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ import app
 from data_utils.image_io.writers import PngWriter
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
-from inference.page import PagePredictor
+from inference.page import PagePredictor, picture_html
 from runtime.errors import ModelError, SettingsError, UsageError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -143,6 +144,16 @@ def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(
     assert not (tmp_path / "mask").exists()
 
 
+@pytest.mark.parametrize("size", [(2000, 50), (50, 2000)])
+def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
+    output_format = SimpleNamespace(names=("tip <1>",), colors=np.uint8([[1, 2, 3]]))
+    html = picture_html(np.zeros((*size, 3), np.uint8), output_format)
+    (picture,) = pictures(html)
+    assert max(picture.size) == 1000 and min(picture.size) == 25
+    assert f"aspect-ratio: {size[1]} / {size[0]};" in html
+    assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
+
+
 def test_without_a_file_nothing_is_shown(page):
     assert page(None) == ("", None)
 
@@ -161,6 +172,22 @@ def test_the_model_is_the_flags_or_the_environments_or_lies_beside(monkeypatch, 
     assert app.parse_args("").model == "me/cells"
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", "runs/x/model"])
     assert app.parse_args("").model == "runs/x/model"
+
+
+def test_uploads_of_any_size_go_to_a_folder_that_goes_with_the_page(monkeypatch, model):
+    served = []
+
+    def serve(predict: PagePredictor, host: str, port: int | None) -> None:
+        served.append(Path(os.environ["GRADIO_TEMP_DIR"]))
+        assert served[0].is_dir() and Image.MAX_IMAGE_PIXELS is None and (host, port) == ("0.0.0.0", 7861)
+
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    monkeypatch.setattr(app, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(app, "serve", serve)
+    monkeypatch.setattr(sys, "argv", ["app.py", "--model", str(model), "--host", "0.0.0.0", "--port", "7861"])
+    app.main()
+    assert len(served) == 1 and not served[0].exists()
 
 
 def test_a_model_that_cannot_be_loaded_is_the_predictors_line(tmp_path):

@@ -25,9 +25,11 @@ from PIL import Image
 from data_utils.image_io.resize import resize_image
 from inference import Predictor
 from inference.export import proof
+from inference.export.__main__ import main as export_command
 from inference.export.graph import resized, resized_bytes
 from inference.export.hub import Hub
 from inference.export.onnx import export
+from inference.export.opener import text_of
 from inference.export.target import Options, export_proved
 from inference.export.targets import TARGETS
 from inference.onnx_network import OnnxNetwork
@@ -261,6 +263,11 @@ def test_a_model_is_opened_with_the_network_off(tmp_path):
     assert "OSError: a model that is checked must not need the network" in result.stderr
 
 
+def test_what_a_runtime_raises_is_one_line_even_if_it_says_nothing():
+    assert text_of(ValueError("no such\n  operator")) == "no such operator"
+    assert text_of(NotImplementedError()) == "NotImplementedError"
+
+
 def test_a_mask_is_refused_where_pixels_have_no_single_class(tmp_path):
     model = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS))
     with pytest.raises(ModelError, match=r"--mask is for models of classes, and the task is landmarks"):
@@ -272,6 +279,7 @@ def test_a_mask_may_differ_only_where_two_classes_are_equally_likely():
     proof.check_mask("transformers", torch.tensor([[[0, 0]]]), logits)
     with pytest.raises(ModelError, match=r"masks differ from predict\.py's in 1 of 2 pixels at 1 x 2"):
         proof.check_mask("transformers", torch.tensor([[[1, 1]]]), logits)
+    proof.check_mask("transformers", torch.tensor([[[1, 0]]]), 1e-3 * torch.tensor([[[[1.01, 2.0]], [[1.0, 0.0]]]]))
     with pytest.raises(ModelError, match="not of the size of the images"):
         proof.check_mask("transformers", torch.tensor([[[1]]]), logits)
 
@@ -296,10 +304,21 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
     onnx.save(foreign, tmp_path / "foreign.onnx")
     with pytest.raises(ModelError, match=r"must be written by `python -m inference\.export"):
         OnnxNetwork(tmp_path / "foreign.onnx")
+    content = (tmp_path / "model.onnx").read_bytes()
+    (tmp_path / "no_text.onnx").write_bytes(content.replace(b'"in_channels"', b'"in_ch\xffnnels"'))
+    with pytest.raises(ModelError, match=r"no_text\.onnx: its metadata are no text"):
+        OnnxNetwork(tmp_path / "no_text.onnx")
     result = launch("-m", "inference.export", tmp_path / "nowhere", tmp_path / "a.onnx")
     fails_with(result, f"{tmp_path / 'nowhere'}: is not a folder with config.json", 1)
     assert result.stderr.startswith("export: error: ")
     assert not (tmp_path / "a.onnx").exists()
+
+
+def test_a_file_without_a_name_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["export", "model", ""])
+    with pytest.raises(SystemExit, match="2"):
+        export_command()
+    assert capsys.readouterr().err.endswith("argument output: it is empty\n")
 
 
 def test_onnxruntime_is_imported_only_when_used():

@@ -73,6 +73,9 @@ def test_a_package_says_whose_it_is_and_what_it_takes(package):
     )
     for entry in (image["test_tensor"], answer["test_tensor"], *content["weights"].values()):
         assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
+    torchscript, onnx = content["weights"]["torchscript"], content["weights"]["onnx"]
+    assert torchscript["pytorch_version"] == torch.__version__.split("+")[0]  # without the name of a build
+    assert onnx["opset_version"] == 17 and onnx["parent"] == "torchscript"
     assert Image.open(package / content["covers"][0]).size == (800, 400)
     assert "overlap by" in (package / content["documentation"]).read_text()
 
@@ -119,6 +122,20 @@ def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
     assert input_tensor(config, tmp_path)["preprocessing"] == [clipping]
 
 
+@pytest.mark.parametrize(
+    ("channels", "names"),
+    [
+        (1, ["intensity"]),
+        (3, ["red", "green", "blue"]),
+        (4, ["channel_0", "channel_1", "channel_2", "channel_3"]),
+    ],
+)
+def test_each_channel_of_the_images_has_a_name(channels, names, tmp_path):
+    (tmp_path / "test_image.npy").write_bytes(b"")
+    image = input_tensor(UNetConfig(channels, 2, 4, 2), tmp_path)
+    assert image["axes"][1] == {"type": "channel", "channel_names": names}
+
+
 @pytest.mark.parametrize("preprocess", [SCANS, CT], ids=["scans", "ct"])
 def test_what_is_expected_of_raw_volumes_is_clipped_or_standardized(preprocess):
     torch.manual_seed(0)
@@ -135,6 +152,7 @@ def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     plain = UNetConfig(3, 2, 4, 2)
     half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
     assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(plain).split()[0])
+    assert overlap_text(UNetConfig(3, 2, 4, 2, norm="group")) == "half a tile"
 
 
 def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):

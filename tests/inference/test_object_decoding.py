@@ -5,6 +5,9 @@ inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -244,11 +247,18 @@ def test_thousands_of_objects_of_one_pixel():
 
 def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
     monkeypatch.setattr(canvas, "IN_MEMORY", 1000)
+    opened = []
+
+    def open_file(dir: Path) -> BinaryIO:
+        opened.append(dir)
+        return TemporaryFile(dir=dir)
+
+    monkeypatch.setattr(canvas, "TemporaryFile", open_file)
     grown = canvas.Canvas((5,), tmp_path)
     for rows in range(1, 30):
         grown.grow(rows)
         grown.values[grown.rows - 1] = rows
-    assert not grown.values.flags.owndata
+    assert not grown.values.flags.owndata and opened == [tmp_path]
     written = np.concatenate(list(grown.strips()))
     assert len(written) == grown.rows and list(tmp_path.iterdir()) == []
     assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))

@@ -18,10 +18,11 @@ import torch
 from PIL import Image
 
 from data_utils.class_map import ClassMap
+from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
-from inference import Predictor
+from inference import Predictor, pipeline
 from inference.args import parse_args
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs import disk, new_format
@@ -31,13 +32,13 @@ from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, tracked
+from inference.pipeline import PredictionPipeline, plan_work, tracked
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
 from inference.scoring.volume import VolumeScorer, case_report, case_table, surface_scores
 from inference.tiling import strip_length
-from inference.true_masks import TrueMasks
+from inference.true_masks import TrueMasks, open_true_masks
 from runtime.errors import DataError, ImageError, ModelError
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
@@ -295,6 +296,29 @@ def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
     assert TrueMasks({}, None, stems("a")).suffix == ""
 
 
+def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_file(tmp_path):
+    touch(tmp_path, "folders/a/x.png", "folders/b/x.png", "folders/a/sub/y.png", "folders/a/v.nii.gz", "files/x.png")
+    folders = tmp_path / "folders"
+    masks = open_true_masks(folders, "", stems("x", "sub/y", "v", "z"), ["a", "b"])
+    files = (ClassFile(str(folders / "a" / "x.png")), ClassFile(str(folders / "b" / "x.png")))
+    assert masks.find(Path("x"), Path("x"), 0, 1) == ClassMasks(files, (0, 1))
+    lacking = (ClassFile(str(folders / "a" / "sub" / "y.png")), ClassFile(""))  # nothing is known of the other class
+    assert masks.find(Path("sub/y"), Path("sub/y"), 0, 1) == ClassMasks(lacking, (0, 1))
+    volume = masks.find(Path("v"), Path("v"), 0, 1)
+    assert volume.paths == (str(folders / "a" / "v.nii.gz"),) and volume.layers.unknown == (1,)
+    assert masks.find(Path("z"), Path("z"), 0, 1) is None and masks.missing == ["z"]
+    stack = np.zeros((2, 3, 4), np.uint8)
+    tifffile.imwrite(tmp_path / "files" / "s.tif", stack, photometric="minisblack")
+    for classes, expected in (
+        (["a", "b"], ClassMasks(tuple(ClassFile(str(tmp_path / "files" / "s.tif"), page) for page in (0, 1)), (0, 1))),
+        (["a"], ClassChannels(str(tmp_path / "files" / "s.tif"), (0,))),
+    ):
+        joined = open_true_masks(tmp_path / "files", "", stems("s", "x", "z"), classes)
+        assert joined.find(Path("s"), Path("s"), 0, 1) == expected
+    assert joined.find(Path("x"), Path("x"), 0, 1) == ClassChannels(str(tmp_path / "files" / "x.png"), (0,))
+    assert joined.find(Path("z"), Path("z"), 0, 1) is None and joined.missing == ["z"]
+
+
 def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
     file = tmp_path / "stack.tif"
     with tifffile.TiffWriter(file) as tiff:
@@ -357,6 +381,7 @@ def test_channels_of_a_case_are_joined_where_the_model_takes_several_or_all_have
     touch(tmp_path, "x/b.nii.gz")
     both = ("two/a_0000.nii.gz", "two/a_0001.nii.gz")
     assert outputs(tmp_path, "two", channels=2) == {"a": both}
+    assert outputs(tmp_path, *reversed(both), channels=2) == {"a": both}  # in the order of their numbers
     assert outputs(tmp_path, "two") == {"a_0000": both[:1], "a_0001": both[1:]}
     assert outputs(tmp_path, "one") == {"a": ("one/a_0000.nii.gz",), "b": ("one/b_0000.nii.gz",)}
     assert outputs(tmp_path, "x") == {"a_0000": ("x/a_0000.nii.gz",), "b": ("x/b.nii.gz",)}
@@ -560,6 +585,8 @@ def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_ma
     assert np.array_equal(prediction.mask, prediction.probabilities.argmax(0))
     assert np.array_equal(prediction.mask, predictor.mask(VolumeFile((str(file),))))
     np.testing.assert_allclose(prediction.probabilities.sum(0), 1, rtol=1e-5)
+    slices = list(predictor.slices(VolumeFile((str(file),))))
+    np.testing.assert_array_equal(np.stack(slices, axis=1), prediction.probabilities)
     picture = io.BytesIO()
     Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(picture, "png")
     assert predictor(picture.getvalue()).mask.shape == (8, 9)
@@ -635,6 +662,29 @@ def arguments_of(monkeypatch, *words: str):
     required = ["--model", "m", "--input", "a.png"]
     monkeypatch.setattr("sys.argv", ["predict.py", *required, *words])
     return parse_args("")
+
+
+@pytest.mark.parametrize(
+    ("flags", "bytes_of_pixel"),
+    [
+        ([], 0.05),
+        (["--overlay"], 2.05),
+        (["--uncertainty"], 1.05),
+        (["--probabilities"], 4 * 2 + 0.05),
+        (["--overlay", "--uncertainty", "--probabilities"], 11.05),
+    ],
+)
+def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_of_pixel):
+    touch(tmp_path, "in/a.png", "in/b.png", "in/c.nii.gz")
+    needed = []
+    monkeypatch.setattr(pipeline, "check_disk", lambda folder, size: needed.append(size))
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"), *flags)
+    args.input = [str(tmp_path / "in")]
+    predictor = Predictor(network_of())
+    plan_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
+    assert needed == [int(bytes_of_pixel * pixels)]
 
 
 def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tmp_path):

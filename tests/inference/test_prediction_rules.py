@@ -30,6 +30,7 @@ from inference.tiling.planning import plan
 from predict import Failure, ScoredImage, close_output, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores
+from tasks.overlapping import Overlapping
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -64,6 +65,11 @@ def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
     assert len(network.inputs) == len(mirrors)
     for view, axes in zip(network.inputs, mirrors, strict=True):
         assert torch.equal(view, batch.flip(axes))
+
+
+def test_a_class_that_is_exactly_as_likely_as_not_is_not_there():
+    logits = torch.tensor([[0.0, 1e-6, -1e-6], [1e-6, 0.0, 0.0]])[:, None]
+    assert new_decoder(Overlapping(("a", "b"))).decode(logits).tolist() == [[2, 1, 0]]
 
 
 def test_an_image_is_turned_by_each_quarter_and_mirrored():
@@ -232,8 +238,9 @@ def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(cap
         "mean IoU 0.4000, d",
         "mean IoU 0.5000, e",
     ]
+    assert lines[-6] == "the worst of 7 by their mean IoU:"
     print_scores(scores, "mean IoU", [ScoredImage({"image": "none", "mean_iou": None}, None, None)])
-    assert capsys.readouterr().out.splitlines()[-1] == "mean IoU 0.0000, none"
+    assert capsys.readouterr().out.splitlines()[-2:] == ["the image:", "mean IoU 0.0000, none"]
 
 
 def test_scores_of_volumes_are_reported_by_case_too(capsys):

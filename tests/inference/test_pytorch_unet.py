@@ -281,6 +281,8 @@ def test_missing_files_and_a_scale_for_a_model_folder_are_refused(save, tmp_path
     load_model(save(pytorch_unet_checkpoint(2, depth=1))).save_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match=r"its config.json holds the scale"):
         load_model(tmp_path / "model", scale=0.5)
+    (tmp_path / "model").rename(tmp_path / "cells.pt")  # a folder, whatever it is called
+    assert load_model(tmp_path / "cells.pt").config.depth == 1
 
 
 def test_copying_weights_names_what_stays_fresh():

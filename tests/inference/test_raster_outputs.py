@@ -25,10 +25,12 @@ from data_utils.image_io.placed_masks import grid_of
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_windowed_file
 from inference import predictor as predictor_module
+from inference.inputs import InputRules, find_jobs
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
+from inference.readers import read_inputs
 from inference.tiling import planning
 from inference.tiling.stream import stream_logits
 from runtime.errors import ModelError
@@ -278,6 +280,29 @@ def test_an_ensemble_reads_the_same_bands(tmp_path):
     first, second = (untrained(tmp_path / band, bands=(band, "2", "3")) for band in ("1", "4"))
     with pytest.raises(ModelError, match="of the same bands"):
         Predictor.from_pretrained(first, ensemble=[second])
+
+
+def test_networks_that_read_a_file_in_other_ways_each_get_their_own(tmp_path):
+    path = write_raster(tmp_path / "a.tif", np.full((4, 6, 8), 90, np.uint8), photometric="RGB", ALPHA="NO")
+    raster = UNetConfig(4, 2, preprocess=Preprocess(place=True))
+    picture = UNetConfig(3, 2)
+    inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=False)
+    assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3]
+    two = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
+    bands = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]
+    inputs = read_inputs(two, bands, "b.tif", 0, keep_pixels=False)
+    assert [tensor.unique().tolist() for tensor in inputs.tensors] == [[10], [20]]
+
+
+def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
+    pixels = scene(0, channels=2)[0]
+    write_raster(tmp_path / "stack" / "a_B08_B04.tif", pixels, names=("B08", "B04"))
+    for name in ("B08", "B04"):
+        write_raster(tmp_path / "files" / f"b_{name}.tif", pixels[:1])
+    folders = [str(tmp_path / name) for name in ("stack", "files")]
+    jobs = find_jobs(folders, tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
+    assert [job.output.name for job in jobs] == ["a_B08_B04", "files"]
+    assert [len(job.files) for job in jobs] == [1, 2]
 
 
 def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):

@@ -1,6 +1,7 @@
 """Several processes predict one input together: the files are those of one process, and errors end nothing else."""
 
 import filecmp
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from forked import call_in_processes
 from PIL import Image
 from volumes import case, write_nifti
 
+from inference import Predictor
+from inference.outputs.jobs import ImageJob
+from inference.pipeline import Work, divide_work
 from inference.tiling import Tiling, stream_logits
 from inference.tiling.sharing import SharedRows
 from runtime.errors import DataError
@@ -59,6 +63,35 @@ def predict_together(rank: int, processes: int, folder) -> None:
 
 def test_rows_are_those_of_one_process_and_an_error_ends_one_input(tmp_path):
     call_in_processes(predict_together, 3, tmp_path)
+
+
+def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
+    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, norm="group")), tile_size=256)
+    sizes = [(6000, 6000), (4000, 4000), (3000, 3000), (3100, 3000), (90, 80), (90, 80), (90, 80), (200, 200)]
+    jobs = []
+    for number, size in enumerate(sizes):
+        jobs.append(ImageJob(image=Path(f"{number}.png"), size=size, output=Path(str(number))))
+    jobs.append(ImageJob(image=Path("damaged.png"), size=None, output=Path("damaged")))
+    finished = {jobs[3]}  # it is scored only
+    work = Work(jobs, [[job] for job in jobs], finished)
+    together = []
+    alone = []
+    for rank in range(4):
+        of_group, own = divide_work(work, predictor, Mesh.of_process(rank, 4, 2), 4)
+        together.append([job for batch in of_group for job in batch])
+        alone.append([job for batch in own for job in batch])
+    assert together == [jobs[:1], jobs[:1], jobs[1:3], jobs[1:3]]
+    assert sorted(jobs.index(job) for own in alone for job in own) == [3, 4, 5, 6, 7, 8]
+    assert max(map(len, alone)) < 6
+    assert divide_work(work, predictor, Mesh(), 1)[0] == []  # a process alone shares nothing
+
+
+def test_what_is_computed_whole_or_not_along_all_axes_is_not_shared():
+    volumes = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, dims=3)), tile_size=16)
+    assert volumes.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))
+    assert not volumes.is_shareable((16, 16, 16), (1.0, 1.0, 1.0))
+    slices = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1)), tile_size=16)
+    assert not slices.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))
 
 
 def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(tmp_path):

@@ -486,3 +486,6 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     scan = save(tmp_path / "scan.nii.gz", np.zeros((6, 8, 10), np.float32))
     with pytest.raises(ImageError, match="is a volume, but the model was trained on color images"):
         Predictor(model).mask(scan)
+    grey = Preprocess(mean=(90.0,), std=(50.0,), pixel_types=("uint8",))
+    of_slices = UNet(UNetConfig(1, 2, base_channels=2, depth=1, preprocess=grey)).eval()
+    assert Predictor(of_slices).mask(scan).shape == (10, 8, 6)

@@ -30,6 +30,7 @@ from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.object_tables import IMAGE_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
 from inference.outputs.points import PointFormat
 from inference.outputs.regions import RegionFormat
@@ -39,6 +40,7 @@ from inference.scoring.points import as_prediction, with_truths
 from runtime.errors import DataError, ImageError, SettingsError
 from tasks.landmarks import Landmarks
 from tasks.matching import classes_of, numbers_of
+from tasks.objects import Objects
 from tasks.points import ABSENT, PRESENT
 from tasks.regions import Region
 
@@ -211,6 +213,12 @@ def test_a_coco_file_lists_images_categories_and_objects(tmp_path):
     listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in coco["annotations"]]
     assert listed == [(1, 1, 1, [0, 0, 2, 2]), (2, 1, 2, [3, 0, 1, 2]), (3, 2, 2, [1, 2, 3, 1])]
     assert all((item["area"], item["iscrowd"], item["score"]) == (4, 0, 0.75) for item in coco["annotations"])
+    output_format = ObjectFormat(("nothing", "cell", "dirt"))
+    jobs = [replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path) for name in ("a", "failed")]
+    write_table(jobs[0].file(TABLE), (1, "cell", (0, 0, 2, 2)))
+    PredictionWriter(output_format, Objects(), (MASK,)).write_coco(tmp_path, jobs)
+    (listed_image,) = json.loads((tmp_path / "objects.json").read_text())["images"]  # what has no mask is left out
+    assert listed_image["file_name"] == "a.tif"
     for row in ((1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))):
         write_table(tmp_path / "c.csv", row)
         with pytest.raises(DataError, match=r"c\.csv: object 1 is not one of the mask"):
@@ -332,14 +340,18 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
     assert not (tmp_path / "out" / "points.json").exists()
 
 
-def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path):
+def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, monkeypatch):
     images = ("day1/a.png", "day2\\a.png", "b.jpg", "case_7")
     table = PointTable("long", ("nose",), images, np.zeros((4, 1, 2)), np.full((4, 1), PRESENT), ("t.csv",) * 4)
     (tmp_path / "t.csv").write_bytes(content(table))
+    (tmp_path / "day2").mkdir()
     paths = ["day2/a.png", "day1/a.png", "day3/a.png", "other/b.tif", "case_7_0000.nii.gz"]
     jobs = [replace(image_job(tmp_path), image=tmp_path / path) for path in paths]
     found = with_truths(jobs, tmp_path / "t.csv", ("nose", "tail"))
     assert [job.truth for job in found] == [(tmp_path / "t.csv", row) for row in (1, 0, 0, 2, 3)]
+    monkeypatch.chdir(tmp_path / "day2")  # where the parts of a path are not all in its name
+    (job,) = with_truths([replace(jobs[0], image=Path("a.png"))], tmp_path / "t.csv", ("nose", "tail"))
+    assert job.truth == (tmp_path / "t.csv", 1)
     with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png$"):
         with_truths(
             [*jobs, *(replace(jobs[0], image=tmp_path / name) for name in ("x.png", "y.png"))],

@@ -26,6 +26,7 @@ from train_utils.reporting.comparison.differences import compare_recipes, t_inte
 from train_utils.reporting.comparison.page import IMAGES
 from train_utils.reporting.comparison.recipes import differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import read_run, read_runs
+from train_utils.reporting.comparison.tables import terminal_text
 from train_utils.reporting.image_scores import read_image_scores, write_image_scores
 
 FLAGS = {"dataset": "photos", "plan": "none", "learning_rate": 0.001, "epochs": 3, "fold": None, "num_workers": 2}
@@ -88,6 +89,14 @@ def compared(folders: list[Path], output: Path) -> SimpleNamespace:
             code = print_error(error)
     page = output.read_text() if output.exists() else ""
     return SimpleNamespace(code=code, lines=out.getvalue().splitlines(), text=out.getvalue(), errors=errors, page=page)
+
+
+@pytest.mark.parametrize("arguments", [[""], ["run", "--output", ""]], ids=["a run", "the page"])
+def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        compare.main()
+    assert capsys.readouterr().err.endswith(": it is empty\n")
 
 
 def differences_of(folders: list[Path]) -> tuple[list, list[str]]:
@@ -186,6 +195,15 @@ def test_what_the_plan_chose_belongs_to_no_recipe_and_what_was_typed_does(tmp_pa
     assert differing_settings(group_runs(read_runs(typed)[0])) == {"epochs": ["7", "9"]}
 
 
+def test_a_cell_of_the_terminal_is_cut_at_60_characters_and_others_line_up(tmp_path):
+    long, fitting = "x" * 61, "y" * 60
+    runs = [write_run(tmp_path / "a", dataset=long), write_run(tmp_path / "b", dataset=fitting)]
+    recipes = group_runs(read_runs(runs)[0])
+    *_, line = terminal_text(recipes, differing_settings(recipes)).splitlines()
+    assert line.split() == ["dataset", "x" * 57 + "...", fitting]
+    assert terminal_text(recipes, {}).count("\n") == 2  # the titles and two recipes
+
+
 def test_other_tasks_classes_images_and_files_are_said_in_a_line_each(tmp_path):
     first = write_run(tmp_path / "a")
     _, lines = differences_of([first, write_run(tmp_path / "points", task="landmarks")])
@@ -215,7 +233,7 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     page = tmp_path / "page.html"
-    folders = [sound, unfinished, old, broken, listed, young, empty, tmp_path / "missing", sound]
+    folders = [sound, unfinished, old, broken, listed, young, empty, tmp_path / "missing", empty / ".." / "sound"]
     result = compared(folders, page)
     assert result.code == 0 and "Traceback" not in result.text
     for name, words in (

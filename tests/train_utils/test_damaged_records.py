@@ -17,7 +17,7 @@ DEEP = "[" * 10_000
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", DEEP, '{"micro_batch_size": "4"}', '{"micro_batch_size": -1}', '{"new": 1}']
+    "content", ["", "{", "[]", DEEP, '{"micro_batch_size": "4"}', '{"micro_batch_size": 0}', '{"new": 1}']
 )
 def test_a_damaged_memory_json_is_forgotten_in_one_line(tmp_path, capsys, content):
     (tmp_path / "memory.json").write_text(content)

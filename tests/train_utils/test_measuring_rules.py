@@ -21,7 +21,7 @@ from train_utils import preflight as memory
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.find import compare_settings
 from train_utils.checkpoints.save import Checkpoints
-from train_utils.monitoring import profiler, rehearsal
+from train_utils.monitoring import compile_gain, profiler, rehearsal
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import Pace, Rehearsal, Times
@@ -204,6 +204,28 @@ def test_compiling_pays_by_all_passes_of_a_run():
     assert gain._balance(2.0, 1.0) == text.format("2", "gained 0.67 minutes")
     assert gain._balance(1.5, 1.0) == text.format("1.5", "lost 0.17 minutes; it pays from about 60 steps on")
     assert gain._balance(1.0, 1.0).endswith("lost 1 minutes; without dynamo_backend this run is faster")
+
+
+def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch):
+    seconds = iter([90.0, 80.0, 0.3, 0.1, 0.5, 0.2, 0.4, 0.3, 2.0, 2.0, 9.0, 9.0])  # not compiled, compiled, and so on
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+
+    def criterion(logits, targets, counts):
+        clock.now += next(seconds)
+        return logits.sum()
+
+    criterion.task = SimpleNamespace(zero_targets=lambda shape, device: None)
+    criterion.counts = lambda targets: None
+    monkeypatch.setattr(compile_gain, "time", clock)
+    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: None)
+    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: nullcontext())
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
+    monkeypatch.setattr(compile_gain, "MEASURED_SECONDS", 173)
+    gain = object.__new__(CompileGain)
+    gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
+    gain.passes = Counter({(1, 3, 4, 4): 1, (2, 3, 4, 4): 2})
+    network = UNet(UNetConfig(base_channels=1, depth=1))
+    assert gain._pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
 
 
 def test_a_score_of_zero_is_shown_and_a_run_that_ends_anyway_is_not_called_impatient(capsys):

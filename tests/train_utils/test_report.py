@@ -228,12 +228,14 @@ def test_curves_name_their_axis_and_mark_the_best_step():
     assert "best-step" not in curve("Loss", {"training": points}).svg
 
 
-def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_peak(tmp_path):
+@pytest.mark.parametrize("communication", [20, 0])
+def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_peak(tmp_path, communication):
     (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
     lines = []
     for step, (rate, operations, data, memory) in enumerate([(70, 0.3, 60, 5), (4, 0.002, 9, 8), (5, 0.004, 3, 6)], 1):
         speed = {"images_per_second": rate, "teraflops_per_device": operations, "peak_flops_percent": operations * 1e4}
-        shares = {"data_wait_percent": data, "compute_percent": 80 - data, "communication_percent": 20}
+        shares = {"data_wait_percent": data, "compute_percent": 80 - data}
+        shares["communication_percent"] = communication
         values = speed | shares | {"peak_memory_gb": memory}
         record = {"step": step, "train/loss": 4.0} | {f"perf/{name}": value for name, value in values.items()}
         lines.append(json.dumps(record) + "\n")
@@ -253,7 +255,7 @@ def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_pea
     assert {name: float(share) for name, share in shares} == {
         "computing": 71,
         "waiting for data": 9,
-        "communication": 20,
+        "communication": communication,
     }
 
 

@@ -46,6 +46,22 @@ def reviewed(*arguments: str | Path) -> SimpleNamespace:
     return SimpleNamespace(code=code, text=out.getvalue(), errors=errors.getvalue())
 
 
+@pytest.mark.parametrize("flag", ["--runs", "--model", "--output"])
+def test_a_path_that_is_empty_is_refused(flag):
+    result = reviewed("--runs", "run", flag, "")
+    assert result.code == 2 and result.errors == f"review.py: error: argument {flag}: it is empty\n"
+
+
+def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
+    def full_disk(*arguments) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(review, "calibrate_run", full_disk)
+    result = reviewed("--runs", "run", "--calibrate")
+    assert result.code == 1 and result.text == "run: [Errno 28] No space left; its model stays as it is\n"
+    assert "no model could be calibrated" in result.errors
+
+
 def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(trained, tiny_folder, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(tiny_folder, data)

@@ -301,3 +301,6 @@ def test_errors_of_landmarks_are_dots_in_rows():
     assert "error in mm" in svg and ">nose<" in svg and f">{'a' * 11}…{'a' * 12}<" in svg
     assert [row in svg for row in ("errors-errors-0", "errors-errors-1", "errors-errors-2")] == [True, True, True]
     assert error_plot("Errors", {"nose": np.array([])}, "mm") is None
+    exact = error_plot("Errors", {"nose": np.array([0.0, 2.0, 50.0])}, "mm")  # there is no 0 on a logarithmic axis
+    dots = re.findall(r'<use [^>]*x="([-\d.]+)"', exact.partition("errors-errors-0")[2])
+    assert len(dots) == 3 and min(map(float, dots)) > 0

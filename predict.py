@@ -47,8 +47,8 @@ from tasks.calibration import calibration_report
 from tasks.classes import Classes
 from tasks.task import Scores
 
-WORST = 5  # so many of the worst images are named on the terminal
-NEXT = 10  # so many of the next images to annotate
+WORST = 5  # images that are named on the terminal
+NEXT = 10  # images to annotate next that are named there
 
 
 class Failure(NamedTuple):

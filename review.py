@@ -20,7 +20,7 @@ from train_utils.reporting.review.calibration import calibrate_run, write_calibr
 from train_utils.reporting.review.masks import review_runs
 from train_utils.reporting.review.page import LIST, PAGE, TABLE, write_review
 
-WORST = 10  # so many images are named on the terminal
+WORST = 10  # images that are named on the terminal
 
 
 def parse_args(description: str) -> argparse.Namespace:

@@ -99,6 +99,7 @@ def add_gradients(
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
             logits = model(images)
             if reduction is not None:
+                # the counts are needed here first; the forward pass has hidden their exchange
                 with communicating:
                     reduction.wait()  # the device waits; with gloo the host
                 reduction = None
@@ -173,10 +174,10 @@ def evaluate(
             images = strips_at_sizes(model, batch["images"], sizes, config)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
-                prediction, partial = read_strips(task, decoder, strips, target, reliability)
+                prediction, partial_sums = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
-                sums = sums + task.finish(partial).to(counts.dtype)
+                sums = sums + task.finish(partial_sums).to(counts.dtype)
     model.train()
     sums = accelerator.reduce(sums, "sum")
     counts = accelerator.reduce(counts, "sum")

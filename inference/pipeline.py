@@ -346,4 +346,4 @@ def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tupl
     count = math.ceil(size[0] / strip_length(predictor.config.num_classes, size))
     if count <= 1:
         return strips
-    return track(strips, count, job.image.name, unit="band")
+    return track(strips, count, job.image.name, unit="strip")

@@ -21,7 +21,7 @@ from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import averaged_views
 from inference.models import load_network
 from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
-from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
+from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.resizing import full_precision, resize_logits, resize_strips
 from inference.tiling.sharing import SharedRows
 from runtime.device import upload
@@ -77,7 +77,7 @@ class Predictor:
     Args:
         model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
-        tile_size, overlap: those of `inference.tiling.plan`; by default an image is computed whole while it fits.
+        tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image is computed whole while it fits.
         tta: average probabilities over the eight flips and quarter turns of each image or tile, or the eight mirrorings
             of a volume; over two, left-right, where training has seen no others.
     """
@@ -211,14 +211,14 @@ class Predictor:
         A network of images cuts each slice of a volume.
 
         Args:
-            low_rows: as in `inference.tiling.plan`; for rasters that are read in windows.
+            low_rows: as in `inference.tiling.choose_tiling`; for rasters that are read in windows.
         """
         tilings: list[Tiling | None] = []
         for network, input_shape in zip(self.networks, self.input_sizes(size, spacing), strict=True):
             dims = network.config.dims
             tiling = None
             if len(input_shape) >= dims:
-                tiling = plan(
+                tiling = choose_tiling(
                     network.config,
                     input_shape[-dims:],
                     self.tile_size,

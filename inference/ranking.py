@@ -25,8 +25,8 @@ from runtime.console import track
 from runtime.files import replaced_file
 
 TABLE = "rank.csv"
-RANDOM_INTERVAL = 4  # one image in so many is drawn at random
-LEAST_SURE_SLICES = 3  # so many slices of a volume count
+RANDOM_INTERVAL = 4  # images of which one is drawn at random
+LEAST_SURE_SLICES = 3  # slices of a volume that count
 RIVAL = "a random order is the rival of this one: annotate some images of each, and compare the models"
 
 

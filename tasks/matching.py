@@ -79,7 +79,7 @@ class Overlaps(NamedTuple):
         return cls(pairs // len(true_labels), true_labels[pairs % len(true_labels)], sums)
 
     def within(self, is_known: np.ndarray) -> "Overlaps":
-        """Those of the pairs that `is_known` (N,) marks."""
+        """The overlaps of the pairs that `is_known` (N,) marks."""
         return Overlaps(*(array[is_known] for array in self))
 
 

@@ -61,7 +61,7 @@ class StepLoss:
         return self.of_rendered(logits, self.task.render(targets), counts)
 
     def of_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
-        """The same of targets that are rendered already."""
+        """This micro-batch's share of the loss of a step, from targets that `Task.render` has made."""
         by_level = [logits] if isinstance(logits, Tensor) else logits
         counts = torch.where(counts > 0, counts, 1).view(-1, self.task.terms)
         shares = []

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
 from inference.decoding import new_decoder
-from inference.tiling.planning import STRIP_MEMORY, computed_bytes, plan
+from inference.tiling.planning import STRIP_MEMORY, choose_tiling, computed_bytes
 from inference.tiling.resizing import in_strips, strips_at_sizes
 from runtime.console import say
 from runtime.device import upload
@@ -31,8 +31,8 @@ CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap t
 GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
 EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
 COPIES = {"adamw": 3, "sgd": 2}  # copies of each trained weight, beside itself: its gradient and its moments
-# a step of an estimate of so many times the free memory is hopeless: half precision and other kernels need less than
-# an estimate, but not so much less
+# an estimate beyond this many times the free memory is not tried: a step needs less than its estimate in half precision
+# or with other kernels, but never as little as a third
 HOPELESS = 3
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
@@ -53,7 +53,7 @@ class Copies(NamedTuple):
 
     @classmethod
     def of_training(cls, optimizer: str, *, averages: bool) -> "Copies":
-        """Those of a training step.
+        """The copies of a training step.
 
         Args:
             optimizer: `adamw` or `sgd`.
@@ -62,7 +62,7 @@ class Copies(NamedTuple):
         return cls(COPIES[optimizer], all_weights=int(averages))
 
     def without_gradients(self) -> "Copies":
-        """Those that stay while no step is made."""
+        """The copies that stay while no step is made."""
         return self._replace(trained=self.trained - 1)
 
     def bytes_for(self, network: nn.Module) -> int:
@@ -211,7 +211,7 @@ def check_evaluation(
     if _smallest(accelerator, int(fits)):
         return
     kind = "volume" if network.config.dims == 3 else "image"
-    tiling = plan(network.config, size.input)
+    tiling = choose_tiling(network.config, size.input)
     tiling_text = f", in {tiling}" if tiling else ""
     scale = "larger --spacing" if network.config.dims == 3 else "lower --scale"
     raise SettingsError(

@@ -147,7 +147,7 @@ class SlabLoss(StepLoss):
         self.slabs = slabs
 
     def counts(self, targets: Target) -> Tensor:
-        """Those of whole images, which one process of each group counts for all."""
+        """The counts of whole images: the first process of a group has them, the others zeros."""
         counts = super().counts(targets)
         return counts if self.slabs.mesh.is_first else torch.zeros_like(counts)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 Axes = tuple[tuple[int, ...], ...]  # for each level a number for each axis
 MAX_DEPTH = 5  # the size of the patches chooses no more steps down
-SMALLEST_SIDE = 4  # pooling leaves at least so many pixels of a patch's side
+SMALLEST_SIDE = 4  # the least pixels that pooling leaves of a patch's side
 
 
 class NetworkAxes(NamedTuple):

@@ -15,7 +15,7 @@ from runtime.cache import digest
 from runtime.errors import DataError
 
 SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
-WHOLE_BYTES = 64 * 2**20  # larger files are read up to so many bytes, in blocks from their start to their end
+WHOLE_BYTES = 64 * 2**20  # that are read of a larger file, in blocks from its start to its end
 BLOCK_BYTES = 2**20
 
 

@@ -22,7 +22,7 @@ from unet.config import MaskValue
 LISTED = 3  # problems in a message, and names in one of many
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
 SWAPPED = "are images and masks swapped"
-MERGED = 4  # so many files with the same problem share a line
+MERGED = 4  # the least files with the same problem that share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 

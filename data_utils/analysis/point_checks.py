@@ -16,7 +16,7 @@ from runtime.console import first_few
 from tasks.points import PRESENT
 
 SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
-USUAL = 0.9  # where sides mean something, so many images have the left point on one side of the right one
+USUAL = 0.9  # where sides mean something, the least share of images with the left point on one side of the right
 NAMED = 5  # images in a line
 Splits = Sequence[tuple[SplitInspection, Records]]
 

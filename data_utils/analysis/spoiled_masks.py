@@ -21,15 +21,15 @@ from unet.config import MaskValue
 
 MASKS = 64  # masks of a split that are read again
 VOLUMES = 8
-MASKS_WITH_VALUE = 4  # so many masks of each set of values are read before another set has its second turn
+MASKS_WITH_VALUE = 4  # masks of each set of values that are read before another set has its second turn
 REACH = 2  # the pixels to each side among which the neighbors of a border lie
-INVENTED_SHARE = 0.6  # so many pixels of an invented value lie between two others; the rest are peaks of ringing
-AREA_SHARE = 0.5  # so many pixels of a class lie in areas at least three pixels thick
+INVENTED_SHARE = 0.6  # the least share of an invented value's pixels between two others; the rest are ringing
+AREA_SHARE = 0.5  # the least share of a class's pixels in areas at least three pixels thick
 FEWEST = 2  # a single value on a border may be a class that somebody drew there
 LISTED = 3  # masks in a message
 PALETTES = 8  # masks of a split whose palettes are looked at
-ALONE_SHARE = 0.05  # so many pixels without a neighbor of their color are dots of dithering
-MANY_INVENTED = 8  # so many values on borders make even a run 0, 1, ..., n doubtful
+ALONE_SHARE = 0.05  # from this share on, pixels without a neighbor of their color are dots of dithering
+MANY_INVENTED = 8  # the least values on borders that make even a run 0, 1, ..., n doubtful
 RARE_SHARE = 0.01  # of all pixels: what values on borders do not reach
 GRADED = 0.5  # where classes hold less than such a share of the pixels, the others are no mere borders
 

@@ -27,7 +27,7 @@ FILES = 20  # files that are named for each kind of problem
 SIZES = 10  # sizes or spacings that are listed
 UNPAIRED = "file without partner"
 OF_ALL_FILES = ("classes", "too many mask values")  # problems that no single file has
-UNCLASSED = 4  # so many mask values without a class share a line
+UNCLASSED = 4  # the least mask values without a class that share a line
 
 
 def check_data(config: DataConfig) -> tuple[str, int]:

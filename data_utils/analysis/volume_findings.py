@@ -14,7 +14,7 @@ from runtime.cache import JSON
 from runtime.errors import DataError
 
 PERCENTILES = (0.5, 99.5)  # the values of labeled voxels that CT is clipped to (nnU-Net's)
-ANISOTROPIC = 3  # a spacing so many times the finest is coarse
+ANISOTROPIC = 3  # times the finest spacing: from there on a spacing is coarse
 COARSE_PERCENTILE = 10  # the spacing to choose along a coarse axis, lest most volumes lose slices (nnU-Net's)
 
 

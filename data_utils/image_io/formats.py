@@ -151,7 +151,7 @@ TURNED = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 ALWAYS_FREE = 2**27  # bytes that are taken without asking how much memory is free
-COPIES = 3  # so many are in memory while a picture is decoded, converted and resized
+COPIES = 3  # of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
     " or float, uncompressed or deflate; to validate on it, cut it into smaller images"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from data_utils.image_io.formats import check_memory
 
-HEADER_BYTES = 2**16  # a header ends within so many
+HEADER_BYTES = 2**16  # within which a header ends
 LAST_FIELD = "ElementDataFile"  # the voxels begin behind this field
 LOCAL = "local"  # its value where the voxels are in the file itself
 AXES = 3
 MOST_CHANNELS = 2**16
-MOST_DEFLATED = 1032  # zlib inflates one byte to so many at most
+MOST_DEFLATED = 1032  # the most bytes to which zlib inflates one
 VOXEL_BYTES = {
     **dict.fromkeys(("MET_CHAR", "MET_UCHAR"), 1),
     **dict.fromkeys(("MET_SHORT", "MET_USHORT"), 2),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from data_utils.image_io.formats import check_memory
 
-HEADER_BYTES = 2**16  # a header ends within so many
+HEADER_BYTES = 2**16  # within which a header ends
 MOST_AXES = 16
-MOST_DEFLATED = 1032  # zlib inflates one byte to so many at most
+MOST_DEFLATED = 1032  # the most bytes to which zlib inflates one
 VALUE_BYTES = {  # name of a type without `unsigned`, `signed`, `int` and `_t` -> bytes of a value
     "char": 1,
     "8": 1,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROWS = 128  # so many rows are outlined at once
-PENDING = 2**17  # after so many new corners, and as many as unfinished areas had, finished areas are looked for
+ROWS = 128  # rows that are outlined at once
+PENDING = 2**17  # new corners after which finished areas are looked for, beside as many as unfinished areas had
 
 
 class Areas(NamedTuple):
@@ -47,7 +47,7 @@ class Corners(NamedTuple):
     falls: np.ndarray
 
     def chosen(self, which: np.ndarray) -> "Corners":
-        """Those at indices, or where a mask says so."""
+        """The corners at indices, or where a mask says so."""
         return Corners(*[values[which] for values in self])
 
 

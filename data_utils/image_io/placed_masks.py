@@ -15,7 +15,7 @@ from data_utils.image_io.tiff import is_tiff
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
-ROWS = 256  # so many rows are placed at once
+ROWS = 256  # rows that are placed at once
 NUDGE = 1e-6  # pixels: centers that lie between two pixels belong to the second, whatever the rounding
 
 

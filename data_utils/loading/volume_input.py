@@ -10,7 +10,7 @@ from runtime.errors import ImageError
 from unet.config import Preprocess
 
 CHUNK = 8  # slices that are resampled together
-COARSE = 3  # an axis whose spacing is over so many times the finest is resampled linearly: cubic would ring along it
+COARSE = 3  # times the finest spacing: beyond it an axis is resampled linearly, for cubic would ring along it
 
 
 class VolumeInput:

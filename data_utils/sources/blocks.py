@@ -22,7 +22,7 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from runtime.parallel import map_indices
 
-BLOCKS = 40  # all scenes make so many together, if they are large enough
+BLOCKS = 40  # of all scenes together, if they are large enough
 SMALLEST_SIDE = 64  # pixels of a side of a block
 LARGEST_SIDE = 4096
 MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size

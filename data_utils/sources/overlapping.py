@@ -35,7 +35,7 @@ from tasks.overlapping import MOST_CLASSES, Overlapping
 from unet.config import MaskValue
 
 OVERLAPPING = Overlapping.name
-FEWEST_FOLDERS = 2  # in so many folders of masks most images have one each
+FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
 
 
 class ClassBits(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 IN_MEMORY = 2**22  # bytes
-ROWS = 64  # so many rows are handed on together
+ROWS = 64  # rows that are handed on together
 
 
 class Canvas:

@@ -20,7 +20,7 @@ from tasks.objects import Objects
 
 LEVELS = 255  # depth and certainty are whole numbers from 0 to this
 BLUR = 1.0  # pixels, standard deviation: a learned depth has steps that are no objects
-PEAK = 26  # a seed is a place so many LEVELS deeper than what lies between it and deeper ones
+PEAK = 26  # of LEVELS: a seed is a place that much deeper than what lies between it and deeper ones
 # an answer is a number that holds the class in its lowest bits, then the depth, then the certainty
 BYTE = 255
 DEPTH_SHIFT = 8

@@ -10,7 +10,7 @@ from unet.config import IGNORE_INDEX
 
 # the temperatures that are tried: 1/8 to 8, each 9% above the one before
 TEMPERATURES = 2 ** np.linspace(-3, 3, 49)
-PIXELS = 20_000  # about so many of an image are counted, spread over it
+PIXELS = 20_000  # about, that are counted of an image, spread over it
 SMALLEST_PROBABILITY = 1e-30  # the logarithm of 0 is no number
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from inference.review.mask_quality import mask_score
 
-WORST_SLICES = 3  # so many make up the score of a volume, and are shown
+WORST_SLICES = 3  # that make up the score of a volume, and are shown
 
 
 class ScoredSlice(NamedTuple):

@@ -49,7 +49,7 @@ def one_tile(size: Sequence[int]) -> Tiling:
     return Tiling(tuple(size), (0,) * len(size), (1,) * len(size), exact=True)
 
 
-def plan(
+def choose_tiling(
     config: UNetConfig,
     size: Sequence[int],
     tile_size: int | None = None,
@@ -214,8 +214,8 @@ def _pixel_bytes(config: UNetConfig) -> int:
 
 
 def computed_bytes(config: UNetConfig, size: Sequence[int]) -> int:
-    """Bytes of activations, about, of the largest forward pass of `plan` for one network input of `size`."""
-    tiling = plan(config, size)
+    """Bytes of activations, about, of the largest forward pass of `choose_tiling` for one network input of `size`."""
+    tiling = choose_tiling(config, size)
     computed = size if tiling is None else tiling.size
     return math.prod(computed) * _pixel_bytes(config)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
 from inference.tiling.cuts import Cuts, strip_length
-from inference.tiling.planning import Tiling, plan
+from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.stream import Forward, stream_logits
 from runtime.device import upload
 from unet.config import UNetConfig
@@ -33,11 +33,12 @@ def strips_at_sizes(
 ) -> Iterator[Iterator[Tensor]]:
     """For each image or volume, strips of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
 
-    As `plan` says, images (B, C, H, W) share one forward pass, volumes (B, C, D, H, W) are computed one by one, or each
-    is computed in tiles. What is computed whole is one strip, unless its logits take more than WHOLE_LOGITS.
+    As `choose_tiling` says, images (B, C, H, W) share one forward pass, volumes (B, C, D, H, W) are computed one by
+    one, or each is computed in tiles. What is computed whole is one strip, unless its logits take more than
+    WHOLE_LOGITS.
     """
     input_size = images.shape[2:]
-    tiling = plan(config, input_size)
+    tiling = choose_tiling(config, input_size)
     computed: Iterable[Iterable[Tensor]]
     if tiling is not None:
         computed = (_tiled(forward, image, tiling) for image in images)
@@ -54,7 +55,7 @@ def strips_at_sizes(
 
 def in_strips(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
     """Whether logits at `size`, computed from a network input of `input_size`, are not had at once."""
-    return plan(config, input_size) is not None or _are_large(config, size)
+    return choose_tiling(config, input_size) is not None or _are_large(config, size)
 
 
 def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:

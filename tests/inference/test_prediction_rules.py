@@ -26,7 +26,7 @@ from inference.outputs.writer import PredictionWriter
 from inference.provenance import complete_provenance, provenance_of, record_provenance
 from inference.scoring.truth import ImageScorer, ScoreError
 from inference.scoring.volume import SurfaceScores, VolumeScore, case_report, case_table, surface_scores
-from inference.tiling.planning import plan
+from inference.tiling.planning import choose_tiling
 from predict import Failure, ScoredImage, close_output, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores
@@ -94,7 +94,7 @@ def test_tiles_that_are_turned_are_not_exact():
 @pytest.mark.parametrize(("overlap", "shared", "exact"), [(0, 0, False), (1, 4, False), (9, 12, False), (23, 24, True)])
 def test_an_overlap_is_rounded_to_twice_the_grid_and_exact_where_it_is_twice_the_reach(overlap, shared, exact):
     config = UNetConfig(base_channels=2, depth=1, norm="batch")  # grid 2
-    tiling = plan(config, (100, 90), 64, overlap)
+    tiling = choose_tiling(config, (100, 90), 64, overlap)
     assert (tiling.overlap, tiling.exact) == ((shared, shared), exact)
 
 

@@ -325,6 +325,6 @@ def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
                 masks.append(torch.cat(list(predictor.strips(image)), dim=1).argmax(0))
             heights[suffix] = streamed.call_args.args[3].size[0]
         of_four = UNetConfig(4, 2, base_channels=2, depth=1)
-        assert planning.plan(of_four, (96, 64), low_rows=True) == planning.plan(of_four, (96, 64))
+        assert planning.choose_tiling(of_four, (96, 64), low_rows=True) == planning.choose_tiling(of_four, (96, 64))
     assert heights == {".tif": 32, ".npy": 46}
     assert torch.equal(*masks)

@@ -17,7 +17,7 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
-from inference.tiling import Tiling, batch_logits, plan, stream_logits
+from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.cuts import Axis
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips
@@ -50,7 +50,7 @@ def test_exact_tiles_equal_the_whole_image_and_with_less_overlap_they_would_not(
     halo = reach(model.config)[0]
     height, width = 3 * halo + 3 * grid + 3, 2 * halo + 6 * grid + grid - 1  # odd sizes, off the grid
     image = torch.rand(3, height, width, dtype=torch.float64)
-    tiling = plan(model.config, (height, width), tile_size=2 * halo + 4 * grid)
+    tiling = choose_tiling(model.config, (height, width), tile_size=2 * halo + 4 * grid)
     assert tiling.exact
     with torch.inference_mode():
         whole = model(image[None])[0]
@@ -68,7 +68,7 @@ def test_the_reach_is_what_was_measured_for_transposed_convolutions(depth, pixel
 @pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
 def test_networks_that_look_at_the_whole_image_are_blended_and_say_so(config):
     model = network(2, **config)
-    tiling = plan(model.config, (150, 170), tile_size=64)
+    tiling = choose_tiling(model.config, (150, 170), tile_size=64)
     assert not tiling.exact
     assert tiling.overlap == (32, 32)
     assert "blended, not exactly" in str(tiling)
@@ -111,27 +111,28 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
 def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
     for base_channels, norm in itertools.product((4, 16, 64), ("batch", "group")):
         config = UNetConfig(base_channels=base_channels, norm=norm)
-        assert plan(config, (1080, 1440)) is None
+        assert choose_tiling(config, (1080, 1440)) is None
         # exact tiles of 960 fit for 16 channels and cost little; those of 64 channels would be mostly overlap
-        assert (plan(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
-        tiling = plan(config, (20_000, 30_000))
+        assert (choose_tiling(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
+        tiling = choose_tiling(config, (20_000, 30_000))
         assert tiling.exact == (norm == "batch")
         assert math.prod(tiling.size) * 32 * base_channels < 1.1 * 3 * 2**28
-    many = plan(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
-    assert many.size[0] < plan(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
+    many = choose_tiling(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
+    assert many.size[0] < choose_tiling(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
 
 
 def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
     config = UNetConfig(depth=4)
-    assert plan(config, (999, 999), tile_size=500) == Tiling((512, 512), (192, 192), (16, 16), True)
-    assert plan(config, (999, 999), tile_size=500, overlap=10) == Tiling((512, 512), (32, 32), (16, 16), False)
-    assert plan(config, (999, 999), tile_size=500, overlap=193) == Tiling((512, 512), (224, 224), (16, 16), True)
-    assert plan(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
-    assert plan(config, (999, 999), tile_size=1000) is None
+    assert choose_tiling(config, (999, 999), tile_size=500) == Tiling((512, 512), (192, 192), (16, 16), True)
+    assert choose_tiling(config, (999, 999), tile_size=500, overlap=10) == Tiling((512, 512), (32, 32), (16, 16), False)
+    wide = choose_tiling(config, (999, 999), tile_size=500, overlap=193)
+    assert wide == Tiling((512, 512), (224, 224), (16, 16), True)
+    assert choose_tiling(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
+    assert choose_tiling(config, (999, 999), tile_size=1000) is None
     with pytest.raises(SettingsError, match="overlap 512 must be less than the tile size 512"):
-        plan(config, (999, 999), tile_size=500, overlap=500)
+        choose_tiling(config, (999, 999), tile_size=500, overlap=500)
     with pytest.raises(SettingsError, match="overlap 32 must be less than the tile size 16"):
-        plan(config, (999, 999), tile_size=3, overlap=1)
+        choose_tiling(config, (999, 999), tile_size=3, overlap=1)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.73, 1.3])
@@ -185,7 +186,7 @@ def test_folding_batch_norm_changes_nothing_but_rounding():
 def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_alone(config):
     model, shapes = network(2, **config), [(150, 170), (64, 200), (131, 90), (150, 170)]
     images = [torch.rand(3, *shape, dtype=torch.float64) for shape in shapes]
-    tilings = [plan(model.config, shape, tile_size=64) for shape in shapes]
+    tilings = [choose_tiling(model.config, shape, tile_size=64) for shape in shapes]
     batches, pixels = [], 5 * 64 * 64
 
     def forward(batch: torch.Tensor) -> torch.Tensor:

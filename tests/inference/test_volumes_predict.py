@@ -28,7 +28,7 @@ from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.scoring.volume import case_report, case_table, surface_scores
-from inference.tiling import Tiling, batch_logits, plan, stream_logits
+from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import ImageError, ModelError, SettingsError
@@ -126,7 +126,7 @@ def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not
 
 def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlapping_tiles():
     model = network(norm="group")
-    tiling = plan(model.config, (40, 50, 60), tile_size=32)
+    tiling = choose_tiling(model.config, (40, 50, 60), tile_size=32)
     assert tiling == Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=False)
     assert str(tiling) == "tiles of 32 x 32 x 32 overlapping by 16 (blended, not exactly the whole image's result)"
     image = torch.rand(1, 40, 50, 60, dtype=torch.float64)
@@ -139,7 +139,7 @@ def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlappi
 
 def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
     def tile(size: tuple[int, ...], **options) -> Tiling | None:
-        return plan(UNetConfig(1, options.pop("num_classes", 2), dims=3, **options), size)
+        return choose_tiling(UNetConfig(1, options.pop("num_classes", 2), dims=3, **options), size)
 
     assert tile((36, 50, 35), base_channels=32, norm="instance") is None
     assert tile((128, 512, 512), base_channels=8, depth=2) == Tiling((96,) * 3, (48,) * 3, (4,) * 3, exact=True)
@@ -155,13 +155,13 @@ def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
         assert np.prod(tiling.size) <= 128**3
         assert np.prod(tiling.size) * 32 * 32 <= 2**31
     with pytest.raises(SettingsError, match="overlap 16 must be less than the tile size 16"):
-        plan(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
+        choose_tiling(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "group"}])
 def test_slabs_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(monkeypatch, options):
     model, image = network(**options), torch.rand(1, 43, 30, 41, dtype=torch.float64)
-    tiling = plan(model.config, image.shape[1:], tile_size=32)
+    tiling = choose_tiling(model.config, image.shape[1:], tile_size=32)
     with torch.inference_mode():
         (expected,) = batch_logits(model, [image], [tiling], 10**5)
         monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 3 * 4 * 2 * 30 * 41)
@@ -182,7 +182,7 @@ def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkey
         (whole,) = joined(model, image)
         assert torch.equal(whole, model(image[None]))
         monkeypatch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 20**3 * 32 * 4)
-        tiling = plan(model.config, image.shape[1:])
+        tiling = choose_tiling(model.config, image.shape[1:])
         assert tiling.size == (20, 20, 20)
         monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 3 * 4 * 2 * 30 * 36)
         strips = joined(model, image)

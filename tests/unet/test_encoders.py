@@ -26,7 +26,7 @@ from inference import Predictor
 from inference.export.onnx import export
 from inference.models import load_model
 from inference.onnx_network import OnnxNetwork
-from inference.tiling import plan, stream_logits
+from inference.tiling import choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
 from train_utils.settings.encoder import load_encoder
@@ -296,7 +296,7 @@ def test_tiles_are_exact_where_the_encoder_looks_only_so_far(folders, family, is
     assert (needed is not None) == is_exact
     halo = needed[0] if needed else 96
     size = (3 * halo + 70, 45)
-    tiling = plan(network.config, size, tile_size=2 * halo + 64)
+    tiling = choose_tiling(network.config, size, tile_size=2 * halo + 64)
     assert tiling.exact == is_exact and tiling.grid == (32, 32)
     assert ("equal to the whole image's result" if is_exact else "blended") in str(tiling)
     image = torch.rand(3, *size, dtype=torch.float64) * 255

@@ -19,7 +19,7 @@ from torch import Tensor
 from inference.export.onnx import export
 from inference.models import load_model
 from inference.onnx_network import OnnxNetwork
-from inference.tiling import plan, stream_logits
+from inference.tiling import choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError
 from train_utils.settings import lite0
@@ -127,7 +127,7 @@ def test_tiles_equal_the_whole_image():
     network = built(encoder_weights="random").double().eval()
     halo = reach(network.config)[0]
     size = (2 * halo + 64, 20)
-    tiling = plan(network.config, size, tile_size=2 * halo + 32)
+    tiling = choose_tiling(network.config, size, tile_size=2 * halo + 32)
     assert tiling.exact
     image = torch.rand(3, *size, dtype=torch.float64) * 255
     with torch.inference_mode():

@@ -39,16 +39,14 @@ from unet.model import UNet
 Item = TypeVar("Item")
 
 PLANNED_SHARE = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
-GOOD_STEPS = 1000  # so many give a first useful model
-# after so many steps, and this share of all, the pace of a run is known
-PACE_STEPS = 20
-EARLY_SHARE = 0.1
+GOOD_STEPS = 1000  # steps that give a first useful model
+PACE_STEPS = 20  # steps after which the pace of a run is known,
+EARLY_SHARE = 0.1  # if they are at least this share of all
 LATE_SHARE = 1.05  # a run that takes more than this share of its time is late
-WARM_UP_STEPS = 3  # so many at least are not timed
+WARM_UP_STEPS = 3  # the least number of steps that are not timed
 FIRST_STEPS = 2  # the first timed ones, which say how many more are timed
-MEASURED_SHARE = (
-    0.03  # share of the time that measuring steps may take at first, and half of it again after the evaluation
-)
+# share of the time that the measuring of steps may take, and half as much again after the evaluation
+MEASURED_SHARE = 0.03
 MOST_STEPS = 40
 BF16_STEPS = 3  # timed in bf16, after one that is not
 BF16_FASTER = 0.8  # bf16 is worth a line where a step takes at most this share of the time

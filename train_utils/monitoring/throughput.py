@@ -16,9 +16,9 @@ from train_utils.monitoring.flops import peak_teraflops
 from train_utils.nan_guard import StepResult
 
 WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
-ENOUGH_STEPS = 20  # so many steps are measured before a bottleneck is named
+ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
-SAMPLED = 20  # on CUDA the exchange of gradients is measured in one of so many steps
+SAMPLED = 20  # steps, in one of which the exchange of gradients is measured on CUDA
 
 Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or when the device gets there
 

@@ -15,8 +15,8 @@ from train_utils.reporting.section import Metric, Section
 
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
-FOLDED = 4  # so many classes without pixels, or more, have no rows of their own
-CONFUSIONS = 8  # so many of the most frequent ones are listed
+FOLDED = 4  # the least classes without pixels that have no rows of their own
+CONFUSIONS = 8  # of the most frequent ones that are listed
 
 
 class ClassSection(Section):

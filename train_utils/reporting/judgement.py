@@ -9,7 +9,7 @@ from train_utils.schedule import FEW_STEPS
 from train_utils.settings.record import series
 
 FEW_IMAGES = 10  # fewer validation images say little
-RISEN = 1.1  # a validation loss so many times its lowest has risen
+RISEN = 1.1  # times the lowest validation loss: from there on the loss has risen
 QUARTERS = 4  # parts of the evaluations; over-fitting is looked for behind the first of them
 GAIN = 0.01  # a score that has gained more in the last quarter still rises
 SENTENCES = 2

@@ -28,7 +28,7 @@ from unet.config import IGNORE_INDEX, Preprocess, UNetConfig
 # in runs of fewer minutes small and narrow wins: more steps are worth more than what they leave out
 VERY_SHORT = 15
 SHORT = 60
-# an image is resized to at most so many pixels, where its masks allow it
+# the most pixels of an image that is resized, where its masks allow it
 VERY_SHORT_PIXELS = 128 * 160
 FROZEN_PIXELS = 256 * 320  # a frozen encoder takes more in a very short run: it knows objects from larger images
 SHORT_RESIZED_PIXELS = 192 * 256
@@ -36,7 +36,7 @@ LONG_RESIZED_PIXELS = 512 * 512
 SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 of them are left
 # a flag that describes the plain U-Net, or another start, speaks against the built-in encoder
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
-# a crop of an image has about so many
+# the pixels of a crop of an image, about
 SHORT_CROPPED_PIXELS = 192 * 256
 LONG_CROPPED_PIXELS = 512 * 512
 # base channels
@@ -50,12 +50,12 @@ VOLUME_BATCH_SIZE = 2
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
 MASKS = 32  # the number of masks whose detail is measured
-IMAGES_A_MINUTE = 30  # with so many, a short run sees each so rarely that more than mirroring harms
+IMAGES_A_MINUTE = 30  # from there on a short run sees each image so rarely that more than mirroring harms
 SHORT_PATCH_VOXELS = 48 * 48 * 48
 LONG_PATCH_VOXELS = 128 * 128 * 128
 SIDE_STEP = 32  # crops are a multiple of it
 RARE = 0.02  # a class with a smaller share of the pixels is rare
-STEPS = 2000  # a run takes at least so many
+STEPS = 2000  # the least that a run takes
 EVALUATION_SHARE = 0.1  # evaluations take at most so much of the time of training
 FORWARD_SHARE = 1 / 3  # the forward pass takes so much of a training step's time
 SCORING_SHARE = 1 / 24  # logits take so much, for each pixel of a mask: they are resized to it and counted

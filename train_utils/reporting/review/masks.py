@@ -22,7 +22,7 @@ from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, pre
 SURE = 0.7  # confidence from which on a finding is reported
 
 
-class Place(NamedTuple):
+class HeldOutImage(NamedTuple):
     """Where the image of a review is: a number among the validation images of a run.
 
     slices: those of a volume that look worst to the model of the run, the worst first.
@@ -49,7 +49,7 @@ class Opinion(NamedTuple):
     shifts: how the mask, or those of slices, have to be moved, in words.
     """
 
-    place: Place
+    image: HeldOutImage
     name: str
     score: float
     area_share: float
@@ -77,7 +77,7 @@ class MaskReview:
         findings: what looks wrong to the first model, the surest first.
         shifts: how the mask has to be moved to fit what the first model sees, in words.
         equal_to: an image with the same content that the model has trained on, if there is one.
-        places: the image in each run that has not trained on it.
+        images: the image in each run that has not trained on it.
     """
 
     name: str
@@ -87,7 +87,7 @@ class MaskReview:
     findings: Sequence[Finding]
     shifts: Sequence[str]
     equal_to: str | None
-    places: Sequence[Place]
+    images: Sequence[HeldOutImage]
 
     @property
     def problems(self) -> list[str]:
@@ -126,9 +126,9 @@ def review_runs(
         share = mean(opinion.area_share for opinion in image_opinions)
         missing = mean(missing_object(opinion.doubts, agreements) for opinion in image_opinions)
         findings = findings_of(image_opinions[0].doubts, agreements)
-        places = [opinion.place for opinion in image_opinions]
+        images = [opinion.image for opinion in image_opinions]
         shifts = image_opinions[0].shifts
-        reviews.append(MaskReview(name, score, share, missing, findings, shifts, equal_names.get(name), places))
+        reviews.append(MaskReview(name, score, share, missing, findings, shifts, equal_names.get(name), images))
     return worst_first(reviews), lines
 
 
@@ -228,7 +228,7 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         slices = [scored.number for scored in worst]
         doubts_of_worst = [doubt for number in slices for doubt in doubts[number]]
         shifts = _shifts(worst, run.has_volumes)
-        yield Opinion(Place(run, index, slices), run.shown_name(index), score, share, doubts_of_worst, shifts)
+        yield Opinion(HeldOutImage(run, index, slices), run.shown_name(index), score, share, doubts_of_worst, shifts)
 
 
 def _compared_slices(

@@ -58,7 +58,7 @@ def _table(reviews: Sequence[MaskReview]) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(TITLES)
     for review in reviews:
-        runs = " ".join(place.run.name for place in review.places)
+        runs = " ".join(image.run.name for image in review.images)
         numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
         table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
     return text.getvalue()
@@ -90,15 +90,15 @@ def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str])
 
 def _views(review: MaskReview) -> list[Views]:
     """The pictures of an image, or of the worst slices of a volume, as small as the page shows them."""
-    place = review.places[0]
-    section = new_section(place.run.info)
+    image = review.images[0]
+    section = new_section(image.run.info)
     views = []
-    for example in predicted_examples(place.run, place.number, place.slices):
+    for example in predicted_examples(image.run, image.number, image.slices):
         pictures: dict[str, np.ndarray] = {}
         for label, picture in section.views(example.image, example.truth, example.pred).items():
             pictures[LABELS.get(label, label)] = reduced(picture)
         areas = disagreeing_areas(example.pred, example.truth)
         pictures[DISAGREEING] = outlined_areas(pictures[DISAGREEING], areas, OUTLINE)
-        title = example.name if place.run.has_volumes else ""
+        title = example.name if image.run.has_volumes else ""
         views.append(Views(title, pictures, {}))
     return views

@@ -393,8 +393,8 @@ MUTANTS = [
     Mutant(
         "inference/review/agreement.py",
         "probabilities",
-        "prior[0] = PRIOR_LOGIT",
-        "prior[0] = 0",
+        "prior[0, 0] = PRIOR_LOGIT",
+        "prior[0, 0] = 0",
         "test_agreement.py",
     ),
     Mutant(
@@ -2621,8 +2621,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "check_scale",
-        "min(height, width) < side or min(scaled_height, scaled_width) >= side",
-        "min(scaled_height, scaled_width) >= side",
+        "min(height, width) < SMALLEST_IMAGE or min(scaled_height, scaled_width) >= SMALLEST_IMAGE",
+        "min(scaled_height, scaled_width) >= SMALLEST_IMAGE",
         "test_starting_rules.py",
     ),
     Mutant("train.py", "main", "check_scale(info, typed_scale, model.config)", "pass", "test_train.py"),

@@ -48,21 +48,30 @@ class Agreement:
         if not len(self):
             return np.zeros(0)
         kinds, *numbers, agrees = np.array(self._numbers, np.float64).reshape(-1, 4).T
-        is_kind = kinds[:, None] == np.arange(len(self._kinds))
-        columns = [np.ones((len(self), 1)), is_kind]
+        kinds = kinds.astype(np.int64)
+        columns = [np.ones(len(self))]
         for values in numbers:
-            spread = values.std() or 1.0
-            standardized = ((values - values.mean()) / spread)[:, None]
-            columns += [standardized, is_kind * standardized]
-        inputs = np.hstack(columns)
-        prior = np.zeros(inputs.shape[1])
-        prior[0] = PRIOR_LOGIT
+            columns.append((values - values.mean()) / (values.std() or 1.0))
+        inputs = np.stack(columns, axis=1)
+        shape = (1 + len(self._kinds), len(columns))  # the first row is for all kinds, then a row for each
+        prior = np.zeros(shape)
+        prior[0, 0] = PRIOR_LOGIT
 
-        def loss(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+        def logits_of(coefficients: np.ndarray) -> np.ndarray:
+            return (inputs * (coefficients[0] + coefficients[1 + kinds])).sum(axis=1)
+
+        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
             """The negative logarithm of the posterior, and its gradient."""
-            logits = inputs @ coefficients
+            coefficients = flat.reshape(shape)
+            logits = logits_of(coefficients)
             distance = coefficients - prior
             value = (np.logaddexp(0, logits) - agrees * logits).sum() + 0.5 * (distance**2).sum()
-            return value, inputs.T @ (expit(logits) - agrees) + distance
+            errors = inputs * (expit(logits) - agrees)[:, None]
+            gradient = distance.copy()
+            gradient[0] += errors.sum(axis=0)
+            for column in range(shape[1]):
+                gradient[1:, column] += np.bincount(kinds, errors[:, column], minlength=len(self._kinds))
+            return value, gradient.ravel()
 
-        return expit(inputs @ minimize(loss, prior, jac=True, method="L-BFGS-B").x)
+        best = minimize(loss, prior.ravel(), jac=True, method="L-BFGS-B").x
+        return expit(logits_of(best.reshape(shape)))

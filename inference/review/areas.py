@@ -58,8 +58,9 @@ def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[
         answers = np.bincount(prediction[inside], minlength=len(names))
         answer = int(answers.argmax())
         probability = float(probabilities[answer][inside].mean())
-        is_unseen = answers[index] < UNSEEN * len(inside[0])
-        is_told[inside] = is_unseen and answer
+        # with many classes, an answer of less than a tenth may still be the most frequent one
+        is_unseen = answer != index and answers[index] < UNSEEN * len(inside[0])
+        is_told[inside] = is_unseen and answer != 0
         problem = f"looks like {names[answer]}" if answer else "is not seen in the image"
         text = f"{title} {problem}" if is_unseen else None
         yield ComparedArea(IN_MASK, names[index], len(inside[0]), probability, not is_unseen, text)
@@ -68,7 +69,7 @@ def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[
         if not len(labels):
             continue
         label = int(np.bincount(labels).argmax())
-        is_missing = (labels == index).mean() < UNSEEN
+        is_missing = label != index and (labels == index).mean() < UNSEEN
         instead = f", which has {names[label]} there" if label else ""
         is_new = is_missing and is_told[inside].mean() < MOST_OF
         text = f"{title} is missing in the mask{instead}" if is_new else None
@@ -80,8 +81,9 @@ def _areas_of_classes(
     picture: np.ndarray, names: Sequence[str]
 ) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray], str]]:
     """The class, the pixels and a title of each connected area of a mask or a prediction (H, W), but for class 0."""
+    pixels = np.bincount(picture.ravel(), minlength=len(names))
     for index, name in enumerate(names):
-        if index:
+        if index and pixels[index]:
             for inside, place in _components(picture == index):
                 yield index, inside, f"{name} {place}"
 

@@ -135,7 +135,7 @@ def test_a_color_to_ignore_is_unknown_and_any_other_color_is_the_class(width):
     mask[4:8] = (200, 10, 30)
     mask[:4] = (128, 128, 128)
     mask[8:10] = (9, 8, 7)
-    is_class, is_ignored = binary(mask, "m.png", [(9, 8, 7), 128])
+    is_class, is_ignored = binary(mask, "m.png", [(9, 8, 7), 128, -1, 256])
     assert is_class[4:8].all() and is_class.sum() == 4 * width
     assert is_ignored[:4].all() and is_ignored[8:10].all() and is_ignored.sum() == 6 * width
     grey, ignored = binary(mask[:8, :, 0], "m.png", [(128, 128, 128)])

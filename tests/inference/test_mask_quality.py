@@ -143,6 +143,19 @@ def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_t
     assert doubted_areas(probabilities_of(truth), specks) == []
 
 
+def test_a_class_is_there_where_no_other_is_more_frequent_even_in_less_than_a_tenth():
+    names = [f"class {number}" for number in range(21)]
+    whole = np.zeros((40, 40), np.uint8)
+    whole[9:30, 10:30] = 1
+    striped = whole.copy()
+    striped[9:30, 10:30] = np.array([1, 1, *range(2, 21)])[:, None]  # two rows of 21, and one of each other class
+    for mask, seen in ((whole, striped), (striped, whole)):
+        probabilities = np.full((21, 40, 40), 0.01, np.float32)
+        np.put_along_axis(probabilities, seen[None].astype(np.int64), np.float32(0.8), axis=0)
+        (area,) = [area for area in compared_areas(probabilities, mask, names) if area.pixels == 420]
+        assert area.agrees and area.text is None
+
+
 def test_an_area_is_there_when_a_tenth_of_it_is():
     truth = blobs()
     for rows, agrees in ((1, False), (2, True)):

@@ -7,7 +7,9 @@ train_utils/settings/plan.py, train_utils/settings/record.py, train_utils/settin
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import load_info, write_folder
@@ -285,23 +287,22 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
     assert settings.profile == {"processes": 2} and settings.credentials_left_out == []
 
 
-def test_a_scale_that_leaves_less_than_the_network_divides_is_refused_with_the_size_and_the_flag(folder):
+def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_the_flag(folder):
     info = load_info(folder)  # 16 x 16
 
-    def check(typed: float | None, used: float, depth: int) -> None:
-        config = UNetConfig(base_channels=2, depth=depth, preprocess=Preprocess(scale=used))
+    def check(typed: float | None, used: float) -> None:
+        config = UNetConfig(base_channels=2, depth=3, preprocess=Preprocess(scale=used))
         check_scale(info, typed, config)
 
-    check(0.5, 0.5, 3)  # 8 x 8 pixels, which become one
-    check(None, 0.4, 3)  # the plan's own
-    check(0.5, 0.5, 5)  # it would be padded at its full size too
-    line = "--scale 0.4: makes images of 16 x 16 pixels as small as 6 x 6, and this network needs 8 x 8: it halves each"
-    with pytest.raises(SettingsError, match=f"{line} side 3 times; give --scale 0.5 or more"):
-        check(0.4, 0.4, 3)
-    with pytest.raises(SettingsError, match=r"give --scale 0\.25 or more"):
-        check(0.01, 0.01, 2)
+    check(0.25, 0.25)  # 4 x 4 pixels
+    check(None, 0.1)  # the plan's own
+    line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
+    with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
+        check(0.2, 0.2)
+    tiny = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[3, 50]])))
+    check_scale(tiny, 0.5, UNetConfig(preprocess=Preprocess(scale=0.5)))  # it is so small from the start
     info.train.sizes[:] = 0  # a stream
-    check(0.01, 0.01, 2)
+    check(0.01, 0.01)
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ SHORT_BATCH_SIZE = 2
 LONG_BATCH_SIZE = 4
 VOLUME_BATCH_SIZE = 2
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
+SMALLEST_IMAGE = 4  # pixels of a side: in a smaller image nothing is left to see
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
 MASKS = 32  # the number of masks whose detail is measured
 IMAGES_A_MINUTE = 30  # from there on a short run sees each image so rarely that more than mirroring harms
@@ -184,9 +185,9 @@ def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
 
 
 def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
-    """Raise SettingsError for a scale at which the usual image vanishes in the network's poolings.
+    """Raise SettingsError for a scale at which the usual image vanishes.
 
-    Images that are so small from the start are padded, as `UNet.forward` describes.
+    Smaller images than the network divides are padded, as `UNet.forward` describes.
 
     Args:
         scale: as it was typed, or 1, as volumes have it; None where the plan has chosen one.
@@ -196,14 +197,13 @@ def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> N
         return
     height, width = np.median(sizes, axis=0).astype(int).tolist()
     scaled_height, scaled_width = config.preprocess.input_size(height, width)
-    side = max(config.divisors)
-    if min(height, width) < side or min(scaled_height, scaled_width) >= side:
+    if min(height, width) < SMALLEST_IMAGE or min(scaled_height, scaled_width) >= SMALLEST_IMAGE:
         return
-    smallest_scale = math.ceil(100 * side / min(height, width)) / 100
+    side = min(min(height, width), max(SMALLEST_IMAGE, *config.divisors))
+    better_scale = math.ceil(100 * side / min(height, width)) / 100
     raise SettingsError(
         f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width},"
-        f" and this network needs {side} x {side}: it halves each side {config.depth} times; give --scale"
-        f" {smallest_scale:g} or more"
+        f" where nothing is left to see; give --scale {better_scale:g} or more"
     )
 
 

@@ -106,18 +106,18 @@ def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_
         (file,) = (tmp_path / "more" / kind).iterdir()
         file.rename(tmp_path / "val" / kind / "wide.png")
     evaluate = train.evaluate
-    plan = inference.tiling.resizing.plan
-    plans = []
+    choose_tiling = inference.tiling.resizing.choose_tiling
+    tilings = []
     evaluations = []
 
-    def remembered_plan(*arguments: object) -> Tiling | None:
-        plans.append(plan(*arguments))
-        return plans[-1]
+    def remembered_tiling(*arguments: object) -> Tiling | None:
+        tilings.append(choose_tiling(*arguments))
+        return tilings[-1]
 
     def evaluated_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
         model.double()  # so that the whole and its tiles are equal but for 1e-15
         evaluations.append(evaluate(accelerator, model, *arguments))
-        assert not any(plans)
+        assert not any(tilings)
         for force in (in_tiles, in_strips):
             with pytest.MonkeyPatch.context() as patch:
                 force(patch)
@@ -125,12 +125,12 @@ def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_
         model.float()
         return evaluations[0]
 
-    monkeypatch.setattr(inference.tiling.resizing, "plan", remembered_plan)
+    monkeypatch.setattr(inference.tiling.resizing, "choose_tiling", remembered_tiling)
     monkeypatch.setattr(train, "evaluate", evaluated_in_each_way)
     run = run_train(tmp_path / "run", *FLAGS, "--dataset", tmp_path, "--scale", "0.75")
     assert run.exit_code == 0, run.output
-    assert all(tiling.exact for tiling in plans if tiling)
-    assert len([tiling for tiling in plans if tiling]) == 2
+    assert all(tiling.exact for tiling in tilings if tiling)
+    assert len([tiling for tiling in tilings if tiling]) == 2
     whole, *others = evaluations
     for other in others:
         assert torch.equal(other.scores.sums, whole.scores.sums)
@@ -157,7 +157,7 @@ def test_a_volume_in_exact_tiles_has_the_prediction_and_the_loss_of_the_whole_on
         whole, sums, _ = evaluated()
         in_tiles(monkeypatch)
         monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 4 * 4 * 3 * 14 * 12)
-        assert inference.tiling.planning.plan(network.config, (60, 12, 10)).exact
+        assert inference.tiling.planning.choose_tiling(network.config, (60, 12, 10)).exact
         tiled, sums_of_tiles, count = evaluated()
     assert count == 13
     assert torch.equal(tiled, whole)

@@ -190,6 +190,8 @@ def test_a_shift_counts_from_two_pixels_to_fifteen_and_from_three_percent_of_the
     seen[63:83, 17:83] = 2
     seen[37:63, 17:33] = 2
     assert best_shift(probabilities_of(seen, 1.0), shifted) is None  # 80 of 3,136 pixels
+    large = np.pad(truth, 50)  # 80 of 40,000 pixels are nothing to speak of, even where all else fits
+    assert best_shift(probabilities_of(large, 1.0), np.roll(large, -2, axis=1)) is None
 
 
 def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_path):

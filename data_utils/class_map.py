@@ -127,9 +127,10 @@ def _table(index_of: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray
 
 
 def key_of(value: MaskValue) -> int:
-    """The number that `pack` gives a mask value."""
+    """The number that `pack` gives a mask value; -1, which it gives to none, for a color that 8 bits do not hold."""
     if isinstance(value, tuple):
-        return int.from_bytes(bytes(value), "little")
+        is_8_bit = all(0 <= level <= 255 for level in value)
+        return int.from_bytes(bytes(value), "little") if is_8_bit else -1
     return value
 
 

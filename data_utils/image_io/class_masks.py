@@ -171,8 +171,6 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     keys = pack(values)
     is_ignored = np.zeros(keys.shape, bool)
     for value in ignored:
-        if has_colors and isinstance(value, int) and not 0 <= value <= 255:
-            continue  # no color of 8 bits is alike
         alike = as_color(value) if has_colors else as_grey(value)
         if has_colors or isinstance(alike, int):  # a color is in no mask of numbers
             is_ignored |= keys == key_of(alike)

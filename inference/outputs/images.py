@@ -13,6 +13,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import WindowedImage
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.loading.image_input import missing_pixels
+from data_utils.sources.records import spread_indices
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
@@ -224,7 +225,6 @@ def _bright_rows(picture: WindowedImage, name: str) -> ReadRows:
 
     limits = None
     if read(0, 1).dtype != np.uint8:
-        height = picture.size[0]
-        sampled = np.unique(np.linspace(0, height - 1, SAMPLED_ROWS).astype(int))
-        limits = value_limits(np.concatenate([read(row, row + 1) for row in sampled.tolist()]))
+        sampled = spread_indices(picture.size[0], SAMPLED_ROWS)
+        limits = value_limits(np.concatenate([read(row, row + 1) for row in sampled]))
     return lambda top, bottom: to_rgb(read(top, bottom), limits)

@@ -42,6 +42,14 @@ class Doubt(NamedTuple):
     number: int
     area: ComparedArea
 
+    def confidence(self, agreements: Sequence[float]) -> float:
+        """How sure the model is, times how often masks agree with it on such areas, in 0..1.
+
+        Args:
+            agreements: the probability that masks agree on an area, by its number.
+        """
+        return agreements[self.number] * self.area.probability
+
 
 class Opinion(NamedTuple):
     """What the model of one run says of a mask.
@@ -154,26 +162,19 @@ def doubted_areas(
 
 
 def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> float:
-    """The confidence of the likeliest object that a mask lacks, 0 where it lacks none.
-
-    Args:
-        agreements: the probability that masks agree on an area, by its number.
-    """
+    """The confidence of the likeliest object that a mask lacks, 0 where it lacks none; `agreements` as in `Doubt`."""
     confidences = [0.0]
     for doubt in doubts:
         if doubt.area.picture == IN_PREDICTION:
-            confidences.append(agreements[doubt.number] * doubt.area.probability)
+            confidences.append(doubt.confidence(agreements))
     return max(confidences)
 
 
 def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Finding]:
-    """What is reported of doubts, the surest first.
-
-    The confidence is how sure the model is, times how often masks agree with it on such areas.
-    """
+    """What is reported of doubts, the surest first; `agreements` as in `Doubt`."""
     findings = []
     for doubt in doubts:
-        confidence = agreements[doubt.number] * doubt.area.probability
+        confidence = doubt.confidence(agreements)
         if doubt.area.text is not None and confidence >= SURE:
             findings.append(Finding(doubt.area.text, confidence))
     return sorted(findings, key=_confidence, reverse=True)

@@ -141,6 +141,11 @@ def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
     assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
 
 
+def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it():
+    assert BatchSplit(5, 4, 1, 2).sizes(3) == [1, 1, 1, 0]
+    assert BatchSplit(5, 4, 1, 2).sizes(4) == [1, 1, 1, 1]
+
+
 def test_few_sizes_are_never_padded_and_many_become_few_shapes():
     few = sizes(100, kinds=1)[:, :1] // 32 * np.array([[32, 48]])
     assert (padded_shapes(few) == few).all()

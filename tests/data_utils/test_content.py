@@ -9,7 +9,7 @@ from conftest import load_info, write_folder
 
 from data_utils.analysis import content
 from data_utils.analysis.content import content_key
-from data_utils.image_io.formats import RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
@@ -67,14 +67,80 @@ def test_of_a_large_file_blocks_from_its_start_to_its_end_are_read(tmp_path, mon
     assert len(set(blocks)) == 4
 
 
-@pytest.mark.parametrize("place", ["bytes", "array"])
+class Embedded(EmbeddedImage):
+    """A picture inside another file."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def read(self) -> bytes:
+        return self.content
+
+
+class Rendered(RenderedMask):
+    """A mask of annotations."""
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.pixels = pixels
+
+    def render(self) -> np.ndarray:
+        return self.pixels
+
+
+def key_of(source: ImageSource) -> str:
+    """The key of one record whose image and target are this source."""
+    return content_key([ListRecords([{"image": source, "target": source, "name": "a"}])])
+
+
+@pytest.mark.parametrize("place", ["bytes", "array", "embedded", "rendered"])
 def test_pictures_in_memory_count_by_what_they_hold(place):
     keys = set()
     for value in (0, 1):
         pixels = np.full((2, 2), value, np.uint8)
-        source = {"bytes": pixels.tobytes(), "path": None} if place == "bytes" else pixels
-        keys.add(content_key([ListRecords([{"image": source, "target": pixels, "name": "a"}])]))
+        sources: dict[str, ImageSource] = {
+            "bytes": {"bytes": pixels.tobytes(), "path": None},
+            "array": pixels,
+            "embedded": Embedded(pixels.tobytes()),
+            "rendered": Rendered(pixels),
+        }
+        keys.add(key_of(sources[place]))
     assert len(keys) == 2
+
+
+def test_arrays_count_by_their_shape_and_type_too():
+    arrays = [np.zeros((2, 2), np.uint8), np.zeros((1, 4), np.uint8), np.zeros((1, 2), np.uint16)]
+    assert len({key_of(array) for array in arrays}) == 3
+
+
+def test_each_file_of_an_image_counts(tmp_path):
+    files = tuple(str(tmp_path / name) for name in ("red.tif", "nir.tif"))
+    for source in (BandSource(files), VolumeFile(files), PictureFile(files[1])):
+        keys = set()
+        for held in (b"00", b"01", b"011"):
+            for file in files:
+                with open(file, "wb") as stream:
+                    stream.write(b"00")
+            with open(files[1], "wb") as stream:
+                stream.write(held)
+            keys.add(key_of(source))
+        assert len(keys) == 3
+
+
+class Labeled(ListRecords):
+    """Records of which one is labeled for other classes than the others."""
+
+    def __init__(self, other: int | None) -> None:
+        pixels = np.zeros((2, 2), np.uint8)
+        super().__init__([{"image": pixels, "target": pixels, "name": "a"}] * 40)
+        self.label_sets = {("car",): "classes.csv", ("dog",): "classes.csv"}
+        self.other = other
+
+    def labeled(self, i: int) -> tuple[str, ...]:
+        return ("dog",) if i == self.other else ("car",)
+
+
+def test_what_each_image_is_labeled_for_counts():
+    assert len({content_key([Labeled(other)]) for other in (None, *range(40))}) == 41
 
 
 class Damaged(RenderedMask):

@@ -118,7 +118,7 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch
             raise OSError(28, "No space left on device")
         return np.ones((1, 2, 3), np.uint8), TARGET
 
-    with pytest.raises(DataError, match="No space left on device"):
+    with pytest.raises(DataError, match=r"\(No space left on device\); free some space, or set XDG_CACHE_HOME"):
         decode_once(prepare, 9, ClassTarget, "full", ())
     assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
 

@@ -2,7 +2,8 @@
 
 Modules: data_utils/analysis/content.py, data_utils/analysis/distinct_rows.py, data_utils/analysis/inspect.py,
 data_utils/analysis/inspect_volumes.py, data_utils/analysis/inspect_windows.py, data_utils/analysis/label_warnings.py,
-data_utils/analysis/normalization.py, data_utils/analysis/validate.py, data_utils/analysis/volume_findings.py.
+data_utils/analysis/normalization.py, data_utils/analysis/validate.py, data_utils/analysis/volume_findings.py,
+data_utils/analysis/dataset_info.py, data_utils/analysis/findings.py, data_utils/analysis/inspectors.py.
 """
 
 from collections import Counter
@@ -20,7 +21,9 @@ from PIL import Image
 from data_utils.analysis import distinct_rows as rows_module
 from data_utils.analysis import normalization as normalization_module
 from data_utils.analysis.content import content_key, file_paths, sampled_indices
+from data_utils.analysis.dataset_info import DatasetInfo, Split, _list_locations
 from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
+from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import (
     Inspection,
     Problem,
@@ -30,13 +33,15 @@ from data_utils.analysis.inspect import (
     find_unknown,
     inspect,
     merge_equal,
+    pixels_by_labels,
     raise_problems,
     total_pixels,
 )
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
+from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.normalization import read_sample
+from data_utils.analysis.normalization import Normalization, measure_normalization, read_sample
 from data_utils.analysis.validate import check_data, describe, describe_annotations, list_problems, most_common
 from data_utils.analysis.volume_findings import VolumeFindings, target_spacing
 from data_utils.class_map import ClassMap
@@ -44,7 +49,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import AnnotationSummary, ListRecords
 from runtime.errors import DataError
-from unet.config import Preprocess
+from unet.config import IGNORE_INDEX, Preprocess
 
 PICTURE = np.zeros((4, 5), np.uint8)
 
@@ -352,6 +357,8 @@ def test_volumes_of_other_channels_are_an_error_unless_they_are_skipped():
     with pytest.raises(DataError, match="volumes have 1 and 2 channels; --check-data lists them"):
         findings.normalization(None, DataConfig())
     assert findings.normalization(None, DataConfig(on_bad_sample="skip")).mean == (0, 0)
+    mostly_grey = VolumeFindings.of(np.ones((3, 3)), [values[1], values[0], values[1]])
+    assert mostly_grey.normalization(None, DataConfig(on_bad_sample="skip")).mean == (0,)
 
 
 def test_an_axis_is_coarse_beyond_three_times_the_finest():
@@ -597,3 +604,258 @@ def test_a_pretrained_models_normalization_stays_and_its_classes_go(tmp_path):
     without_classes = replace(info, reader=SimpleNamespace(to_preprocess=dict)).preprocess(source)
     assert (without_classes.class_names, without_classes.class_values) == ((), ())
     assert without_classes.ignore_value is without_classes.outside_class is None
+
+
+def write_mask(folder: Path, name: str, mask: np.ndarray, **options) -> dict:
+    """A record of a black picture and a mask in a file."""
+    Image.fromarray(mask).save(folder / name, **options)
+    return {"image": np.zeros(mask.shape[:2], np.uint8), "target": str(folder / name), "name": "a"}
+
+
+def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_path):
+    blocks = np.repeat(np.repeat(np.array([[0, 255], [255, 0]], np.uint8), 16, axis=0), 16, axis=1)
+    two = write_mask(tmp_path, "two.jpg", blocks, quality=100)
+    assert inspect(two).pixels == {0: 512, 255: 512}
+    blocks[:16, :16] = 128
+    three = write_mask(tmp_path, "three.jpg", blocks, quality=100)
+    problem = inspect(three)
+    assert problem.kind == "lossy mask" and "a: mask is a JPEG with the values 0, 128, 255; comp" in problem.text
+    assert inspect(three, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
+
+
+def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path):
+    numbers = np.array([[0, 9], [9, 9]], np.uint8)
+    greys = np.repeat(numbers[:, :, None], 3, axis=2)
+    colors = greys.copy()
+    colors[0, 0, 1] = 7
+    for kind, mask in (("numbers", numbers), ("greys", greys), ("colors", colors)):
+        assert inspect(write_mask(tmp_path, f"{kind}.png", mask)).kind == kind
+
+
+def in_strips(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Have all TIFFs read in strips of 32 rows."""
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", width * 32)
+
+
+def write_color_pair(folder: Path, mask: np.ndarray) -> dict:
+    """A record of a tiled TIFF and a tiled mask in color."""
+    record = write_pair(folder, mask[:, :, 0])
+    tifffile.imwrite(folder / "mask.tif", mask, photometric="rgb", tile=(32, 32))
+    return record
+
+
+def test_strips_of_grey_in_a_color_mask_hold_colors(tmp_path, monkeypatch):
+    mask = np.zeros((96, 64, 3), np.uint8)
+    mask[:32, :7] = 9
+    mask[64:, :5] = 9
+    mask[40, 50] = 200, 9, 9
+    in_strips(monkeypatch, 64)
+    found = inspect_in_windows(write_color_pair(tmp_path, mask))
+    ground = 96 * 64 - 32 * 7 - 32 * 5 - 1
+    assert (found.kind, found.pixels) == ("colors", {(0, 0, 0): ground, (9, 9, 9): 32 * 12, (200, 9, 9): 1})
+    assert found.class_locations.keys() == found.pixels.keys()
+    for value, pixels in found.class_locations.items():
+        assert (mask[tuple(pixels.T)] == value).all()
+    assert set(found.class_locations[9, 9, 9][:, 0] // 32) == {0, 2}
+    mask[40, 50] = 9
+    assert inspect_in_windows(write_color_pair(tmp_path, mask)).kind == "greys"
+
+
+def test_values_are_too_many_over_all_strips_and_numbers_of_objects_have_places(tmp_path, monkeypatch):
+    mask = np.zeros((64, 64), np.uint16)
+    mask[:32] = np.arange(32 * 64).reshape(32, 64) % 200
+    mask[32:] = 200 + np.arange(32 * 64).reshape(32, 64) % 200
+    in_strips(monkeypatch, 64)
+    record = write_pair(tmp_path, mask)
+    assert inspect_in_windows(record).kind == "too many mask values"
+    found = inspect_in_windows(record, has_classes=False)
+    assert len(found.pixels) == 400 and set(found.class_locations) == set(range(400))
+    mask[:32] = np.arange(32 * 64).reshape(32, 64) % 300
+    found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
+    objects = found.class_locations[1]
+    assert len(objects) == 64 and mask[tuple(objects.T)].all() and len(set(mask[tuple(objects.T)].tolist())) > 9
+    assert not mask[tuple(found.class_locations[0].T)].any()
+
+
+def test_masks_that_are_resized_are_read_in_windows_and_others_are_problems(tmp_path, monkeypatch):
+    in_strips(monkeypatch, 64)
+    record = write_pair(tmp_path, np.zeros((64, 96), np.uint8))
+    tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 48), np.uint8), photometric="minisblack", tile=(32, 32))
+    found = inspect_in_windows(record)
+    assert (found.size, found.mask_size) == ((64, 96), (32, 48))
+    tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 40), np.uint8), photometric="minisblack", tile=(32, 32))
+    assert inspect_in_windows(record).kind == "mask and image differ in proportions"
+    record["target"] = {"bytes": b"x", "path": None}  # in memory: it is read whole
+    assert inspect_in_windows(record).kind == "mask cannot be read"
+
+
+def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch):
+    records = ListRecords([{"image": np.full((1, 1), i, np.uint8), "target": PICTURE, "name": "a"} for i in range(200)])
+
+    def measured(seed: int, bad: tuple[int, ...]) -> set[int]:
+        values = []
+        channel_sums = normalization_module.channel_sums
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                normalization_module, "channel_sums", lambda image: values.append(image.item()) or channel_sums(image)
+            )
+            measure_normalization(records, DataConfig(seed=seed), bad)
+        assert len(set(values)) == len(values)
+        return set(values)
+
+    first = measured(0, ())
+    assert len(first) == 128 and measured(0, ()) == first != measured(1, ())
+    assert measured(0, (min(first), max(first))) == first - {min(first), max(first)}
+
+
+def test_an_image_that_cannot_be_measured_is_left_out_only_where_bad_ones_are_skipped():
+    bad = np.full((2, 2), np.nan, np.float32)
+    records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in (bad, np.ones((2, 2)))])
+    assert measure_normalization(records, DataConfig(on_bad_sample="skip"), ()).mean == (1,)
+    with pytest.raises(DataError, match="a: has pixels that are not numbers"):
+        measure_normalization(records, DataConfig(), ())
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "is_color"),
+    [
+        ((1, 1, 2), (1, 1, 1), True),
+        ((1, 1, 1), (1, 2, 1), True),
+        ((1, 1, 1), (2, 2, 2), False),
+        ((1, 2), (1, 1), False),
+        ((1, 2, 3, 4), (1, 1, 1, 1), False),
+        ((1,), (1,), False),
+    ],
+)
+def test_images_are_in_color_where_three_channels_differ(mean, std, is_color):
+    assert Normalization(mean, std, ("uint8",)).is_color is is_color
+
+
+def info_of(config: DataConfig, sizes: np.ndarray, spacings: np.ndarray | None = None, **attributes) -> DatasetInfo:
+    """A data set of three training images or volumes of these sizes, and one validation image."""
+    dims = sizes.shape[1]
+    train = Split(records_of(len(sizes), dims=dims, **attributes), sizes, spacings=spacings)
+    val = Split(records_of(1, dims=dims), sizes[:1])
+    reader = SimpleNamespace(to_preprocess=dict, describe=lambda: "2 classes")
+    return DatasetInfo(config, train, val, reader, Normalization((7.0,), (2.0,), ("uint8",)))
+
+
+def test_the_usual_size_of_images_is_the_median_at_which_the_network_sees_them():
+    sizes = np.array([(10, 200), (30, 40), (50, 10)])
+    info = info_of(DataConfig(image_size=(5, 6), crop_size=(3, 4)), sizes)
+    assert info.usual_size(Preprocess()) == (30, 40)
+    assert info.usual_size(Preprocess(scale=0.5)) == (15, 20)
+    assert info.usual_size(Preprocess(image_size=(7, 8))) == (7, 8)
+    stream = info_of(info.config, np.zeros((3, 2), int))
+    assert stream.usual_size(Preprocess()) == (5, 6)
+    assert replace(stream, config=DataConfig(crop_size=(3, 4))).usual_size(Preprocess()) == (3, 4)
+    assert replace(stream, config=DataConfig()).usual_size(Preprocess()) == (1, 1)
+
+
+def test_the_usual_size_of_volumes_is_that_at_the_spacing_of_the_network():
+    spacings = np.array([(4.0, 1.0, 1.0), (2.0, 1.0, 2.0), (2.0, 1.0, 1.0)])
+    info = info_of(DataConfig(), np.array([(10, 20, 30), (10, 20, 30), (40, 20, 30)]), spacings)
+    assert info.usual_size(Preprocess(spacing=(2.0, 0.5, 1.0))) == (20, 40, 30)
+
+
+def test_a_network_is_told_of_bands_places_turns_and_spacings():
+    sizes = np.array([(10, 20)] * 3)
+    assert info_of(DataConfig(bands=("B2",)), sizes).preprocess().bands == ("B2",)
+    both = info_of(DataConfig(bands=("B2",)), sizes, bands=("red", "nir"))
+    assert both.preprocess().bands == ("red", "nir")  # those of the records are files of their own
+    assert [info_of(DataConfig(place=place), sizes).preprocess().place for place in (True, False)] == [True, False]
+    assert [info_of(DataConfig(draft=draft), sizes).preprocess().draft for draft in (True, False)] == [True, False]
+    volumes = info_of(DataConfig(), np.array([(8, 9, 10)] * 3), np.array([(2.0, 1.0, 1.0)] * 3))
+    assert volumes.preprocess().spacing == (2, 1, 1)
+    assert volumes.preprocess(Preprocess(spacing=(3.0, 3.0, 3.0))).spacing == (3, 3, 3)
+    assert str(volumes).startswith(
+        "3 training and 1 validation volumes, mostly of 2, 1, 1 mm along z, y, x, 1 channels, 2 classes"
+    )
+
+
+def test_twenty_skipped_samples_of_both_splits_are_named():
+    info = info_of(DataConfig(), np.array([(10, 20)] * 3))
+    train = replace(info.train, bad={number: f"t{number}" for number in range(15)})
+    val = replace(info.val, bad={number: f"v{number}" for number in range(6)})
+    text = str(replace(info, train=train, val=val))
+    assert "; 21 bad samples skipped: t0; t1; " in text and text.endswith("; v4; ...")
+    assert str(replace(info, val=replace(val, bad={0: "v0"}))).endswith("; 1 bad samples skipped: v0")
+
+
+def test_only_a_flag_can_name_classes_by_mistake_and_what_a_reader_warns_of_is_said():
+    class_map = ClassMap(("a", "b", "c"), (0, 1, 2), None)
+    reader = SimpleNamespace(class_map=class_map, warnings=lambda splits: (f"{len(splits)} splits",))
+    splits = [split_of(*[{0: 10, 1: 10, 255: 90}] * 4)]
+    all_records = [records for _, records in splits]
+
+    def lines(has_names: bool, **settings) -> tuple[str, ...]:
+        config = DataConfig(**settings)
+        return find_warnings(splits, all_records, total_pixels(splits), reader, config, has_names=has_names)
+
+    assert lines(has_names=True) == ("1 splits",)
+    (line, _) = lines(has_names=True, classes="0=a,1=b,2=c")
+    assert line.startswith("no mask holds c, which --classes names")
+    class_map = replace(class_map, ignore_value=255)
+    reader.class_map = class_map
+    assert lines(has_names=False)[0].startswith("255 counts nowhere")
+    assert not [line for line in lines(has_names=False, ignore_index="255") if line.startswith("255")]
+
+
+def test_settings_of_the_other_kind_of_records_are_refused(tmp_path):
+    images = ImageInspector(has_classes=True)
+    volumes = VolumeInspector(has_classes=True)
+    for config in (DataConfig(image_size=(8, 8)), DataConfig(scale=0.5)):
+        images.check_settings(config)
+        with pytest.raises(DataError, match="--image-size and --scale are for images"):
+            volumes.check_settings(config)
+    volumes.check_settings(DataConfig(normalization="ct"))
+    with pytest.raises(DataError, match="--normalization ct is for volumes, and the data are images"):
+        images.check_settings(DataConfig(normalization="ct"))
+    with pytest.raises(DataError, match="--normalization ct is for volumes"):
+        load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), normalization="ct")
+
+
+def test_masks_of_few_values_may_hold_too_many_together_unless_classes_have_names():
+    targets = [np.arange(first, first + 100, dtype=np.uint16)[None] for first in (0, 100, 200)]
+    image = np.zeros((1, 100), np.uint8)
+    records = ListRecords([{"image": image, "target": target, "name": str(i)} for i, target in enumerate(targets)])
+    with pytest.raises(DataError, match="the masks up to 2 hold more than 255 values: 0, 1, 2"):
+        inspect_split(records, "reading")
+    assert len(total_pixels([(inspect_split(records, "reading", has_names=True), records)])) == 300
+    unlimited = inspect_split(records, "reading", ImageInspector(has_classes=False))
+    assert unlimited.members.tolist() == [0, 1, 2]
+
+
+def test_what_images_are_labeled_for_is_kept_with_what_their_masks_hold():
+    class Labeled(ListRecords):
+        def labeled(self, i: int) -> tuple[str, ...] | None:
+            return (None, ("a",), ("a", "b"), ("a",))[i]
+
+    mask = np.array([[0, 1]], np.uint8)
+    records = Labeled([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
+    inspection = inspect_split(records, "reading")
+    for each in (inspection, SplitInspection.from_json(inspection.to_json())):
+        assert each.members.tolist() == [0, 1, 2, 1]
+        assert [content.labels for content in each.contents] == [None, ("a",), ("a", "b")]
+        assert pixels_by_labels([(each, records)]) == {
+            None: {0: 1, 1: 1},
+            ("a",): {0: 2, 1: 2},
+            ("a", "b"): {0: 1, 1: 1},
+        }
+
+
+def test_crops_are_taken_around_classes_in_their_order_that_an_image_is_labeled_for():
+    class_map = ClassMap(("ground", "car", "dog"), (0, 5, 9), 255, joined=((7, 1), (8, IGNORE_INDEX)))
+    reader = SimpleNamespace(class_map=class_map)
+    found = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
+
+    def located(background: int | None, labeled: set[int] | None = None) -> list[list[int]]:
+        return [pixels[:, 0].tolist() for pixels in _list_locations(found, reader, background, labeled)]
+
+    assert located(None) == [[0], [7, 5], [9]]
+    assert located(0) == [[7, 5], [9]]
+    assert located(None, {0, 2}) == [[0], [9]] and located(0, {0, 2}) == [[9]]
+    reader = SimpleNamespace(class_map=None, is_empty=lambda value: value == 0)
+    assert located(None) == [[9], [7], [255], [8], [3], [5], [0]]
+    assert located(0) == [[9], [7], [255], [8], [3], [5]]

@@ -18,25 +18,27 @@ import numpy as np
 import pytest
 import torch
 from conftest import load_info, write_folder
+from PIL import Image
+from volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading import loaders
-from data_utils.loading.augment import _apply_gamma, augment, recolored
+from data_utils.loading.augment import _apply_gamma, _lower_resolution, augment, recolored
 from data_utils.loading.batch_sampler import BatchSplit, EvaluationSampler, Slot, padded_shapes, pixels_per_batch
 from data_utils.loading.crop import crop_around, crop_window
-from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, _tensor, collate_evaluation, collate_training
 from data_utils.loading.decoded_cache import DecodedSplit, decode_once
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.noise import unit_noise
-from data_utils.loading.samples import VolumeSamples
+from data_utils.loading.samples import ImageSamples, VolumeSamples
 from data_utils.loading.volume_input import SliceInput, VolumeInput
-from data_utils.sources.records import StreamRecords
+from data_utils.sources.records import ListRecords, StreamRecords
 from runtime import signals
-from runtime.errors import DataError
+from runtime.errors import DataError, ImageError
 from tasks.classes import ClassTarget
 from unet.config import Preprocess, UNetConfig
 
@@ -94,8 +96,8 @@ def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes()
 
 
 def test_shapes_of_both_splits_are_known_by_their_sides():
-    shapes = NetworkShapes(np.array([(4, 9), (6, 5)]), np.array([(6, 5)]))
-    assert (shapes.largest, shapes.shortest_first_side, shapes.mean_pixels) == ((6, 9), 4, 33)
+    shapes = NetworkShapes(np.array([(4, 9), (6, 3)]), np.array([(6, 3)]))
+    assert (shapes.largest, shapes.shortest_first_side, shapes.mean_pixels) == ((6, 9), 4, 27)
     assert shapes.differ
     same = np.array([(6, 5)] * 2)
     assert not NetworkShapes(same, same).differ and NetworkShapes(same, np.array([(6, 4)])).differ
@@ -354,6 +356,79 @@ def test_pixels_of_each_type_that_training_has_seen_are_welcome():
         ] * (kind == "float32")
 
 
+def test_no_type_of_pixels_is_wrong_for_a_model_that_names_none():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ImageInput(WindowedArray(np.ones((4, 4, 1), np.float32)), Preprocess(), 1).whole()
+
+
+@pytest.mark.parametrize(
+    ("mean", "kind", "channels", "expected"),
+    [
+        ((2.6, 7.4), "uint8", 2, [3, 7]),
+        ((2.6, 7.4), "float32", 2, [2.6, 7.4]),
+        ((2.6, 7.4, 9.0), "uint8", 2, [3, 3]),  # an encoder sees grey images in color
+        ((2.6,), "uint16", 2, [3, 3]),
+        ((), "uint8", 2, [0, 0]),
+    ],
+)
+def test_the_mean_of_a_channel_stands_where_it_holds_no_data(mean, kind, channels, expected):
+    pixels = np.ma.MaskedArray(np.full((2, 2, channels), 9, kind), np.zeros((2, 2, channels), bool))
+    pixels[0, 0] = np.ma.masked
+    pixels[1, 1, 0] = np.ma.masked
+    image = ImageInput(WindowedArray(pixels), Preprocess(mean=mean), channels).whole()
+    assert image[:, 0, 0].tolist() == pytest.approx(expected)
+    assert image[:, 1, 1].tolist() == pytest.approx([expected[0], 9]) and (image[:, 0, 1] == 9).all()
+
+
+def test_the_order_of_training_follows_the_seed_of_the_data(info):
+    orders = []
+    for seed in (0, 1, 0):
+        seeded = replace(info, config=replace(info.config, seed=seed))
+        split = BatchSplit(3, processes=1, micro_batch_size=3, accumulation=1)
+        model = UNetConfig(base_channels=2, depth=1)
+        shapes = network_shapes(seeded, model)
+        train, _ = build_loaders(seeded, model, shapes, split, range(4), num_workers=0, device=torch.device("cpu"))
+        orders.append([[slot.index for slot in slots] for slots in train.batch_sampler])
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(info):
+    for preprocess, mean, std in (
+        (Preprocess(mean=(5.0, 6.0, 7.0), std=(2.0, 3.0, 4.0)), [5, 6, 7], [2, 3, 4]),
+        (Preprocess(), [0, 0, 0], [1, 1, 1]),
+    ):
+        samples = VolumeSamples(info.train, info, preprocess, fit_targets=True)
+        assert (samples.mean.tolist(), samples.std.tolist()) == (mean, std)
+
+
+def test_a_volume_is_standardized_with_and_without_clipping():
+    voxels = np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)
+    for clip in (None, (40.0, 60.0)):
+        preprocess = Preprocess(clip=clip, standardize=True)
+        whole = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
+        assert whole.mean() == pytest.approx(0, abs=1e-4) and whole.std() == pytest.approx(1, abs=1e-4)
+    clipped = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(clip=(40.0, 60.0)), 1).whole()
+    assert (clipped.min(), clipped.max()) == (40, 60)
+
+
+def test_a_header_that_claims_a_huge_volume_is_refused_before_it_is_resampled(monkeypatch):
+    monkeypatch.setattr("data_utils.image_io.formats.ALWAYS_FREE", 0)
+    monkeypatch.setattr("data_utils.image_io.formats.available_bytes", lambda: 2 * 4 * 8 * 8 * 8 - 1)
+    voxels = np.zeros((8, 8, 8, 1), np.float32)
+    VolumeInput(voxels, header((8, 8, 8), (1.0, 1.0, 1.0)), Preprocess(), 1)
+    with pytest.raises(ImageError, match=r"a cannot be read \(the volume, whose header gives its voxels 1 x 1 x 1 mm"):
+        VolumeInput(voxels, header((8, 8, 8), (1.0, 1.0, 1.0)), Preprocess(), 2, "a")
+
+
+@pytest.mark.parametrize("slab", [(0, 16), (3, 15), (9, 10)])
+def test_slabs_of_more_than_eight_slices_are_those_of_the_whole(slab):
+    voxels = np.random.default_rng(0).normal(size=(11, 5, 6, 2)).astype(np.float32)
+    volume = VolumeInput(voxels, header((11, 5, 6), (1.6, 1.0, 1.0), 2), Preprocess(spacing=(1.1, 1.0, 1.0)), 2)
+    assert volume.size == (16, 5, 6)
+    assert np.array_equal(volume.slab(*slab), volume.whole()[:, slice(*slab)])
+
+
 def header(size: tuple[int, int, int], spacing: tuple[float, float, float], channels: int = 1) -> VolumeHeader:
     return VolumeHeader(size, spacing, channels, "float32", np.eye(4), ((0, 1), (1, 1), (2, 1)))
 
@@ -419,3 +494,143 @@ def test_a_cache_is_made_once_and_its_samples_know_their_target_in_other_process
     sent: DecodedSplit = pickle.loads(pickle.dumps(once))
     assert isinstance(sent[1][1], ClassTarget) and sent[1][0].max() == 1 and other[1][0].max() == 3
     assert not [path for path in Path(tmp_path).rglob("*.tmp")]
+
+
+def test_an_error_that_is_not_to_be_skipped_ends_the_decoding(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def prepare(index: int):
+        if index == 1:
+            raise DataError("b.png: is damaged")
+        return samples_of(index)(index)
+
+    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
+        decode_once(prepare, 3, ClassTarget, "key", ())
+    decoded = decode_once(prepare, 3, ClassTarget, "key", (DataError,))
+    assert decoded[2][0].max() == 2
+    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
+        decoded[1]
+
+
+def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(info, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    skipping = replace(info, config=replace(info.config, on_bad_sample="skip", crop_size=None))
+    split = replace(info.train, bad={1: "b.png: is damaged"})
+    for is_cached in (False, True):
+        for dataset_type, collate in ((TrainingDataset, collate_training), (EvaluationDataset, collate_evaluation)):
+            dataset = dataset_type(split, skipping, Preprocess())
+            if is_cached:
+                dataset.cache()
+            batch = collate(dataset.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)]))
+            assert batch["problems"] == ["b.png: is damaged"]
+            targets = batch["targets"]
+            known, unknown = targets.mask if collate is collate_training else [target.mask for target in targets]
+            assert (unknown == 255).all() and (known != 255).all()
+            assert torch.allclose(batch["images"][1].float().mean((1, 2)), torch.tensor(dataset.fill), atol=0.6)
+
+
+def test_images_of_fractions_are_padded_with_the_mean_as_it_is(info):
+    dataset = TrainingDataset(info.train, info, Preprocess())
+    target = ClassTarget(np.zeros((8, 8), np.uint8))
+    for kind, fill in (("float32", dataset.fill), ("uint8", dataset.fill.round())):
+        image, _ = dataset._pad(np.zeros((3, 8, 8), kind), target, (8, 12))
+        assert image.dtype == kind and (image[:, 0, 8:] == fill[:, None]).all() and not image[:, :, :8].any()
+
+
+def test_what_is_mapped_from_a_file_is_not_written_to():
+    array = np.zeros(3, np.float32)
+    array.flags.writeable = False
+    tensor = _tensor(array)
+    tensor += 1
+    assert tensor.tolist() == [1, 1, 1] and array.tolist() == [0, 0, 0]
+
+
+def test_values_are_bent_before_their_contrast_changes():
+    image = torch.tensor([[[[0.0, 10, 40, 100]]]])
+    drawn = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
+    fill = torch.tensor([40.0])
+    std = torch.tensor([8.0])
+    targets = ClassTarget(torch.zeros((1, 1, 4), dtype=torch.uint8))
+    changed, _ = augment(image, targets, [drawn], pack_draws([drawn], 1), fill=fill, std=std)
+    bent = _apply_gamma(image[0], 2.0, fill.view(1, 1, 1))
+    assert torch.allclose(changed[0], 40 + 2 * (bent - 40) + 4)
+    assert not torch.allclose(changed[0], _apply_gamma(2 * image[0] - 36, 2.0, fill.view(1, 1, 1)))
+
+
+def test_a_share_of_the_voxels_is_rounded_to_whole_ones():
+    volume = torch.rand((1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(_lower_resolution(volume, (0.96, 0.95001, 1.0)), volume)
+    assert not torch.allclose(_lower_resolution(volume, (0.94, 1.0, 1.0)), volume)
+
+
+def test_crops_lie_alike_whatever_type_labels_have():
+    mask = np.zeros((12, 14), np.uint8)
+    mask[3, 5] = 1
+    mask[9:, 11:] = 255
+    for seed in range(40):
+        windows = [
+            crop_window(mask.astype(kind), 255, (4, 5), np.random.default_rng(seed)) for kind in ("uint8", "int32")
+        ]
+        assert windows[0] == windows[1]
+
+
+def test_volumes_that_another_run_has_cached_on_another_grid_or_range_are_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = load_info(write_msd(tmp_path / "data", cases=2, shape=(6, 7, 8)), val_fraction=0.5)
+    slot = Slot(0, 0, (8, 7, 6))
+    for settings in ({}, {"spacing": (2.0, 1.0, 1.0)}, {"clip": (0.0, 50.0)}, {"standardize": True}):
+        preprocess = Preprocess(**{"spacing": (1.0, 1.0, 1.0), **settings})
+        cached, read = (EvaluationDataset(info.train, info, preprocess) for _ in range(2))
+        cached.cache()
+        assert torch.equal(cached[slot][0], read[slot][0]), settings
+    count = len(list(tmp_path.rglob("*.arrow")))
+    other = replace(info.train, spacings=2 * info.train.spacings)  # as a flag may say of files that hold none
+    EvaluationDataset(other, info, preprocess).cache()
+    assert len(list(tmp_path.rglob("*.arrow"))) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "whole", "slab"),
+    [("uint8", "uint8", "uint8"), ("uint16", "float32", "uint16"), ("int32", "float32", "float32")],
+)
+def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, slab):
+    image = ImageInput(WindowedArray(np.full((4, 5, 1), 7, stored)), Preprocess(), 1)
+    assert (image.whole().dtype, image.slab(1, 3).dtype, image.window(((0, 2), (1, 3))).dtype) == (whole, slab, whole)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_images_are_decoded_once_only_where_a_flag_says_so(info, monkeypatch, is_cached):
+    decoded = []
+    for dataset in (TrainingDataset, EvaluationDataset):
+        monkeypatch.setattr(dataset, "cache", lambda self: decoded.append(type(self).__name__))
+    chosen = replace(info, config=replace(info.config, cache=is_cached))
+    model = UNetConfig(base_channels=2, depth=1)
+    split = BatchSplit(4, processes=1, micro_batch_size=4, accumulation=1)
+    monkeypatch.setattr(loaders, "default_workers", lambda device: 3)
+    shapes = network_shapes(chosen, model)
+    for asked, processes in ((0, 0), (None, 3)):
+        built = build_loaders(chosen, model, shapes, split, range(2), num_workers=asked, device=torch.device("cpu"))
+        assert [loader.num_workers for loader in built] == [processes] * 2
+    assert decoded == ["TrainingDataset", "EvaluationDataset"] * 2 * is_cached
+
+
+def test_a_jpeg_is_decoded_with_less_detail_and_its_target_knows_the_whole_size(info, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    sizes = []
+
+    def read(record: dict, image_size: tuple[int, int], size: tuple[int, int] | None) -> ClassTarget:
+        sizes.append((image_size, size))
+        return ClassTarget(np.zeros(size or image_size, np.uint8))
+
+    reader = SimpleNamespace(at_network_size=False, read=read)
+    records = ListRecords([{"image": str(tmp_path / "a.jpg"), "target": None, "name": "a.jpg"}])
+    split = replace(info.train, records=records)
+    preprocess = Preprocess(scale=0.25, draft=True)
+    expected = ImageInput.read(str(tmp_path / "a.jpg"), preprocess, 3).whole()
+    for fit_targets in (True, False):
+        samples = ImageSamples(split, replace(info, reader=reader), preprocess, fit_targets=fit_targets)
+        assert np.array_equal(samples.load(0)[0], expected)
+    assert sizes == [((480, 640), (120, 160)), ((480, 640), None)]
+    in_detail = ImageInput.read(str(tmp_path / "a.jpg"), replace(preprocess, draft=False), 3).whole()
+    assert not np.array_equal(in_detail, expected)

@@ -11,7 +11,7 @@ from conftest import PROGRAMS, TINY, launch
 from torch.utils.data import DataLoader, TensorDataset
 
 from data_utils.loading.parcel import PackedCollate, Parcel, raise_open_file_limit
-from runtime.errors import UserError
+from runtime.errors import SettingsError, UserError
 
 
 def stacked(samples: list) -> dict:
@@ -72,6 +72,32 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch):
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
     raise_open_file_limit()
     assert limits == [(4096, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("hard", "is_enough"), [(256, True), (255, False), (resource.RLIM_INFINITY, True)], ids=["256", "255", "unlimited"]
+)
+def test_a_process_with_workers_needs_256_open_files(monkeypatch, hard, is_enough):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: None)
+    if is_enough:
+        raise_open_file_limit()
+        return
+    with pytest.raises(SettingsError, match=r"only 255 files may be open at once .* processes need 256"):
+        raise_open_file_limit()
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "refused"), EOFError(), FileNotFoundError(2, "no socket")]
+)
+def test_a_batch_whose_worker_was_killed_is_one_line(monkeypatch, error):
+    def lost(content: bytes) -> dict:
+        raise error
+
+    monkeypatch.setattr(ForkingPickler, "loads", lost)
+    unpack, content = Parcel({}).__reduce__()
+    with pytest.raises(UserError, match="worker"):
+        unpack(*content)
 
 
 def limited(limit: str, size: int, *flags: str | Path) -> subprocess.CompletedProcess:

@@ -16,15 +16,21 @@ from PIL import Image
 from points import NAMES, SIZE, dot_center, dots, write_dots
 
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.inspect import Inspection, SplitInspection
+from data_utils.analysis.inspect_points import inspect_points, point_locations
+from data_utils.analysis.point_checks import describe_points, point_warnings
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.dataset import TrainingDataset
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
+from data_utils.sources.points.spaces import PIXELS, UPWARD
 from data_utils.sources.points.table import EMPTY, PointTable
+from data_utils.sources.records import LandmarkNames, ListRecords
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
@@ -357,6 +363,75 @@ def test_few_images_do_not_say_on_which_side_a_point_lies(tmp_path, images, is_s
     assert ("may be exchanged in 1 images: i0.png" in report) == is_said
 
 
+def split_of_points(*images: list[tuple[float, float]], space: str = PIXELS, states=None):
+    """A split of images of 16 x 20 with points a, b, c ... at these places (x, y)."""
+    records = []
+    inspection = SplitInspection.of_count(len(images))
+    for number, places in enumerate(images):
+        image_states = np.array(states or [PRESENT] * len(places))
+        source = PointSource("points.csv", space, np.array(places, float), image_states)
+        records.append({"image": np.zeros((16, 20), np.uint8), "target": source, "name": f"i{number}"})
+        inspection.add(number, Inspection((16, 20), (16, 20), "L", "numbers", {}))
+    split = ListRecords(records)
+    split.landmarks = LandmarkNames(tuple("abcdefgh"[: len(images[0])]), "long", space)
+    return inspection, split
+
+
+def test_a_point_is_inside_up_to_the_edges_of_the_outermost_pixels():
+    inside = [(-0.5, -0.5), (19.5, 15.5), (0, 15.4), (19.4, 0)]
+    assert point_warnings([split_of_points(inside)], ()) == ()
+    for outside in ((-0.6, 3), (3, -0.6), (19.6, 3), (3, 15.6)):
+        (line,) = point_warnings([split_of_points([outside])], ())
+        assert line == f"1 points lie outside their images: i0 (a at {outside[0]:g}, {outside[1]:g}); they are left out"
+        assert point_warnings([split_of_points([outside], states=[ABSENT])], ()) == ()
+    assert point_warnings([split_of_points([(3, 15.6), (3, -0.4)], space=UPWARD)], ())[0].startswith("1 points lie")
+    unknown = split_of_points([(99, 99)])
+    unknown[0].sizes[:] = 0  # the image cannot be used
+    assert point_warnings([unknown], ()) == ()
+
+
+def test_points_lie_at_one_place_below_half_a_pixel():
+    places = [(3, 3), (3.3, 3.3), (9, 9), (9, 9.6)]
+    (line,) = point_warnings([split_of_points(places), split_of_points(places)], ())
+    assert line == "2 pairs of points lie at one place: i0 (a and b), i0 (a and b)"
+    assert point_warnings([split_of_points(places[:2], states=[PRESENT, UNKNOWN])], ()) == ()
+
+
+def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on():
+    left, right = (4.0, 3.0), (15.0, 3.0)
+    for usual in ([left, right], [right, left]):
+        odd = usual[::-1]
+        (line,) = point_warnings([split_of_points(*[usual] * 9, odd)], [(0, 1)])
+        assert line == "a and b may be exchanged in 1 images: i9"
+        assert point_warnings([split_of_points(*[usual] * 8, odd)], [(0, 1)]) == ()
+    (line,) = point_warnings([split_of_points(*[[left, right]] * 60, *[[right, left]] * 6)], [(0, 1)])
+    assert line == "a and b may be exchanged in 6 images: i60, i61, i62, i63, i64, ..."
+    assert (
+        point_warnings([split_of_points(*[[left, right]] * 60, [right, left], states=[PRESENT, ABSENT])], [(0, 1)])
+        == ()
+    )
+
+
+def test_states_are_counted_in_both_splits():
+    first = split_of_points([(1, 1), (5, 5)], [(1, 1), (5, 5)], states=[PRESENT, ABSENT])
+    second = split_of_points([(1, 1), (5, 5)], states=[PRESENT, UNKNOWN])
+    lines = describe_points([first, second])
+    assert lines[1:] == ["         3        0        0  a", "         0        2        1  b"]
+
+
+def test_a_crop_may_be_taken_around_the_pixel_of_each_present_point(tmp_path, monkeypatch):
+    states = np.array([PRESENT, PRESENT, ABSENT, PRESENT])
+    source = PointSource("points.csv", PIXELS, np.array([[3.4, 1.6], [99, -3], [5, 5], [-2, 99]], float), states)
+    locations = point_locations(source.positions[:, ::-1], source, (10, 8))
+    assert {number: pixels.tolist() for number, pixels in locations.items()} == {1: [[2, 3]], 2: [[0, 7]], 4: [[9, 0]]}
+    np.save(tmp_path / "a.npy", np.zeros((10, 8), np.uint8))
+    record = {"image": str(tmp_path / "a.npy"), "target": source, "name": "a"}
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 80)
+    assert inspect_points(record).class_locations is None
+    found = inspect_points(record, windows=True).class_locations
+    assert {number: pixels.tolist() for number, pixels in found.items()} == {1: [[2, 3]], 2: [[0, 7]], 4: [[9, 0]]}
+
+
 def test_points_of_images_that_are_resized_follow_them(tmp_path):
     write_dots(tmp_path, 3, seed=0)
     info = info_of(tmp_path)
@@ -364,6 +439,11 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
     whole, half = info.reader.read(record, SIZE), info.reader.read(record, SIZE, (16, 11))
     assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
     assert half.unit.tolist() == [2, 4] and half.shape == (16, 11)
+    preprocess = replace(info.preprocess(), scale=0.5)
+    size = preprocess.input_size(*SIZE)
+    for dataset_type in (TrainingDataset, EvaluationDataset):
+        target = dataset_type(info.train, info, preprocess)[Slot(0, 0, size)][1]
+        assert target.shape == size  # the places of points are compared where the network gives them
 
 
 def test_the_helpers_draw_what_they_say():

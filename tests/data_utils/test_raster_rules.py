@@ -19,8 +19,8 @@ from rasters import NORTH_UP, write_raster
 from data_utils.image_io import rasters as rasters_module
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
-from data_utils.image_io.places import Crs, Place, geo_keys, place_of
-from data_utils.image_io.rasters import open_raster
+from data_utils.image_io.places import Crs, Place, _crs, geo_keys, place_of
+from data_utils.image_io.rasters import has_band_name, indices_of_band, open_raster
 from data_utils.image_io.windowed import open_windowed, open_windowed_file
 from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
 from data_utils.sources.placed import place_warnings, with_places
@@ -220,3 +220,86 @@ def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
         np.array_equal(read.reshape(8, 9)[1:], expected[1:])
         and (read.reshape(8, 9)[0] == read.reshape(8, 9)[0, 0]).all()
     )
+
+
+def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it():
+    names = ["B2", "T32TQM_20200101_B02_10m", "T32TQM_20200101_B03_10m", "B3 red", "x.nir"]
+    for wanted, indices in (
+        ("b2", [0]),
+        ("B02", [1]),
+        ("b03", [2]),
+        ("B3", [3]),
+        ("red", [3]),
+        ("nir", [4]),
+        ("B0", []),
+        ("02", []),
+        ("B.3", []),
+        ("T32TQM", [1, 2]),
+    ):
+        assert indices_of_band(names, wanted) == indices, wanted
+    assert indices_of_band([*names, "x_B2"], "b2") == [0]  # its own name comes first
+    assert has_band_name("a-B2-c", "B2") and not has_band_name("aB2", "B2") and not has_band_name("B2c", "B2")
+
+
+def test_bands_have_numbers_from_one_up_to_their_number(tmp_path):
+    bands = np.arange(3 * 4 * 5, dtype=np.uint16).reshape(3, 4, 5)
+    path = str(write_raster(tmp_path / "a.tif", bands))
+    for number in (1, 2, 3):
+        with ExitStack() as stack:
+            raster = open_raster(BandSource((path,), (str(number),)), stack)
+            assert np.array_equal(raster.whole()[:, :, 0], bands[number - 1])
+    for number in ("0", "4"):
+        with ExitStack() as stack, pytest.raises(ImageError, match=f"has 3 bands, none called {number}"):
+            open_raster(BandSource((path,), (number,)), stack)
+    path = str(write_raster(tmp_path / "b.tif", bands[:2], names=("my_red", "old red")))
+    with ExitStack() as stack, pytest.raises(ImageError, match="has 2 bands, 2 that are called red; its bands are my_"):
+        open_raster(BandSource((path,), ("red",)), stack)
+
+
+@pytest.mark.parametrize(("interleave", "segment_bytes"), [("pixel", 5 * 40 * 50 * 2), ("band", 40 * 50 * 2)])
+def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(tmp_path, monkeypatch, interleave, segment_bytes):
+    bands = np.zeros((5, 40, 50), np.uint16)
+    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave=interleave, blockysize=40)
+    for limit, in_windows in ((segment_bytes, True), (segment_bytes - 1, False)):
+        monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", limit)
+        with open_windowed_file(path) as picture:
+            assert picture.in_windows is in_windows
+
+
+@pytest.mark.parametrize(
+    ("keys", "epsg"),
+    [
+        ({1024: 1, 3072: 32633, 2048: 4326}, 32633),
+        ({1024: 2, 2048: 4326}, 4326),
+        ({1024: 1, 2048: 4326}, None),  # the base of a projection that has no number
+        ({1024: 1, 3072: 32767, 2048: 4326}, None),
+        ({1024: 1, 3072: 0}, None),
+    ],
+)
+def test_a_crs_has_the_number_of_its_projection_or_of_its_longitudes_and_latitudes(keys, epsg):
+    tags = {34735: (1, 1, 0, 0), 34736: (6378137.0,), 34737: "WGS 84"}
+    assert _crs(tags, keys) == Crs(epsg, () if epsg else ((1, 1, 0, 0), (6378137.0,), "WGS 84"))
+    assert _crs(tags, {}) is None
+
+
+def test_a_tiff_that_is_turned_as_it_is_decoded_has_no_grid(tmp_path):
+    for orientation, has_grid in ((1, True), (6, False)):
+        tags = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True)]
+        tags.append((274, "H", 1, orientation, True))
+        path = tmp_path / f"{orientation}.tif"
+        tifffile.imwrite(path, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
+        assert (grid_of(str(path)) is not None) is has_grid
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_tiles_that_a_picture_leaves_out_are_black(tmp_path):
+    path = tmp_path / "a.tif"
+    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 32, "compress": "deflate", "SPARSE_OK": "TRUE"}
+    with rasterio.open(path, "w", driver="GTiff", count=1, height=90, width=70, dtype="uint8", **tiles) as file:
+        file.write(np.full((1, 32, 16), 7, np.uint8), window=Window(16, 32, 16, 32))
+    expected = np.zeros((90, 70), np.uint8)
+    expected[32:64, 16:32] = 7
+    with open_windowed_file(path) as picture:
+        assert picture.in_windows
+        for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((0, 5), (0, 5))):
+            assert np.array_equal(picture.read(*rows, *columns)[:, :, 0], expected[slice(*rows), slice(*columns)])

@@ -2,11 +2,13 @@
 
 Modules: data_utils/image_io/reader.py, data_utils/image_io/formats.py, data_utils/image_io/windowed.py,
 data_utils/image_io/tiff.py, data_utils/image_io/volumes.py, data_utils/image_io/writers.py,
-data_utils/image_io/nrrd.py, data_utils/image_io/meta_image.py, data_utils/image_io/class_masks.py.
+data_utils/image_io/nrrd.py, data_utils/image_io/meta_image.py, data_utils/image_io/class_masks.py,
+data_utils/image_io/well_known_binary.py.
 """
 
 import gzip
 import io
+import struct
 
 import nibabel
 import numpy as np
@@ -16,15 +18,17 @@ from PIL import Image
 from volumes import write_nifti
 
 from data_utils.image_io import formats
+from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io.class_masks import ClassFile, ClassMask, ClassMasks, binary, combined, layered_label
 from data_utils.image_io.formats import VolumeFile, check_decoding, check_memory
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
-from data_utils.image_io.reader import decode_mask, read_header, read_image
+from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_header, read_image, read_palette_mask
 from data_utils.image_io.tiff import has_windows, page_numbers, read_window
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume, same_grid, write_volume
+from data_utils.image_io.well_known_binary import rings_of, well_known_binary
 from data_utils.image_io.windowed import WindowedArray, open_if_large, strips
-from data_utils.image_io.writers import NpyWriter, PngWriter
+from data_utils.image_io.writers import NpyWriter, PngWriter, write_pages
 from runtime.errors import DataError, ImageError
 from tasks.overlapping import unpack_bits
 
@@ -34,6 +38,10 @@ def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
     check_memory(2**27, "little")
     with pytest.raises(ValueError, match=r"much needs 0\.1 GB of memory, 0\.0 GB are free"):
         check_memory(2**27 + 1, "much")
+    monkeypatch.setattr(formats, "available_bytes", lambda: 2**28)
+    check_memory(2**28, "all that is free")
+    with pytest.raises(ValueError, match="more needs"):
+        check_memory(2**28 + 1, "more")
 
 
 @pytest.mark.parametrize(("mode", "pixel_bytes"), [("1", 1), ("L", 1), ("P", 1), ("RGB", 4), ("I", 4), ("CMYK", 4)])
@@ -263,3 +271,119 @@ def test_a_class_without_a_file_is_unknown_and_another_classs_file_tells_the_siz
     assert (label.paths, label.layers.bits, label.layers.unknown) == (("b",), (1,), (0,))
     alone = layered_label(("", "b"), (0, None))
     assert (alone.paths, alone.layers.bits, alone.layers.unknown) == (("b",), (None,), (0,))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "is_drawn"), [([[0, 0]], False), ([[128, 128]], False), ([[255, 255]], False), ([[254, 255]], True)]
+)
+def test_a_mask_is_drawn_in_its_alpha_channel_where_that_differs(alpha, is_drawn):
+    grey = Image.new("L", (2, 1), 255)
+    mask = Image.merge("LA", [grey, Image.fromarray(np.array(alpha, np.uint8))])
+    assert is_drawn_in_alpha(mask, "a") is is_drawn
+    assert not is_drawn_in_alpha(grey, "a") and not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
+
+
+def test_only_a_palette_that_is_no_gifs_says_what_indices_look_like(tmp_path):
+    picture = Image.fromarray(np.array([[0, 1]], np.uint8))
+    assert read_palette_mask(picture, "a") is None
+    picture.putpalette([9, 9, 9, 200, 140, 80])
+    for name, colors in (("a.png", [[[9, 9, 9], [200, 140, 80]]]), ("a.gif", None)):
+        picture.save(tmp_path / name)
+        found = read_palette_mask(str(tmp_path / name), "a")
+        assert (None if found is None else found.tolist()) == colors
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_pixel_that_is_no_number_is_named(value):
+    with pytest.raises(ImageError, match=r"a: has pixels that are not numbers \(NaN or infinite\)"):
+        read_image(np.array([[0, value]], np.float32), "a")
+
+
+def test_of_a_mask_without_data_in_places_only_what_is_no_number_is_unknown():
+    values = np.ma.MaskedArray(np.array([[1, 7, np.nan]], np.float32), [[False, True, True]])
+    assert decode_mask(values, "a").values.tolist() == [[1, 7, 255]]
+    assert decode_mask(values[:, :2].astype(np.uint8), "a").values.tolist() == [[1, 7]]
+
+
+def test_numbers_of_32_bits_without_sign_stay_what_they_are(tmp_path):
+    for kind, value in (("uint32", 4_000_000_000), ("int32", -7)):
+        tifffile.imwrite(tmp_path / "a.tif", np.array([[1, value]], kind), photometric="minisblack")
+        assert decode_mask(str(tmp_path / "a.tif"), "a").values.tolist() == [[1, value]]
+
+
+@pytest.mark.parametrize(("limit", "is_read"), [(45 * 70, True), (45 * 70 - 1, False)])
+def test_a_compressed_strip_is_read_in_windows_up_to_a_limit(tmp_path, monkeypatch, limit, is_read):
+    pixels = np.zeros((45, 70), np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", compression="zlib", rowsperstrip=45)
+    monkeypatch.setattr(tiff_module, "SEGMENT_BYTES", limit)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert has_windows(tiff.pages[0].aspage()) is is_read
+
+
+def test_pages_stay_pages_however_many_there_are():
+    pages = [np.full((4, 5), value, np.uint8) for value in range(4)]
+    for count in (1, 3, 4):
+        file = io.BytesIO()
+        write_pages(file, pages[:count])
+        file.seek(0)
+        with tifffile.TiffFile(file) as tiff:
+            assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages[:count]]
+
+
+RING = np.array([[0, 0], [4, 0], [4, 3], [0, 0]], float)
+
+
+def test_rings_are_those_of_all_polygons_whatever_their_order_of_bytes():
+    assert list(rings_of(None, "a")) == []
+    polygon = well_known_binary([RING, RING / 2])
+    assert [ring.tolist() for ring in rings_of(polygon, "a")] == [RING.tolist(), (RING / 2).tolist()]
+    turned = struct.pack(">BIII", 0, 3, 1, len(RING)) + RING.astype(">f8").tobytes()
+    for head in (struct.pack(">BII", 0, 6, 2), struct.pack("<BII", 1, 6, 2)):
+        rings = list(rings_of(head + turned + well_known_binary([RING + 1]), "a"))
+        assert [ring.tolist() for ring in rings] == [RING.tolist(), (RING + 1).tolist()]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<BII", 1, 1, 1),
+        struct.pack("<BII", 1, 6, 1) + struct.pack("<BII", 1, 1, 1),
+        well_known_binary([RING])[:-1],
+        well_known_binary([RING])[:10],
+        b"",
+    ],
+    ids=["point", "point among polygons", "cut in a ring", "cut in a head", "empty"],
+)
+def test_what_is_no_polygon_is_one_line(content):
+    with pytest.raises(DataError, match=r"^a\.gpkg, row 3 is no Polygon or MultiPolygon \("):
+        list(rings_of(content, "a.gpkg, row 3"))
+
+
+def test_a_page_of_a_stack_that_differs_from_the_first_is_named(tmp_path):
+    for other in (np.zeros((4, 6), np.uint8), np.zeros((4, 5), np.uint16)):
+        with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+            for page in (np.zeros((4, 5), np.uint8), np.zeros((4, 5), np.uint8), other):
+                writer.write(page, photometric="minisblack", contiguous=False)
+        with pytest.raises(ImageError, match="page 3 has another size or type than the first"):
+            read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")
+
+
+def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
+    paths = []
+    for name, values in (("a", [0, 1, 9]), ("b", [1, 9, 0])):
+        paths.append(str(write_nifti(tmp_path / f"{name}.nii", np.array(values, np.uint8).reshape(3, 1, 1))))
+    values, header = read_label_volume(layered_label(paths, (0, 1), ignored=(9,)), "case")
+    truth, unknown = unpack_bits(values)
+    assert header.size == (1, 1, 3)
+    assert truth.ravel().tolist() == [2, 1, 0] and unknown.ravel().tolist() == [0, 2, 1]
+
+
+def test_a_stack_of_four_axes_has_channels(tmp_path):
+    stack = np.random.default_rng(0).integers(0, 9, (3, 4, 5, 2), np.uint8)
+    for array, channels in ((stack, 2), (stack[..., 0], 1)):
+        np.save(tmp_path / "a.npy", array)
+        voxels, header = read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
+        assert (header.size, header.channels) == ((3, 4, 5), channels) and (voxels == stack[..., :channels]).all()
+    np.save(tmp_path / "a.npy", stack[0, 0])
+    with pytest.raises(ImageError, match=r"its shape is \(5, 2\), not \(z, y, x\) or \(z, y, x, channels\)"):
+        read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")

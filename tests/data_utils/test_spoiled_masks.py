@@ -4,6 +4,7 @@ Module: data_utils/analysis/spoiled_masks.py.
 """
 
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from conftest import ROOT, load_info
 from PIL import Image, ImageDraw, ImageFilter
 
 from data_utils.analysis import spoiled_masks
-from data_utils.analysis.spoiled_masks import BorderCounts
+from data_utils.analysis.inspect import Inspection, SplitInspection
+from data_utils.analysis.spoiled_masks import BorderCounts, border_warnings, check_borders, check_palettes
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 DATA = ROOT.parent / "shared" / "data"
@@ -308,3 +311,127 @@ def test_a_run_of_values_that_lie_on_borders_is_told_of(tmp_path):
     assert "--classes 0=background,20=foreground --outside ignore" in warning
     thin = load_info(write(tmp_path / "thin", [lines(seed, range(1, 21), 20) for seed in range(4)]))
     assert not [line for line in thin.warnings if "borders" in line]
+
+
+@pytest.mark.parametrize(
+    ("areas", "between", "classes"),
+    [
+        ({0: 50, 9: 50}, {3: 6, 5: 6}, [0, 9]),
+        ({0: 49, 9: 50}, {3: 6, 5: 6}, []),  # one value alone forms areas
+        ({0: 50, 9: 50}, {3: 6, 5: 5}, []),  # one value alone lies between others
+        ({0: 50, 9: 50, 3: 5}, {5: 6}, []),
+        ({0: 50, 9: 50, 3: 5}, {5: 6, 7: 6}, []),  # fewer values between others than classes
+        ({0: 50, 9: 50, 3: 5}, {5: 6, 7: 6, 8: 6}, [0, 9, 3]),
+    ],
+)
+def test_classes_hold_half_of_their_pixels_in_areas_and_invented_values_six_tenths_between_others(
+    areas, between, classes
+):
+    pixels = Counter({0: 100, 9: 100, 3: 10, 5: 10, 7: 10, 8: 10})
+    assert BorderCounts(pixels, Counter(between), Counter(areas)).classes() == classes
+
+
+def test_the_neighbors_of_a_border_lie_within_two_pixels():
+    ramp = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
+    counts = BorderCounts.none()
+    counts.add(ramp)
+    assert counts.areas == {0: 27, 200: 27} and counts.between == {50: 9, 100: 9, 150: 9}
+    step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
+    counts = BorderCounts.none()
+    counts.add(step)  # two pixels thick
+    assert counts.between == {100: 18}
+    colors = np.stack([ramp, np.full_like(ramp, 7), 255 - ramp], axis=2)  # they agree in a channel
+    counts = BorderCounts.none()
+    counts.add(colors)
+    assert counts.between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
+
+
+def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -> tuple[SplitInspection, ListRecords]:
+    """A split of these masks, of which one look has found the same values in all."""
+    inspection = SplitInspection.of_count(len(masks))
+    for number in range(len(masks)):
+        inspection.add(number, Inspection((10, 10), (10, 10), "L", "numbers", dict.fromkeys(values, 1)))
+    records = [{"image": mask, "target": mask, "name": f"{number}.png"} for number, mask in enumerate(masks)]
+    return inspection, ListRecords(records)
+
+
+@pytest.mark.parametrize(
+    ("frequent", "rare", "classes", "is_said"),
+    [
+        ([500, 500], [1] * 8, [0, 1], True),
+        ([500, 500], [1] * 7, [0, 1], False),  # seven are few
+        ([500] * 5, [1] * 10, [0, 1, 2, 3, 4], True),
+        ([500] * 5, [1] * 9, [0, 1, 2, 3, 4], False),  # fewer than twice as many as the others
+        ([500, 500], [1] * 8, [], False),
+        ([500, 500], [1] * 8, [0, 1, 2], False),
+        ([500] * 4, [1] * 10, [0, 1, 2, 3, 4, 5], False),
+        ([500, 500], [20] * 8, [0, 1], False),  # more than a hundredth of the pixels
+        ([500, 500], [10] * 8, [0, 1], True),
+        ([500, 500], [1] * 30, [0, 1], True),
+        ([500, 500], [1] * 31, [0, 1], False),  # 33 values are looked at as those that are no run
+    ],
+)
+def test_a_run_is_told_of_from_eight_rare_values_on_that_lie_on_borders(monkeypatch, frequent, rare, classes, is_said):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
+    pixels = dict(enumerate([*frequent, *rare]))
+    lines = border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels)
+    assert len(lines) == is_said
+    if is_said:
+        assert lines[0].startswith(f"{len(pixels) - len(classes)} of the {len(pixels)} mask values lie only on the")
+    assert border_warnings([], {value + 1: count for value, count in pixels.items()}) == ()  # no run
+
+
+@pytest.mark.parametrize(
+    ("count", "step", "is_looked_at"), [(33, 1, True), (32, 1, False), (3, 9, False), (4, 9, True)]
+)
+def test_masks_of_four_values_that_are_no_run_or_of_a_long_run_are_read_again(monkeypatch, count, step, is_looked_at):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, step])
+    pixels = {value * step: 10 for value in range(count)}
+    splits = [split_of(np.zeros((10, 10), np.uint8), values=tuple(pixels))]
+    if is_looked_at:
+        with pytest.raises(DataError, match=r"the masks look spoiled.*in 1 of 1 masks: 0\.png"):
+            check_borders(splits, pixels)
+    else:
+        check_borders(splits, pixels)
+
+
+@pytest.mark.parametrize(("frequent", "words"), [(25, "50.0% of their pixels hold 0, 9"), (24, "4 grades from 0 to 9")])
+def test_where_classes_hold_less_than_half_of_the_pixels_the_others_are_no_borders(monkeypatch, frequent, words):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, 9])
+    good = split_of(np.zeros((10, 10), np.uint8), np.zeros((10, 10), np.uint8), values=(0, 9))
+    pixels = {0: frequent, 9: frequent, 3: 25, 5: 25}
+    spoiled = split_of(*[np.zeros((10, 10), np.uint8)] * 4, values=tuple(pixels))
+    with pytest.raises(DataError, match=f"{words}.*in 4 of 6 masks: 0.png, 1.png, 2.png, ...[.]"):
+        check_borders([good, spoiled], pixels)
+
+
+def dotted(dots: int) -> Image.Image:
+    """A mask of 10 x 10 stored with a palette, of which so many pixels differ from all of their neighbors."""
+    indices = np.zeros((10, 10), np.uint8)
+    for number in range(dots):
+        indices[2 * (number // 5), 2 * (number % 5)] = 1
+    mask = Image.fromarray(indices)
+    mask.putpalette([0, 0, 0, 200, 140, 80])
+    return mask
+
+
+@pytest.mark.parametrize(("dots", "is_dithered"), [(5, True), (4, False)])
+def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(dots, is_dithered):
+    splits = [split_of(np.zeros((10, 10), np.uint8), dotted(dots), dotted(dots))]
+    pixels = dict.fromkeys(range(4), 1)
+    if not is_dithered:
+        check_palettes(splits, pixels)
+        return
+    with pytest.raises(DataError, match=r"5\.0% of their pixels differ from all four neighbors.*: 1\.png"):
+        check_palettes(splits, pixels)
+    check_palettes(splits, dict.fromkeys(range(3), 1))  # so few values are classes
+
+
+def test_eight_palettes_of_a_split_are_looked_at_those_of_many_values_first():
+    checkered = Image.fromarray(np.indices((10, 10)).sum(axis=0).astype(np.uint8) % 2)
+    checkered.putpalette([0, 0, 0, 200, 140, 80])
+    inspection, records = split_of(*[dotted(0)] * 20, checkered)
+    check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))
+    inspection.add(20, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 1: 1, 2: 1}))
+    with pytest.raises(DataError, match=r"differ from all four neighbors.*: 20\.png"):
+        check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))

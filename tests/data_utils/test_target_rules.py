@@ -302,3 +302,5 @@ def test_what_a_setting_of_the_data_means():
     read = DataConfig.from_args(SimpleNamespace(**flags))
     assert (read.image_size, read.spacing, read.crop_size, read.fold) == ((4, 5), (1, 2, 3), (2, 2), (2, 5))
     assert read.bands == ("3", "1")
+    decided = DataConfig.from_args(SimpleNamespace(**vars(DataConfig(place=False, val_blocks=0, val_fraction=0.0))))
+    assert (decided.place, decided.val_blocks, decided.val_fraction) == (False, 0, 0)  # 0 and False are decisions

@@ -1,6 +1,7 @@
 """Points of volumes: Slicer's files and tables, from mm to voxels and back, whatever the orientation of the volume.
 
-Modules: data_utils/sources/points/markups.py, data_utils/sources/points/spaces.py.
+Modules: data_utils/sources/points/markups.py, data_utils/sources/points/spaces.py,
+data_utils/analysis/inspect_points.py.
 """
 
 from dataclasses import replace
@@ -12,8 +13,9 @@ import pytest
 from in_process import run_train
 
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.inspect_points import inspect_volume_points
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points
@@ -93,6 +95,19 @@ def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(tmp_pa
     warnings = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4)).warnings
     (line,) = [line for line in warnings if "lie outside" in line]
     assert line == "1 points lie outside their images: case0.nii.gz (back at 3, 18, 9); they are left out"
+
+
+def test_intensities_of_a_volume_with_points_are_those_of_voxels_anywhere(tmp_path):
+    voxels = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
+    nibabel.save(nibabel.Nifti1Image(voxels, AFFINES["RAS"]), tmp_path / "a.nii")
+    source = PointSource("points.csv", "pixels", np.array([[4.2, 0.4, 1.8], [1, 1, 1]]), np.array([PRESENT, ABSENT]))
+    record = {"image": VolumeFile((str(tmp_path / "a.nii"),)), "target": source, "name": "a"}
+    found = inspect_volume_points(record)
+    assert (found.size, found.mask_size, found.spacing, found.mode) == ((3, 4, 5), (3, 4, 5), (2, 1.5, 1), "float32")
+    assert found.class_locations.keys() == {1} and found.class_locations[1].tolist() == [[2, 0, 4]]
+    assert found.foreground.shape == (10_000, 1) and set(found.foreground.ravel().tolist()) == set(range(60))
+    assert np.array_equal(inspect_volume_points(record).foreground, found.foreground)
+    assert not np.array_equal(inspect_volume_points({**record, "name": "b"}).foreground, found.foreground)
 
 
 @pytest.mark.parametrize("space", ["pixels", "LPS", "RAS"])

@@ -141,6 +141,8 @@ def test_units_become_mm_and_stay_in_the_file(tmp_path, unit, factor):
     assert read_volume_header(source(tmp_path / "b.nii.gz"), "b").spacing == pytest.approx(
         [4 * factor, 0.75 * factor, 0.5 * factor]
     )
+    in_mm = read_volume_header(source(path), "a").affine[:3]
+    assert np.allclose(read_volume_header(source(tmp_path / "b.nii.gz"), "b").affine[:3], factor * in_mm)
     back = written(np.zeros((8, 10, 12), np.uint8), source(tmp_path / "b.nii.gz"), tmp_path / "out.nii.gz")
     assert back.header.get_xyzt_units()[0] == unit and np.array_equal(back.affine, image.affine)
 

@@ -332,7 +332,7 @@ class Predictor:
         size = network_input.size
 
         def read(start: int, stop: int) -> Tensor:
-            return torch.from_numpy(network_input.slab(start, stop))
+            return torch.from_numpy(network_input.strip(start, stop))
 
         if network.config.dims < len(size):  # slice by slice
             count = images_per_batch(pixels, size[1:])

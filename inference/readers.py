@@ -18,7 +18,7 @@ from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
-NetworkInput = ImageInput | VolumeInput | SliceInput  # each reads a slab of the network's input
+NetworkInput = ImageInput | VolumeInput | SliceInput  # each reads a strip of the network's input
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 Spacing = tuple[float, ...] | None  # (z, y, x) in mm; None for images
 

@@ -17,7 +17,7 @@ from inference.review.mask_quality import best_shift
 from inference.review.worst_slices import ScoredSlice, worst_slices
 from runtime.console import track
 from runtime.errors import DataError, UserError
-from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, predicted_slices
+from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 
 SURE = 0.7  # confidence from which on a finding is reported
 
@@ -120,7 +120,7 @@ def review_runs(
     agreement = Agreement()
     for folder in folders:
         try:
-            run = open_run(folder, dataset, device)
+            run = open_reviewed_run(folder, dataset, device)
         except UserError as error:
             lines.append(f"{folder}: {error}; it is left out")
             continue

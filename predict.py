@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
 
 class ScoredImage(NamedTuple):
-    """What metrics.json says of an image or volume, and what is added up over all of them."""
+    """The entry of metrics.json for an image or volume, and the sums over all of them."""
 
     report: dict
     boundary: BoundaryScores | None
@@ -107,7 +107,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
 
 
 def _order(score: float | None) -> tuple[bool, float]:
-    """What to sort images by: the worst come first, those without a score last."""
+    """The key to sort images by: the worst come first, those without a score last."""
     return score is None, score or 0.0
 
 

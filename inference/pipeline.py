@@ -170,7 +170,7 @@ class PredictionPipeline:
     def run_together(
         self, batches: list[list[Job]], shared_rows: SharedRows
     ) -> Iterator[tuple[Job, Score | Exception | None]]:
-        """The same as `run` for inputs that the processes of a group predict together; the leader has the results."""
+        """`run` for inputs that the processes of a group predict together; the leader has the results."""
         self.predictor.shared_rows = shared_rows
         jobs = list(chain.from_iterable(batches))
         if shared_rows.mesh.is_first:

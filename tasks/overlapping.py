@@ -121,7 +121,7 @@ class OverlapScores(ClassMeans):
         self.by_image[index, 0] += image_iou(tables[: len(self.names)])  # a filler adds 0
 
     def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
-        """What an image, or a part of one, adds to the sums."""
+        """The sums of an image, or of a part of one."""
         return class_tables(prediction, target.truth, target.known, len(self.names))
 
     @property

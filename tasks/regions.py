@@ -35,7 +35,7 @@ class Region(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What is written of it, in words."""
+        """The region as it is written, in words."""
         return f"label {self.values[0]}"
 
 

@@ -1,4 +1,4 @@
-"""What one evaluation on the validation images measured, and how one image is read for it."""
+"""The results of one evaluation on the validation images, and how one image is read for it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `--check-data` says of points: how many of each there are, and which are likely mistakes."""
+"""The part of `--check-data` on points: how many of each there are, and which are likely mistakes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""What a picture comes in, and one error for what cannot be opened or decoded."""
+"""The formats of pictures, and one error for files that cannot be opened or decoded."""
 
 import os
 import stat
@@ -162,7 +162,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def format_remedy(names: Iterable[str]) -> str:
-    """What to do with files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
+    """The advice for files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
     for name in names:
         remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])  # a name may be an extension alone
         if remedy:

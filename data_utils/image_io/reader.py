@@ -76,7 +76,7 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
 
 
 def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
-    """What `opened` gives; its file stays open as long as `stack` is."""
+    """The file of `opened`; it stays open as long as `stack` is."""
     content = cast(Any, source)
     if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
         page = source.get("page", page)

@@ -59,7 +59,7 @@ def is_volume(path: str | Path) -> bool:
 
 
 def read_volume_header(source: ImageSource, name: str) -> VolumeHeader:
-    """What the headers alone say. Raises ImageError, with `name`, for what cannot be read or is no volume."""
+    """The header of a volume. Raises ImageError, with `name`, for a file that cannot be read or is no volume."""
     return _header(_open(source, name), name)
 
 
@@ -189,7 +189,7 @@ def _open(source: ImageSource, name: str) -> list[StoredVolume]:
 
 
 def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
-    """What the files of one volume say, one for each channel, which must all have the same grid."""
+    """The header of the files of one volume, one for each channel, which must all have the same grid."""
     first = stored[0]
     if 0 in first.shape or first.channels == 0:
         raise ImageError(f"{name}: is empty, {' x '.join(map(str, first.shape))} voxels")

@@ -73,7 +73,7 @@ class BatchSplit(NamedTuple):
 
     @property
     def group_words(self) -> str:
-        """What messages call the groups."""
+        """The words for the groups in messages."""
         return "processes" if self.processes_per_volume == 1 else f"groups of {self.processes_per_volume} processes"
 
     @property

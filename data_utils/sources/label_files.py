@@ -99,7 +99,7 @@ class Table:
             raise DataError(f"{self.file} names images that are not there: {'; '.join(first_few(texts, LISTED))}{hint}")
 
     def _stems(self) -> set[str]:
-        """What rows may call the image files below the folder of the table."""
+        """The names that rows may have for the image files below the folder of the table."""
         stems: set[str] = set()
         for parent, _, names in walk(self.file.parent):
             below = os.path.relpath(parent, self.file.parent).replace(os.sep, "/")
@@ -139,7 +139,7 @@ class LabelFiles:
         return False
 
     def find(self, image: str, name: str) -> ImageLabels | None:
-        """What the files say of an image; a table comes before a rule."""
+        """The labels of an image, as the files say; a table comes before a rule."""
         folder = os.path.dirname(image)
         table = self.table_of(Path(folder))
         row = None if table is None else table.find(image, name)

@@ -1,4 +1,4 @@
-"""What a pixel says of an object by itself, its class, depth and certainty, in one whole number.
+"""The answer of a pixel to what object it is of: class, depth and certainty in one whole number.
 
 The lowest eight bits hold the class, and 0 is background; the next eight the depth within an object; the next eight how
 certain the pixel is to be no background. Depth and certainty are whole numbers from 0 to LEVELS.

@@ -25,7 +25,7 @@ class Component(NamedTuple):
 
 @cache
 def sides(axes: int) -> np.ndarray:
-    """What `scipy.ndimage.label` takes for pixels that are connected through their sides."""
+    """The structure for `scipy.ndimage.label` that connects pixels through their sides."""
     from scipy.ndimage import generate_binary_structure
 
     return generate_binary_structure(axes, 1)

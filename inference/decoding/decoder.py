@@ -61,7 +61,7 @@ class Decoder(ABC):
 
     @property
     def objects(self) -> Sequence[Any]:
-        """What is known of each object of the prediction, once it is all read; empty where a task has no objects."""
+        """The objects of the prediction, once it is all read; empty where a task has none."""
         return ()
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Decoder(ABC):
         return answers
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
-        """What `Predictor` gives for rows of a prediction."""
+        """Rows of a prediction as `Predictor` gives them."""
         return rows
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Decoder(ABC):
         return (self.entropy(logits) * UNSURE).round().to(torch.uint8)
 
     def certainty(self, logits: Tensor) -> Tensor | None:
-        """What `Task.count_certainty` takes of a strip of logits (outputs, n, ...); None if the task counts nothing."""
+        """The certainty that `Task.count_certainty` takes, of logits (outputs, n, ...); None where none is counted."""
         return None
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -37,7 +37,7 @@ class ObjectDecoder(Decoder):
         return self._finder.objects
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """What a pixel says by itself: class, depth and how certain it is to be no background, as one number."""
+        """The answer of each pixel: class, depth and how certain it is to be no background, as one number."""
         classes = logits.shape[dim] - 1
         class_logits = logits.narrow(dim, 0, classes)
         most_likely_class = most_likely(class_logits, dim).int()

@@ -54,7 +54,7 @@ class VolumeScore(NamedTuple):
         return None
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """What metrics.json says of this volume; a class has None where there is no score."""
+        """The entry of metrics.json for this volume; a class has None where there is no score."""
         by_class = self.scores.by_class()
         result: dict[str, Any] = {"image": name} | self.scores.brief() | by_class
         if self.surfaces is not None:

@@ -139,7 +139,7 @@ def _encode_objects(entries: list[Entry]) -> bytes:
 def _summarize(
     objects: Sequence[list[Entry]], classes: tuple[tuple[MaskValue, str], ...], values: dict[int, int]
 ) -> AnnotationSummary:
-    """What the objects of all images are, from the list of each image."""
+    """The format and the objects of all images, from the list of each image."""
     annotated = 0
     crowds = 0
     counts: Counter[int | None] = Counter()

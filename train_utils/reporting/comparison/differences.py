@@ -58,7 +58,7 @@ class Difference:
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def sentence(self) -> str:
-        """What the difference is, and what it says."""
+        """The difference in words, and its meaning."""
         counted = (
             f"{self.second} - {self.first}: {self.compared_by} {self.value:+.4f} on average over {self.images:,} images"
             f" (standard deviation over images {self.deviation:.4f}; {self.second} is better on {self.better:,}, worse"

@@ -25,7 +25,7 @@ PAGE = "calibration.html"
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What the temperature of a model is worth on the validation images of its run.
+    """The gain of a model's temperature on the validation images of its run.
 
     Args:
         before, after: (bins, 3), the counts of `tasks.calibration` without and with it.
@@ -37,7 +37,7 @@ class Calibration:
     after: Tensor
 
     def sentence(self) -> str:
-        """What was found."""
+        """A line on what was found."""
         before = score_text(calibration_error(self.before))
         after = score_text(calibration_error(self.after))
         return (

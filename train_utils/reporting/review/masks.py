@@ -66,7 +66,7 @@ class Opinion(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What looks wrong, in words, and how likely it is, in 0..1."""
+    """A likely mistake, in words, and how likely it is, in 0..1."""
 
     text: str
     confidence: float
@@ -99,7 +99,7 @@ class MaskReview:
 
     @property
     def problems(self) -> list[str]:
-        """What looks wrong, in words."""
+        """The likely mistakes, in words."""
         texts = [f"{finding.text} ({finding.confidence:.0%} sure)" for finding in self.findings]
         texts += self.shifts
         if self.equal_to is not None:
@@ -171,7 +171,7 @@ def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> floa
 
 
 def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Finding]:
-    """What is reported of doubts, the surest first; `agreements` as in `Doubt`."""
+    """The doubts that are reported, the surest first; `agreements` as in `Doubt`."""
     findings = []
     for doubt in doubts:
         confidence = doubt.confidence(agreements)

@@ -1,4 +1,4 @@
-"""What review.py writes: a page, a table, and a list for `train.py --exclude`."""
+"""The files of review.py: a page, a table, and a list for `train.py --exclude`."""
 
 import csv
 import io

@@ -54,7 +54,7 @@ NEXT = 10  # images to annotate next that are named there
 class Failure(NamedTuple):
     """An image that could not be predicted, or whose prediction could not be scored.
 
-    Attributes:
+    Args:
         line: what went wrong, for the terminal.
         is_written: whether its mask is written nevertheless.
         has_mask: whether there is a mask, of this run or of an earlier one.

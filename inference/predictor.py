@@ -60,9 +60,10 @@ class Prediction:
 class Landmark(NamedTuple):
     """A point of an image.
 
-    place: (y, x) or (z, y, x) in pixels; the center of the first is 0.
-    presence: the probability that it is in the image.
-    confidence: the share of the map's weight that lies around the place.
+    Args:
+        place: (y, x) or (z, y, x) in pixels; the center of the first is 0.
+        presence: the probability that it is in the image.
+        confidence: the share of the map's weight that lies around the place.
     """
 
     name: str

@@ -24,8 +24,9 @@ PIXELS_AT_ONCE = 2**22  # the bits of each pixel take some bytes while they are 
 class OverlapTarget(Target):
     """Bit k of a pixel stands for class k.
 
-    truth: the classes that are there.
-    known: the classes of which it is known whether they are there; the truth has no others.
+    Args:
+        truth: the classes that are there.
+        known: the classes of which it is known whether they are there; the truth has no others.
     """
 
     truth: Any = labels(unknown=0, dtype="int32")

@@ -27,7 +27,8 @@ MOST_REGIONS = MOST_CLASSES
 class Region(NamedTuple):
     """A union of labels.
 
-    values: the mask values of its labels; the first is written where the region is the last one of a pixel.
+    Args:
+        values: the mask values of its labels; the first is written where the region is the last one of a pixel.
     """
 
     name: str

@@ -16,7 +16,7 @@ from tasks.task import Scores, Task
 class Evaluation:
     """The result of one evaluation.
 
-    Attributes:
+    Args:
         step: the optimizer step of the weights.
         loss: the mean over the validation images, None where it was not kept.
         scores: the scores of the validation images, in their order, on the CPU.

@@ -64,9 +64,10 @@ def split_batch(
 class MicroBatch(NamedTuple):
     """What one forward pass of training takes.
 
-    images: (B, C, *size) float32, channels last.
-    targets: of the same B images, in the types that losses take.
-    is_filler: whether it counts nowhere, since its process has no image.
+    Args:
+        images: (B, C, *size) float32, channels last.
+        targets: of the same B images, in the types that losses take.
+        is_filler: whether it counts nowhere, since its process has no image.
     """
 
     images: Tensor

@@ -41,9 +41,10 @@ class ObjectBits(RenderedMask):
 class ClassMask(NamedTuple):
     """The mask of one class.
 
-    values: (H, W) or (H, W, 3), 0 where the class is not; None where there is no mask, so that nothing is known.
-    bit: that of the class; None for one that is left out.
-    name: what messages call the mask.
+    Args:
+        values: (H, W) or (H, W, 3), 0 where the class is not; None where there is no mask, so that nothing is known.
+        bit: that of the class; None for one that is left out.
+        name: what messages call the mask.
     """
 
     values: np.ndarray | None

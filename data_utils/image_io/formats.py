@@ -55,9 +55,10 @@ class WindowSource(EmbeddedImage):
 class ClassLayers(NamedTuple):
     """What the files of a label are, or the channels of one file: masks of a class each.
 
-    bits: the class of each; None for one that is left out.
-    unknown: the classes that have no file.
-    ignored: mask values of which nothing is known.
+    Args:
+        bits: the class of each; None for one that is left out.
+        unknown: the classes that have no file.
+        ignored: mask values of which nothing is known.
     """
 
     bits: tuple[int | None, ...]
@@ -104,11 +105,12 @@ class PictureFile(NamedTuple):
 class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
-    file: the file that lists them.
-    space: what they are counted in, as in `PointTable`.
-    positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
-    states: (K,) int64, those of `tasks.points`.
-    size: (H, W) of the image that they were made for, where the file says it.
+    Args:
+        file: the file that lists them.
+        space: what they are counted in, as in `PointTable`.
+        positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
+        states: (K,) int64, those of `tasks.points`.
+        size: (H, W) of the image that they were made for, where the file says it.
     """
 
     file: str

@@ -29,12 +29,13 @@ MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 class VolumeHeader(NamedTuple):
     """What is known of a volume without its voxels.
 
-    size: (D, H, W) in RAS orientation: D along z from inferior, H along y from posterior, W along x from left.
-    spacing: (z, y, x) in mm.
-    channels: values of each voxel.
-    dtype: NumPy's name of the type of the voxels as they are read.
-    affine: (4, 4), from a voxel's (x, y, z) in RAS orientation to mm.
-    stored_axes: for each axis of the file, the axis of RAS that it runs along, and 1, or -1 where it runs back.
+    Args:
+        size: (D, H, W) in RAS orientation: D along z from inferior, H along y from posterior, W along x from left.
+        spacing: (z, y, x) in mm.
+        channels: values of each voxel.
+        dtype: NumPy's name of the type of the voxels as they are read.
+        affine: (4, 4), from a voxel's (x, y, z) in RAS orientation to mm.
+        stored_axes: for each axis of the file, the axis of RAS that it runs along, and 1, or -1 where it runs back.
     """
 
     size: tuple[int, int, int]

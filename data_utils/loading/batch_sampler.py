@@ -22,8 +22,9 @@ SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each 
 class Slot(NamedTuple):
     """One slot of a micro-batch: an image, and the shape it is padded to.
 
-    filler: whether it counts nowhere, since its process would otherwise have no image.
-    ends_step: whether it is in the last micro-batch that its process has of a step.
+    Args:
+        filler: whether it counts nowhere, since its process would otherwise have no image.
+        ends_step: whether it is in the last micro-batch that its process has of a step.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index

@@ -10,8 +10,9 @@ import numpy as np
 class Component(NamedTuple):
     """The pixels of a connected component.
 
-    start: where its box begins along each axis.
-    values: what the pixels of the box hold; 0 where they are not of the component.
+    Args:
+        start: where its box begins along each axis.
+        values: what the pixels of the box hold; 0 where they are not of the component.
     """
 
     start: tuple[int, ...]

@@ -19,9 +19,10 @@ UNSURE = 255  # the level of an answer that is as likely as any other
 class Strip(NamedTuple):
     """A part of a prediction: the next rows of an image, or slices of a volume.
 
-    rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
-    probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
-    extras: what else was asked for of the rows that were read.
+    Args:
+        rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
+        probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
+        extras: what else was asked for of the rows that were read.
     """
 
     rows: np.ndarray | None

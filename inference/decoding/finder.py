@@ -27,13 +27,14 @@ MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
 class DetectedObject(NamedTuple):
     """An object of a prediction; positions are (y, x), or (z, y, x) of volumes, in pixels; the first center is at 0.
 
-    number: as the mask has it.
-    class_index: its class, from 1.
-    size: in pixels.
-    center: the mean of its pixels' positions.
-    box: its first position along each axis, and then the one behind its last: (top, left, bottom, right).
-    score: how likely its pixels are no background, on average.
-    shade: its color in overlays, an index of `visualize_objects.COLORS`, which no object that it touches has.
+    Args:
+        number: as the mask has it.
+        class_index: its class, from 1.
+        size: in pixels.
+        center: the mean of its pixels' positions.
+        box: its first position along each axis, and then the one behind its last: (top, left, bottom, right).
+        score: how likely its pixels are no background, on average.
+        shade: its color in overlays, an index of `visualize_objects.COLORS`, which no object that it touches has.
     """
 
     number: int

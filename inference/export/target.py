@@ -26,10 +26,11 @@ MASKS_ARE_EQUAL = "its masks are those of predict.py"
 class Options(NamedTuple):
     """What one asks of an export, beside its format.
 
-    license: that of the model, as SPDX calls it.
-    author: who made the model, a name each.
-    mask: whether the answer is the class of each pixel, and not logits.
-    folder: that of the model, whose run may lie around it.
+    Args:
+        license: that of the model, as SPDX calls it.
+        author: who made the model, a name each.
+        mask: whether the answer is the class of each pixel, and not logits.
+        folder: that of the model, whose run may lie around it.
     """
 
     license: str | None = None

@@ -31,9 +31,10 @@ class TileRow(NamedTuple):
 class Tile(NamedTuple):
     """A tile of one of several rows.
 
-    row: the index of its row.
-    indices: its indices along the other axes.
-    window: the index that takes its pixels or logits from those of its row.
+    Args:
+        row: the index of its row.
+        indices: its indices along the other axes.
+        window: the index that takes its pixels or logits from those of its row.
     """
 
     row: int

@@ -48,11 +48,12 @@ IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
 class Contents(NamedTuple):
     """What a file holds.
 
-    objects: how many of each label.
-    image: the path of the image.
-    is_embedded: whether the image is in the file itself.
-    points: how many of the shapes are points.
-    areas: how many are none.
+    Args:
+        objects: how many of each label.
+        image: the path of the image.
+        is_embedded: whether the image is in the file itself.
+        points: how many of the shapes are points.
+        areas: how many are none.
     """
 
     objects: dict[str, int]

@@ -32,7 +32,7 @@ REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 class Difference:
     """The score of a recipe minus that of the first one, on the images that both were validated on.
 
-    Attributes:
+    Args:
         images: how many these are.
         value: the mean over pairs of runs of the mean over their images.
         deviation: the standard deviation over the images.

@@ -32,7 +32,7 @@ VERSIONS = ("git_commit", *PACKAGES)
 class Recipe:
     """Finished runs that differ by seed and fold alone, or one run that has not finished.
 
-    Attributes:
+    Args:
         label: A, B and so on.
     """
 

@@ -30,7 +30,7 @@ class Replicate(NamedTuple):
 class RecordedRun:
     """A run that has been evaluated at least once.
 
-    Attributes:
+    Args:
         name: the folder, as it was typed.
         records: the lines of metrics.jsonl.
         score: of the best evaluation, what models are compared by.

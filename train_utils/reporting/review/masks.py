@@ -25,7 +25,8 @@ SURE = 0.7  # confidence from which on a finding is reported
 class HeldOutImage(NamedTuple):
     """Where the image of a review is: a number among the validation images of a run.
 
-    slices: those of a volume that look worst to the model of the run, the worst first.
+    Args:
+        slices: those of a volume that look worst to the model of the run, the worst first.
     """
 
     run: ReviewedRun
@@ -36,7 +37,8 @@ class HeldOutImage(NamedTuple):
 class Doubt(NamedTuple):
     """An area on which a mask and a model do not agree.
 
-    number: of the area, among all areas that were compared.
+    Args:
+        number: of the area, among all areas that were compared.
     """
 
     number: int
@@ -54,7 +56,8 @@ class Doubt(NamedTuple):
 class Opinion(NamedTuple):
     """What the model of one run says of a mask.
 
-    shifts: how the mask, or those of slices, have to be moved, in words.
+    Args:
+        shifts: how the mask, or those of slices, have to be moved, in words.
     """
 
     image: HeldOutImage
@@ -76,7 +79,7 @@ class Finding(NamedTuple):
 class MaskReview:
     """What was found of the mask of an image or a volume.
 
-    Attributes:
+    Args:
         score: the mean over the models of `mask_score`, in 0..1, low where the mask looks wrong; for volumes the mean
             of that of their worst slices.
         area_share: the same of `area_share`, in 0..1, high where whole areas look wrong.

@@ -1,7 +1,7 @@
 """Objects from the answers of pixels: the same in any strips, numbered by position, apart where they touch.
 
-Modules: inference/decoding/objects.py, inference/decoding/finder.py, inference/decoding/components.py,
-inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
+Modules: inference/decoding/objects.py, inference/decoding/answers.py, inference/decoding/finder.py,
+inference/decoding/components.py, inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
 """
 
 from collections.abc import Iterator

@@ -329,7 +329,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/review/reviewed_run.py",
-        "open_run",
+        "open_reviewed_run",
         "info.fingerprint() != settings.identity.get('data set')",
         "False",
         "test_review.py",
@@ -678,7 +678,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "BatchSplit.sizes",
-        "min(in_proportion, math.ceil(images / self.processes))",
+        "min(in_proportion, math.ceil(images / self.groups))",
         "self.accumulation",
         "test_batch_sampler.py",
     ),
@@ -1477,7 +1477,7 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "Plan.decided",
-        "{name: getattr(self, name) for name in self.names() if getattr(settings, name) is None}",
+        "{name: getattr(self, name) for name in self.names() if getattr(args, name) is None}",
         "{name: getattr(self, name) for name in self.names()}",
         "test_plan.py",
     ),
@@ -2539,7 +2539,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/image_input.py",
-        "ImageInput.slab",
+        "ImageInput.strip",
         "self._is_unit_range",
         "self.preprocess.detect_unit_range and not (pixels > 1).any()",
         "test_input_rules.py",
@@ -2554,8 +2554,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/flags.py",
         "parse_args",
-        "settings.like or settings.init_from",
-        "settings.like",
+        "args.like or args.init_from",
+        "args.like",
         "test_plan.py",
     ),
     Mutant(
@@ -2696,11 +2696,13 @@ MUTANTS = [
     Mutant(
         "train_utils/preflight.py",
         "say_split",
-        "batch_split.processes * batch_split.accumulation",
-        "batch_split.processes",
+        "batch_split.groups * batch_split.accumulation",
+        "batch_split.groups",
         "test_memory_rules.py",
     ),
-    Mutant("train_utils/preflight.py", "preflight", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/preflight.py", "_candidates", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"
+    ),
     Mutant(
         "train_utils/preflight.py",
         "preflight",
@@ -3679,7 +3681,7 @@ MUTANTS = [
         "data_utils/loading/loaders.py",
         "build_loaders",
         "batch_split.world_size",
-        "batch_split.processes",
+        "batch_split.groups",
         "test_loading_rules.py",
     ),
     Mutant(

@@ -3788,7 +3788,11 @@ MUTANTS = [
     ),
     Mutant("train_utils/preflight.py", "", "HOPELESS = 3", "HOPELESS = 2", "test_measuring_rules.py"),
     Mutant(
-        "train_utils/preflight.py", "", "{'adamw': 3, 'sgd': 2}", "{'adamw': 3, 'sgd': 1}", "test_measuring_rules.py"
+        "train_utils/preflight.py",
+        "",
+        "{'adamw': 3, 'sgd': 2, 'muon': 3}",
+        "{'adamw': 3, 'sgd': 1, 'muon': 3}",
+        "test_measuring_rules.py",
     ),
     Mutant("data_utils/image_io/formats.py", "", "2 ** 27", "2 ** 31", "test_reading_rules.py"),
     Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),

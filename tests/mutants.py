@@ -53,6 +53,40 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # orthogonal steps
+    Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
+    Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
+    Mutant(
+        "train_utils/muon.py", "Muon._step_orthogonally", "max(direction.shape)", "min(direction.shape)", "test_muon.py"
+    ),
+    Mutant(
+        "train_utils/muon.py",
+        "Muon._step_orthogonally",
+        "torch.where(found_inf > 0, average, new_average)",
+        "new_average",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/muon.py",
+        "Muon._step_orthogonally",
+        "weight.grad.lerp(new_average, MOMENTUM)",
+        "new_average",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "_kernels_of_hidden_layers",
+        "not path.startswith('encoder.')",
+        "True",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "build_optimizer",
+        "name == 'muon' and distributed_type in SHARDING",
+        "False",
+        "test_muon.py",
+    ),
     # maps: polygons, blocks of scenes, TIFFs with and without a place
     Mutant(
         "data_utils/image_io/outlines.py",
@@ -3754,7 +3788,11 @@ MUTANTS = [
     ),
     Mutant("train_utils/preflight.py", "", "HOPELESS = 3", "HOPELESS = 2", "test_measuring_rules.py"),
     Mutant(
-        "train_utils/preflight.py", "", "{'adamw': 3, 'sgd': 2}", "{'adamw': 3, 'sgd': 1}", "test_measuring_rules.py"
+        "train_utils/preflight.py",
+        "",
+        "{'adamw': 3, 'sgd': 2, 'muon': 3}",
+        "{'adamw': 3, 'sgd': 1, 'muon': 3}",
+        "test_measuring_rules.py",
     ),
     Mutant("data_utils/image_io/formats.py", "", "2 ** 27", "2 ** 31", "test_reading_rules.py"),
     Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),

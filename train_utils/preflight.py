@@ -30,7 +30,8 @@ from unet.model import UNet
 CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap takes up to 1.5 times what tensors do
 GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
 EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
-COPIES = {"adamw": 3, "sgd": 2}  # copies of each trained weight, beside itself: its gradient and its moments
+# copies of each trained weight, beside itself: its gradient and its moments; Muon has one moment of most weights
+COPIES = {"adamw": 3, "sgd": 2, "muon": 3}
 # an estimate beyond this many times the free memory is not tried: a step needs less than its estimate in half precision
 # or with other kernels, but never as little as a third
 HOPELESS = 3
@@ -56,7 +57,7 @@ class Copies(NamedTuple):
         """The copies of a training step.
 
         Args:
-            optimizer: `adamw` or `sgd`.
+            optimizer: one of OPTIMIZERS.
             averages: whether an average of all weights is kept.
         """
         return cls(COPIES[optimizer], all_weights=int(averages))

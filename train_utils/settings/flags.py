@@ -20,7 +20,7 @@ from tasks.regions import Regions
 from train_utils.settings.hints import HINTS
 from train_utils.settings.like import read_record, repeated_arguments, say_differences
 from train_utils.settings.plan import Plan
-from train_utils.settings.train_settings import SCHEDULES, TrainSettings
+from train_utils.settings.train_settings import OPTIMIZERS, SCHEDULES, TrainSettings
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
@@ -191,7 +191,8 @@ def _add_optimization_flags(group: Group) -> None:
     add("--max-steps", type=arg.natural, metavar="N", help="optimizer steps, instead of --epochs")
     patience = "stop after N evaluations without a better score (default: never)"
     add("--patience", type=arg.natural, metavar="N", help=patience)
-    add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd has momentum 0.9")
+    optimizers = "muon: orthogonal steps of convolutions, adamw for the rest; sgd has momentum 0.9"
+    add("--optimizer", choices=OPTIMIZERS, help=f"{optimizers} {CHOSEN}")
     add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="highest one; it falls to 0")
     factor = "share of --learning-rate for the encoder (default: 0.1; with random weights 1)"
     add("--encoder-lr-factor", type=arg.positive, metavar="FACTOR", help=factor)

@@ -76,6 +76,7 @@ class Plan:
     base_channels: int | None = None  # UNetConfig's, or what suits an encoder
     block: str | None = None
     batch_size: int = 4
+    optimizer: str = "adamw"
     class_weights: Sequence[float | str] | None = None
     epochs: int = 10
     eval_every: int = 0
@@ -145,6 +146,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
         base_channels=base_channels,
         block="residual",
         batch_size=batch_size,
+        optimizer="muon" if info.reader.takes_points else Plan.optimizer,
         class_weights=("auto",) if is_unbalanced else None,
         epochs=epochs,
         eval_every=eval_every,

@@ -53,6 +53,40 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # orthogonal steps
+    Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
+    Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
+    Mutant(
+        "train_utils/muon.py", "Muon._step_orthogonally", "max(direction.shape)", "min(direction.shape)", "test_muon.py"
+    ),
+    Mutant(
+        "train_utils/muon.py",
+        "Muon._step_orthogonally",
+        "torch.where(found_inf > 0, average, new_average)",
+        "new_average",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/muon.py",
+        "Muon._step_orthogonally",
+        "weight.grad.lerp(new_average, MOMENTUM)",
+        "new_average",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "_kernels_of_hidden_layers",
+        "not path.startswith('encoder.')",
+        "True",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "build_optimizer",
+        "name == 'muon' and distributed_type in SHARDING",
+        "False",
+        "test_muon.py",
+    ),
     # maps: polygons, blocks of scenes, TIFFs with and without a place
     Mutant(
         "data_utils/image_io/outlines.py",
@@ -329,7 +363,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/review/reviewed_run.py",
-        "open_run",
+        "open_reviewed_run",
         "info.fingerprint() != settings.identity.get('data set')",
         "False",
         "test_review.py",
@@ -678,7 +712,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "BatchSplit.sizes",
-        "min(in_proportion, math.ceil(images / self.processes))",
+        "min(in_proportion, math.ceil(images / self.groups))",
         "self.accumulation",
         "test_batch_sampler.py",
     ),
@@ -1477,7 +1511,7 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "Plan.decided",
-        "{name: getattr(self, name) for name in self.names() if getattr(settings, name) is None}",
+        "{name: getattr(self, name) for name in self.names() if getattr(args, name) is None}",
         "{name: getattr(self, name) for name in self.names()}",
         "test_plan.py",
     ),
@@ -2539,7 +2573,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/image_input.py",
-        "ImageInput.slab",
+        "ImageInput.strip",
         "self._is_unit_range",
         "self.preprocess.detect_unit_range and not (pixels > 1).any()",
         "test_input_rules.py",
@@ -2554,8 +2588,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/flags.py",
         "parse_args",
-        "settings.like or settings.init_from",
-        "settings.like",
+        "args.like or args.init_from",
+        "args.like",
         "test_plan.py",
     ),
     Mutant(
@@ -2696,11 +2730,13 @@ MUTANTS = [
     Mutant(
         "train_utils/preflight.py",
         "say_split",
-        "batch_split.processes * batch_split.accumulation",
-        "batch_split.processes",
+        "batch_split.groups * batch_split.accumulation",
+        "batch_split.groups",
         "test_memory_rules.py",
     ),
-    Mutant("train_utils/preflight.py", "preflight", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/preflight.py", "_candidates", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"
+    ),
     Mutant(
         "train_utils/preflight.py",
         "preflight",
@@ -3679,7 +3715,7 @@ MUTANTS = [
         "data_utils/loading/loaders.py",
         "build_loaders",
         "batch_split.world_size",
-        "batch_split.processes",
+        "batch_split.groups",
         "test_loading_rules.py",
     ),
     Mutant(
@@ -3752,7 +3788,11 @@ MUTANTS = [
     ),
     Mutant("train_utils/preflight.py", "", "HOPELESS = 3", "HOPELESS = 2", "test_measuring_rules.py"),
     Mutant(
-        "train_utils/preflight.py", "", "{'adamw': 3, 'sgd': 2}", "{'adamw': 3, 'sgd': 1}", "test_measuring_rules.py"
+        "train_utils/preflight.py",
+        "",
+        "{'adamw': 3, 'sgd': 2, 'muon': 3}",
+        "{'adamw': 3, 'sgd': 1, 'muon': 3}",
+        "test_measuring_rules.py",
     ),
     Mutant("data_utils/image_io/formats.py", "", "2 ** 27", "2 ** 31", "test_reading_rules.py"),
     Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),
@@ -4450,6 +4490,110 @@ MUTANTS = [
         "~(unknown >> bit & 1).astype(bool)",
         "(unknown >> bit & 1).astype(bool)",
         "test_overlapping_data.py",
+    ),
+    # tables and masks of objects and points, areas, the page, limits that are exact
+    Mutant(
+        "inference/outputs/objects.py",
+        "ObjectFormat.write_joined",
+        "self.mask_file(job).exists() and job.file(TABLE).exists()",
+        "self.mask_file(job).exists()",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/objects.py",
+        "LabelTiff._compress",
+        "self._rows[rows:]",
+        "self._rows",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/objects.py",
+        "LabelRaster.write",
+        "2 ** (8 * dtype.itemsize) - 1",
+        "2**16 - 1",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/objects.py",
+        "ObjectFormat.written_mask",
+        "len(self.names) == ONE_CLASS",
+        "True",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/rasters.py",
+        "MaskRaster._without",
+        "np.promote_types(rows.dtype, np.min_scalar_type(int(nodata)))",
+        "rows.dtype",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/regions.py",
+        "RegionFormat.of_model",
+        "preprocess.ignore_value is not None",
+        "preprocess.ignore_value",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/points.py",
+        "PointImageWriter.write",
+        "render_points(pixels, pixel_positions, points.is_found)",
+        "render_points(pixels, pixel_positions, points.presence > 0)",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/disk.py", "check_disk", "TemporaryFile(dir=output).close()", "pass", "test_output_rules.py"
+    ),
+    Mutant(
+        "inference/outputs/images.py",
+        "_bright_rows",
+        "read(0, 1).dtype != np.uint8",
+        "read(0, 1).dtype == np.uint16",
+        "test_output_rules.py",
+    ),
+    Mutant("inference/outputs/jobs.py", "VolumeJob", "smaller_tile = 64", "smaller_tile = 512", "test_output_rules.py"),
+    Mutant(
+        "inference/true_masks.py",
+        "TrueMasks.find",
+        "len(page_numbers) != pages",
+        "len(page_numbers) < pages",
+        "test_output_rules.py",
+    ),
+    Mutant(
+        "inference/scoring/components.py",
+        "area_table",
+        "not areas['areas'] and not areas['predicted']",
+        "not areas['areas'] or not areas['predicted']",
+        "test_areas.py",
+    ),
+    Mutant("app.py", "serve", "(OSError, OverflowError)", "OSError", "test_app.py"),
+    Mutant(
+        "inference/page.py",
+        "page_job",
+        "file.stat().st_size > MAX_BYTES",
+        "file.stat().st_size >= MAX_BYTES",
+        "test_app.py",
+    ),
+    Mutant(
+        "inference/review/temperature.py",
+        "TemperatureFit.temperature",
+        "best in (0, len(TEMPERATURES) - 1)",
+        "best == 0",
+        "test_temperature.py",
+    ),
+    Mutant("inference/review/areas.py", "", "SMALLEST_SHARE = 2e-4", "SMALLEST_SHARE = 2e-3", "test_mask_quality.py"),
+    Mutant("inference/review/areas.py", "", "WIDEST_BORDER = 1 / 50", "WIDEST_BORDER = 1 / 25", "test_mask_quality.py"),
+    Mutant("inference/review/mask_quality.py", "", "LONGEST_SIDE = 384", "LONGEST_SIDE = 192", "test_mask_quality.py"),
+    Mutant("tasks/points.py", "PointTarget.cropped", "points >= -0.5", "points >= 0", "test_landmarks.py"),
+    Mutant(
+        "tasks/point_scores.py", "LandmarkScores.values", "relative <= radius", "relative < radius", "test_landmarks.py"
+    ),
+    Mutant(
+        "tasks/matching.py",
+        "Matches.count_merged",
+        "2 * self.pixels > self.true_sizes[self.true]",
+        "2 * self.pixels >= self.true_sizes[self.true]",
+        "test_objects.py",
     ),
     # what is read of a data set before the first step, and how it is kept
     Mutant(

@@ -4599,7 +4599,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "BatchSplit.sizes",
-        "min(in_proportion, math.ceil(images / self.processes))",
+        "min(in_proportion, math.ceil(images / self.groups))",
         "in_proportion",
         "test_batch_sampler.py",
     ),

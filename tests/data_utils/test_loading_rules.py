@@ -385,7 +385,7 @@ def test_the_order_of_training_follows_the_seed_of_the_data(info):
     orders = []
     for seed in (0, 1, 0):
         seeded = replace(info, config=replace(info.config, seed=seed))
-        split = BatchSplit(3, processes=1, micro_batch_size=3, accumulation=1)
+        split = BatchSplit(3, groups=1, micro_batch_size=3, accumulation=1)
         model = UNetConfig(base_channels=2, depth=1)
         shapes = network_shapes(seeded, model)
         train, _ = build_loaders(seeded, model, shapes, split, range(4), num_workers=0, device=torch.device("cpu"))
@@ -421,12 +421,12 @@ def test_a_header_that_claims_a_huge_volume_is_refused_before_it_is_resampled(mo
         VolumeInput(voxels, header((8, 8, 8), (1.0, 1.0, 1.0)), Preprocess(), 2, "a")
 
 
-@pytest.mark.parametrize("slab", [(0, 16), (3, 15), (9, 10)])
-def test_slabs_of_more_than_eight_slices_are_those_of_the_whole(slab):
+@pytest.mark.parametrize("strip", [(0, 16), (3, 15), (9, 10)])
+def test_strips_of_more_than_eight_slices_are_those_of_the_whole(strip):
     voxels = np.random.default_rng(0).normal(size=(11, 5, 6, 2)).astype(np.float32)
     volume = VolumeInput(voxels, header((11, 5, 6), (1.6, 1.0, 1.0), 2), Preprocess(spacing=(1.1, 1.0, 1.0)), 2)
     assert volume.size == (16, 5, 6)
-    assert np.array_equal(volume.slab(*slab), volume.whole()[:, slice(*slab)])
+    assert np.array_equal(volume.strip(*strip), volume.whole()[:, slice(*strip)])
 
 
 def header(size: tuple[int, int, int], spacing: tuple[float, float, float], channels: int = 1) -> VolumeHeader:
@@ -590,12 +590,12 @@ def test_volumes_that_another_run_has_cached_on_another_grid_or_range_are_not_us
 
 
 @pytest.mark.parametrize(
-    ("stored", "whole", "slab"),
+    ("stored", "whole", "strip"),
     [("uint8", "uint8", "uint8"), ("uint16", "float32", "uint16"), ("int32", "float32", "float32")],
 )
-def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, slab):
+def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, strip):
     image = ImageInput(WindowedArray(np.full((4, 5, 1), 7, stored)), Preprocess(), 1)
-    assert (image.whole().dtype, image.slab(1, 3).dtype, image.window(((0, 2), (1, 3))).dtype) == (whole, slab, whole)
+    assert (image.whole().dtype, image.strip(1, 3).dtype, image.window(((0, 2), (1, 3))).dtype) == (whole, strip, whole)
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
@@ -605,7 +605,7 @@ def test_images_are_decoded_once_only_where_a_flag_says_so(info, monkeypatch, is
         monkeypatch.setattr(dataset, "cache", lambda self: decoded.append(type(self).__name__))
     chosen = replace(info, config=replace(info.config, cache=is_cached))
     model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, processes=1, micro_batch_size=4, accumulation=1)
+    split = BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1)
     monkeypatch.setattr(loaders, "default_workers", lambda device: 3)
     shapes = network_shapes(chosen, model)
     for asked, processes in ((0, 0), (None, 3)):

@@ -56,9 +56,7 @@ MUTANTS = [
     # orthogonal steps
     Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
     Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
-    Mutant(
-        "train_utils/muon.py", "Muon._step_orthogonally", "max(direction.shape)", "min(direction.shape)", "test_muon.py"
-    ),
+    Mutant("train_utils/muon.py", "Muon._step_orthogonally", "max(matrix.shape)", "min(matrix.shape)", "test_muon.py"),
     Mutant(
         "train_utils/muon.py",
         "Muon._step_orthogonally",

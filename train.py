@@ -184,9 +184,9 @@ def evaluate(
     scores.sums = accelerator.reduce(scores.sums, "sum")
     scores.by_image = accelerator.reduce(scores.by_image, "sum")
     reliability = accelerator.reduce(reliability, "sum")
-    loss = (sums / counts.clamp_min(1)).sum()
-    state = download([scores.sums, scores.by_image, reliability, loss])  # one wait for the device
-    scores.sums, scores.by_image, scores.reliability, loss = state
+    loss = (sums / torch.where(counts > 0, counts, 1)).sum()
+    results = download([scores.sums, scores.by_image, reliability, loss])  # one wait for the device
+    scores.sums, scores.by_image, scores.reliability, loss = results
     return Evaluation(step, loss.item(), scores)
 
 

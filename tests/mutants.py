@@ -531,8 +531,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "evaluate",
-        "(sums / counts.clamp_min(1)).sum",
-        "(sums / counts.clamp_min(1)).mean",
+        "(sums / torch.where(counts > 0, counts, 1)).sum",
+        "(sums / torch.where(counts > 0, counts, 1)).mean",
         "test_published_numbers.py",
     ),
     Mutant("tasks/classes.py", "ClassScores.add", "(index, 0)", "(0, 0)", "test_published_numbers.py"),

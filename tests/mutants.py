@@ -45,7 +45,7 @@ class Mutant(NamedTuple):
 
 
 EVALUATION_IN_TRAINING = """
-if schedule.evaluates(state.step):
+if schedule.is_evaluation_step(state.step):
     with monitor.paused(), average.applied(), eager(accelerator):
         evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
@@ -483,7 +483,7 @@ MUTANTS = [
         "set_seed(args.seed, deterministic=False)",
         "test_flags.py",
     ),
-    Mutant("train.py", "main", "tuning.of(shapes.largest)", "tuning.of(())", "test_memory.py"),
+    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_memory.py"),
     Mutant("train.py", "train_step", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
         "train.py",
@@ -504,7 +504,7 @@ MUTANTS = [
     ),
     Mutant("train.py", "add_gradients", "counts[:-1]", "criterion.counts(targets)", "test_flags.py test_train.py"),
     Mutant("train.py", "train_step", "loss = accelerator.reduce(loss, 'sum')", "pass", "test_train.py"),
-    Mutant("train.py", "main", "device.type == 'cpu' or schedule.pauses(state.step)", "False", "test_flags.py"),
+    Mutant("train.py", "main", "device.type == 'cpu' or schedule.needs_results(state.step)", "False", "test_flags.py"),
     Mutant("train.py", "add_gradients", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),
     Mutant(
         "train.py",
@@ -1425,8 +1425,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping",
-        "schedule.saves(state.step) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or improved or guard.stopping",
         "test_repeat.py",
     ),
     Mutant(
@@ -1644,8 +1644,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping",
-        "schedule.saves(state.step) or schedule.is_over(state) or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or guard.stopping",
         "test_checkpoints.py",
     ),
     Mutant(
@@ -2108,7 +2108,7 @@ MUTANTS = [
     Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
     Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
-    Mutant("runtime/cli.py", "fold", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
+    Mutant("runtime/cli.py", "fold_text", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
     Mutant("runtime/cli.py", "run_script", "code = 128 + signal.SIGINT", "code = 1", "test_cli.py"),
     Mutant("runtime/console.py", "first_few", "len(texts) > count", "len(texts) >= count", "test_console.py"),
     Mutant(
@@ -2262,8 +2262,14 @@ MUTANTS = [
         "0.1",
         "test_schedule.py",
     ),
-    Mutant("train_utils/schedule.py", "Schedule.evaluates", "self.is_last(step)", "False", "test_schedule.py"),
-    Mutant("train_utils/schedule.py", "Schedule.pauses", "self.saves(step)", "False", "test_schedule.py"),
+    Mutant("train_utils/schedule.py", "Schedule.is_evaluation_step", "self.is_last(step)", "False", "test_schedule.py"),
+    Mutant(
+        "train_utils/schedule.py",
+        "Schedule.needs_results",
+        "self.is_checkpoint_step(step)",
+        "False",
+        "test_schedule.py",
+    ),
     Mutant(
         "train_utils/optim.py",
         "build_optimizer",
@@ -2977,8 +2983,8 @@ MUTANTS = [
         "(stat.st_size, int(stat.st_mtime))",
         "test_process_rules.py",
     ),
-    Mutant("runtime/cli.py", "share", "0 < value < 1", "0 < value <= 1", "test_process_rules.py"),
-    Mutant("runtime/cli.py", "seed", "0 <= value < 2**32", "0 <= value <= 2**32", "test_process_rules.py"),
+    Mutant("runtime/cli.py", "fraction_above_0", "0 < value < 1", "0 < value <= 1", "test_process_rules.py"),
+    Mutant("runtime/cli.py", "seed_number", "0 <= value < 2**32", "0 <= value <= 2**32", "test_process_rules.py"),
     Mutant("runtime/console.py", "_PlainLines.write", "' 0/' not in text", "True", "test_process_rules.py"),
     Mutant("runtime/distributed.py", "seed_step", "[seed, step, process]", "[seed, step]", "test_process_rules.py"),
     Mutant(
@@ -4094,28 +4100,30 @@ MUTANTS = [
     Mutant(
         "compare.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.path, default=Path("comparison.html"), metavar="FILE", help=page)',
-        'parser.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE", help=page)',
+        "parser.add_argument('--output', type=arg.non_empty_path, default=Path('comparison.html'),"
+        " metavar='FILE', help=page)",
+        "parser.add_argument('--output', type=Path, default=Path('comparison.html'), metavar='FILE', help=page)",
         "test_comparison.py",
     ),
     Mutant(
         "compare.py",
         "parse_args",
-        'parser.add_argument("runs", nargs="+", type=arg.path, metavar="RUN", help="output folder of train.py")',
-        'parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of train.py")',
+        "parser.add_argument('runs', nargs='+', type=arg.non_empty_path, metavar='RUN',"
+        " help='output folder of train.py')",
+        "parser.add_argument('runs', nargs='+', type=Path, metavar='RUN', help='output folder of train.py')",
         "test_comparison.py",
     ),
     Mutant(
         "review.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.path, default=Path("review"), metavar="DIR", help=folder)',
+        'parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR", help=folder)',
         'parser.add_argument("--output", type=Path, default=Path("review"), metavar="DIR", help=folder)',
         "test_review.py",
     ),
     Mutant(
         "inference/export/__main__.py",
         "main",
-        "cli.path",
+        "cli.non_empty_path",
         "Path",
         "test_export.py",
     ),
@@ -4450,7 +4458,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/class_volumes.py",
         "find_class_volumes",
-        "sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural)",
+        "sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural_sort_key)",
         "sorted({folder.name for folder in chain.from_iterable(folders_of.values())})",
         "test_overlapping_data.py",
     ),

@@ -104,6 +104,8 @@ def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Re
     points = look_for_points(path, named_splits, config)
     if any(table.axes == 3 for table in points.values()):
         return open_points(path, points, config.absent, config.allow_unpaired)
+    if points:  # they stand in the place of masks
+        return open_folder(path, named_splits, config, points)
     splits: dict[str, Callable[[], Records]] = {}
     if config.task in (None, OVERLAPPING):
         splits = find_class_volumes(path, named_splits, config)

@@ -193,7 +193,7 @@ def open_folder(
 
 def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
     """Images and masks of one name; an image is a file, or a folder of its bands."""
-    scenes = find_scenes(images, masks, config.mask_suffix, config.bands)
+    scenes = find_scenes(images, masks, config.mask_suffix, config.bands, config.allow_unpaired)
     return scenes or pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
 
 

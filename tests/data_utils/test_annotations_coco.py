@@ -536,10 +536,12 @@ def test_a_file_of_a_split_stands_alone_where_it_has_the_name_of_the_split(folde
 
 
 def test_a_split_has_its_name_in_any_case_and_files_of_test_are_read_only_where_they_are_named(tmp_path):
-    for name, count in (("Train2017", 1), ("Val2017", 2), ("test-dev2017", 3)):
-        write(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / "images" / name, count)
-    assert [len(split) for split in loaded(tmp_path)] == [1, 2]
-    assert [len(split) for split in loaded(tmp_path, val_split="test-dev")] == [1, 3]
+    for name, count in (("Train_2017", 1), ("Val2017", 2), ("test-dev2017", 3)):
+        categories = [{"id": 1, "name": "other"}] if name.startswith("test") else CATEGORIES
+        write(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / "images" / name, count, categories)
+    splits = loaded(tmp_path)
+    assert [len(split) for split in splits] == [1, 2] and len(splits[0].classes) == 4
+    assert [len(split) for split in loaded(tmp_path, val_split="Test-dev")] == [1, 3]
 
 
 def test_a_class_that_only_the_files_of_another_split_name_has_a_number_of_its_own(tmp_path):

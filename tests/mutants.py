@@ -4612,6 +4612,110 @@ MUTANTS = [
         "test_target_rules.py",
     ),
     Mutant("data_utils/targets/overlapping.py", "OverlapReader.task", "self.mirrors", "True", "test_target_rules.py"),
+    # tables and masks of objects and points, areas, the page, limits that are exact
+    Mutant(
+        "inference/outputs/objects.py",
+        "ObjectFormat.write_joined",
+        "self.mask_file(job).exists() and job.file(TABLE).exists()",
+        "self.mask_file(job).exists()",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/objects.py",
+        "LabelTiff._compress",
+        "self._rows[rows:]",
+        "self._rows",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/objects.py",
+        "LabelRaster.write",
+        "2 ** (8 * dtype.itemsize) - 1",
+        "2**16 - 1",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/objects.py",
+        "ObjectFormat.written_mask",
+        "len(self.names) == ONE_CLASS",
+        "True",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/rasters.py",
+        "MaskRaster._without",
+        "np.promote_types(rows.dtype, np.min_scalar_type(int(nodata)))",
+        "rows.dtype",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/regions.py",
+        "RegionFormat.of_model",
+        "preprocess.ignore_value is not None",
+        "preprocess.ignore_value",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/points.py",
+        "PointImageWriter.write",
+        "render_points(pixels, pixel_positions, points.is_found)",
+        "render_points(pixels, pixel_positions, points.presence > 0)",
+        "test_written_kinds.py",
+    ),
+    Mutant(
+        "inference/outputs/disk.py", "check_disk", "TemporaryFile(dir=output).close()", "pass", "test_output_rules.py"
+    ),
+    Mutant(
+        "inference/outputs/images.py",
+        "_bright_rows",
+        "read(0, 1).dtype != np.uint8",
+        "read(0, 1).dtype == np.uint16",
+        "test_output_rules.py",
+    ),
+    Mutant("inference/outputs/jobs.py", "VolumeJob", "smaller_tile = 64", "smaller_tile = 512", "test_output_rules.py"),
+    Mutant(
+        "inference/true_masks.py",
+        "TrueMasks.find",
+        "len(page_numbers) != pages",
+        "len(page_numbers) < pages",
+        "test_output_rules.py",
+    ),
+    Mutant(
+        "inference/scoring/components.py",
+        "area_table",
+        "not areas['areas'] and not areas['predicted']",
+        "not areas['areas'] or not areas['predicted']",
+        "test_areas.py",
+    ),
+    Mutant("app.py", "serve", "(OSError, OverflowError)", "OSError", "test_app.py"),
+    Mutant(
+        "inference/page.py",
+        "page_job",
+        "file.stat().st_size > MAX_BYTES",
+        "file.stat().st_size >= MAX_BYTES",
+        "test_app.py",
+    ),
+    Mutant(
+        "inference/review/temperature.py",
+        "TemperatureFit.temperature",
+        "best in (0, len(TEMPERATURES) - 1)",
+        "best == 0",
+        "test_temperature.py",
+    ),
+    Mutant("inference/review/areas.py", "", "SMALLEST_SHARE = 2e-4", "SMALLEST_SHARE = 2e-3", "test_mask_quality.py"),
+    Mutant("inference/review/areas.py", "", "WIDEST_BORDER = 1 / 50", "WIDEST_BORDER = 1 / 25", "test_mask_quality.py"),
+    Mutant("inference/review/mask_quality.py", "", "LONGEST_SIDE = 384", "LONGEST_SIDE = 192", "test_mask_quality.py"),
+    Mutant("tasks/points.py", "PointTarget.cropped", "points >= -0.5", "points >= 0", "test_landmarks.py"),
+    Mutant(
+        "tasks/point_scores.py", "LandmarkScores.values", "relative <= radius", "relative < radius", "test_landmarks.py"
+    ),
+    Mutant(
+        "tasks/matching.py",
+        "Matches.count_merged",
+        "2 * self.pixels > self.true_sizes[self.true]",
+        "2 * self.pixels >= self.true_sizes[self.true]",
+        "test_objects.py",
+    ),
 ]
 
 

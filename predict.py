@@ -54,7 +54,7 @@ NEXT = 10  # images to annotate next that are named there
 class Failure(NamedTuple):
     """An image that could not be predicted, or whose prediction could not be scored.
 
-    Attributes:
+    Args:
         line: what went wrong, for the terminal.
         is_written: whether its mask is written nevertheless.
         has_mask: whether there is a mask, of this run or of an earlier one.
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
 
 class ScoredImage(NamedTuple):
-    """What metrics.json says of an image or volume, and what is added up over all of them."""
+    """The entry of metrics.json for an image or volume, and the sums over all of them."""
 
     report: dict
     boundary: BoundaryScores | None
@@ -107,7 +107,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
 
 
 def _order(score: float | None) -> tuple[bool, float]:
-    """What to sort images by: the worst come first, those without a score last."""
+    """The key to sort images by: the worst come first, those without a score last."""
     return score is None, score or 0.0
 
 

@@ -203,6 +203,7 @@ def prepare(
     split_network(model, slabs)
     prepare_sharding(accelerator, model, batch_split, args.max_grad_norm)
     kind = accelerator.distributed_type
+    assert args.optimizer is not None, "the plan decides it"
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
     compile_blocks(accelerator, model)
     with not_compiled_whole(accelerator):
@@ -329,6 +330,7 @@ def main() -> None:
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
+    assert args.optimizer is not None, "the plan decides it"
     copies = Copies.of_training(args.optimizer, averages=args.ema_decay > 0)
     if shapes.differ:
         grow_segments(device)

@@ -43,7 +43,8 @@ import train
 from data_utils.sources.annotations.one_object_masks import OneObjectMasks
 from inference import Predictor
 from inference.decoding import finder
-from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, ObjectFinder
+from inference.decoding.answers import LEVELS, pack_answers
+from inference.decoding.finder import ObjectFinder
 from inference.decoding.objects import ObjectDecoder
 from tasks.classes import ClassTarget
 from tasks.matching import ObjectScores, numbers_of, pack_labels
@@ -106,7 +107,8 @@ def stamp(ids: np.ndarray, y: float, x: float, radius: float, number: int) -> in
 def answers_of(is_object: np.ndarray, map_values: np.ndarray) -> np.ndarray:
     """What a perfect network would answer with this map, 0..1."""
     levels = np.rint(LEVELS * map_values).astype(np.int32)
-    return np.where(is_object, 1 | levels << DEPTH_SHIFT | LEVELS << CERTAINTY_SHIFT, 0).astype(np.int32)
+    answers = pack_answers(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
+    return np.where(is_object, answers, 0)
 
 
 def true_depth(ids: np.ndarray) -> np.ndarray:

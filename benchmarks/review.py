@@ -47,7 +47,7 @@ from train_utils.reporting.review.masks import (
     missing_object,
     worst_first,
 )
-from train_utils.reporting.review.reviewed_run import open_run, predicted_slices
+from train_utils.reporting.review.reviewed_run import open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -250,7 +250,7 @@ def _score(review: MaskReview) -> float:
 
 def held_out_errors(run: Path) -> tuple[float, float, float]:
     """The temperature fitted on every other image, and the calibration error on the rest before and after."""
-    opened = open_run(run, None, torch.device("cpu"))
+    opened = open_reviewed_run(run, None, torch.device("cpu"))
     indices = [index for index in range(len(opened.info.val)) if index not in opened.info.val.bad]
     fit = TemperatureFit()
     for index in indices[::2]:

@@ -82,7 +82,7 @@ def classes_example(values: Sequence[MaskValue]) -> str:
 
 
 def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
-    """What to say of masks with very many values, where few of these hold most of the pixels; else None."""
+    """A line on masks with very many values, where few of these hold most of the pixels; else None."""
     total = sum(pixels.values())
     ordered = sorted(pixels, key=pixels.__getitem__, reverse=True)
     share = 0.0
@@ -136,7 +136,7 @@ def key_of(value: MaskValue) -> int:
 
 @dataclass(frozen=True)
 class ClassMap:
-    """What mask values mean: class i is called names[i] and written values[i]; `ignore_value` counts nowhere.
+    """The meaning of mask values: class i is called names[i] and written values[i]; `ignore_value` counts nowhere.
 
     Args:
         joined: further mask values, each with the index of its class, or `IGNORE_INDEX` where it counts nowhere.
@@ -151,7 +151,7 @@ class ClassMap:
 
     @classmethod
     def of_model(cls, preprocess: Preprocess, num_classes: int) -> "ClassMap":
-        """What a model's config.json says; class i is written i where it says nothing."""
+        """The class map of a model's config.json; class i is written i where that says nothing."""
         values = preprocess.class_values or tuple(range(num_classes))
         names = preprocess.class_names or tuple(map(str, values))
         return cls(names, values, preprocess.ignore_value, preprocess.joined_values, preprocess.outside_class)
@@ -388,7 +388,7 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
 
 
 def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | None = None) -> NamedClasses:
-    """What --classes says, else what the data set's own files say; empty where neither names classes.
+    """The classes of --classes, else of the data set's own files; none where neither names them.
 
     Args:
         outside: --outside; with "background" there is a class for what is left out, with "ignore" and no `flag` the

@@ -89,7 +89,7 @@ class DataConfig:
 
     @property
     def outside_rule(self) -> str | None:
-        """What becomes of mask values that `classes` leaves out: one of `OUTSIDE`; None where they are mistakes."""
+        """The meaning of mask values that `classes` leaves out: one of `OUTSIDE`; None where they are mistakes."""
         if self.outside is None and holds_names(self.classes):
             return BACKGROUND
         return self.outside

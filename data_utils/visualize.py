@@ -61,7 +61,7 @@ def value_limits(image: np.ndarray) -> Limits:
 
 
 def _limits(image: np.ndarray) -> tuple[float, float]:
-    """What numbers are shown as black and as white; 0 and 0 where none is finite."""
+    """The numbers that are shown as black and as white; 0 and 0 where none is finite."""
     finite = np.ma.getdata(image)[np.ma.filled(np.isfinite(image), False)]
     if not finite.size:
         return 0.0, 0.0

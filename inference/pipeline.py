@@ -170,7 +170,7 @@ class PredictionPipeline:
     def run_together(
         self, batches: list[list[Job]], shared_rows: SharedRows
     ) -> Iterator[tuple[Job, Score | Exception | None]]:
-        """The same as `run` for inputs that the processes of a group predict together; the leader has the results."""
+        """`run` for inputs that the processes of a group predict together; the leader has the results."""
         self.predictor.shared_rows = shared_rows
         jobs = list(chain.from_iterable(batches))
         if shared_rows.mesh.is_first:
@@ -320,7 +320,7 @@ class VolumeSteps:
         """Nothing ahead: a volume may take half the memory."""
 
     def compute(self, batch: list[tuple[VolumeJob, None]]) -> list[Callable[[], Score | None]]:
-        """Compute and write a volume, slab by slab; returns a function that scores it."""
+        """Compute and write a volume, strip by strip; returns a function that scores it."""
         ((job, _),) = batch
         size = job.size or read_volume_header(job.volume, job.name).size  # raises what is wrong with the header
         strips = tracked(self.predictor.strips(job.volume, job.name), self.predictor, job, size)

@@ -60,9 +60,10 @@ class Prediction:
 class Landmark(NamedTuple):
     """A point of an image.
 
-    place: (y, x) or (z, y, x) in pixels; the center of the first is 0.
-    presence: the probability that it is in the image.
-    confidence: the share of the map's weight that lies around the place.
+    Args:
+        place: (y, x) or (z, y, x) in pixels; the center of the first is 0.
+        presence: the probability that it is in the image.
+        confidence: the share of the map's weight that lies around the place.
     """
 
     name: str
@@ -332,7 +333,7 @@ class Predictor:
         size = network_input.size
 
         def read(start: int, stop: int) -> Tensor:
-            return torch.from_numpy(network_input.slab(start, stop))
+            return torch.from_numpy(network_input.strip(start, stop))
 
         if network.config.dims < len(size):  # slice by slice
             count = images_per_batch(pixels, size[1:])

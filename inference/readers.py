@@ -18,7 +18,7 @@ from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
-NetworkInput = ImageInput | VolumeInput | SliceInput  # each reads a slab of the network's input
+NetworkInput = ImageInput | VolumeInput | SliceInput  # each reads a strip of the network's input
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 Spacing = tuple[float, ...] | None  # (z, y, x) in mm; None for images
 
@@ -26,10 +26,11 @@ Spacing = tuple[float, ...] | None  # (z, y, x) in mm; None for images
 class NetworkInputs(NamedTuple):
     """The inputs of a predictor's networks, made from one image.
 
-    tensors: (C, h, w) for each network.
-    size: (H, W) of the image itself.
-    pixels: (h, w, C), decoded for the first network; None unless asked for.
-    missing: (H, W) bool, where the image holds no data; None where all of it does.
+    Args:
+        tensors: (C, h, w) for each network.
+        size: (H, W) of the image itself.
+        pixels: (h, w, C), decoded for the first network; None unless asked for.
+        missing: (H, W) bool, where the image holds no data; None where all of it does.
     """
 
     tensors: list[Tensor]

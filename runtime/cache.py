@@ -90,7 +90,7 @@ def _store(file: Path, content: bytes) -> None:
 
 
 def _load(file: Path) -> bytes:
-    """What `_store` has written; ValueError where one byte is another."""
+    """The object that `_store` has written; ValueError where one byte is another."""
     checksum, _, content = read_bytes(file, MOST_BYTES_OF_DATA).partition(b"\n")
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise ValueError("its checksum differs")

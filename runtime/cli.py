@@ -108,7 +108,7 @@ class Arguments(argparse.ArgumentParser):
         return flags
 
     def _unknown(self, argument: str) -> str:
-        """What to say about an argument that does not exist, with what was probably meant."""
+        """The message for an argument that does not exist, with what was probably meant."""
         name = argument.split("=")[0].lstrip("-").replace("_", "-")
         if name.lower() in self.hints:
             _, script = _without(argument)

@@ -50,7 +50,7 @@ class Mesh:
 
     @property
     def process_group(self) -> dist.ProcessGroup:
-        """Those that share a volume with this process; at first all processes must ask for it together."""
+        """The processes that share a volume with this one; at first all must ask for it together."""
         return _process_group(self.size)
 
     def rank_of(self, slab: int) -> int:

@@ -77,7 +77,7 @@ def reliability_curve(counts: Tensor) -> list[dict[str, float]]:
 
 
 def calibration_report(counts: Tensor | None) -> dict[str, Any] | None:
-    """What metrics.json says of counts (BINS, 3); None where no pixel was counted."""
+    """The entry of metrics.json for counts (BINS, 3); None where no pixel was counted."""
     error = None if counts is None else calibration_error(counts)
     if counts is None or error is None:
         return None

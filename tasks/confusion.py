@@ -63,7 +63,7 @@ class ClassCounts(NamedTuple):
 
 
 def scores(matrix: Tensor) -> dict[str, Any]:
-    """What `scores_of` gives, from a confusion matrix."""
+    """The values of `scores_of`, from a confusion matrix."""
     return scores_of(ClassCounts.of(matrix))
 
 

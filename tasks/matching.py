@@ -47,7 +47,8 @@ def classes_of(labels: Any) -> Any:
 class Overlaps(NamedTuple):
     """The pixels that true and predicted labels share; label 0 is background.
 
-    predicted, true, pixels: (N,) int64 each: pairs of labels, each pair once, and how many pixels have them.
+    Args:
+        predicted, true, pixels: (N,) int64 each: pairs of labels, each pair once, and how many pixels have them.
     """
 
     predicted: np.ndarray
@@ -86,9 +87,10 @@ class Overlaps(NamedTuple):
 class Matches(NamedTuple):
     """The objects of an image, and which of them match.
 
-    true_sizes, predicted_sizes: (T,), (P,) int64, pixels of each object.
-    true, predicted: (N,) indices of the objects of each pair that overlaps.
-    pixels: (N,) int64 that both objects of a pair share.
+    Args:
+        true_sizes, predicted_sizes: (T,), (P,) int64, pixels of each object.
+        true, predicted: (N,) indices of the objects of each pair that overlaps.
+        pixels: (N,) int64 that both objects of a pair share.
     """
 
     true_sizes: np.ndarray

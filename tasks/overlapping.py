@@ -24,8 +24,9 @@ PIXELS_AT_ONCE = 2**22  # the bits of each pixel take some bytes while they are 
 class OverlapTarget(Target):
     """Bit k of a pixel stands for class k.
 
-    truth: the classes that are there.
-    known: the classes of which it is known whether they are there; the truth has no others.
+    Args:
+        truth: the classes that are there.
+        known: the classes of which it is known whether they are there; the truth has no others.
     """
 
     truth: Any = labels(unknown=0, dtype="int32")
@@ -121,7 +122,7 @@ class OverlapScores(ClassMeans):
         self.by_image[index, 0] += image_iou(tables[: len(self.names)])  # a filler adds 0
 
     def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
-        """What an image, or a part of one, adds to the sums."""
+        """The sums of an image, or of a part of one."""
         return class_tables(prediction, target.truth, target.known, len(self.names))
 
     @property

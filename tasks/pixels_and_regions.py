@@ -1,4 +1,4 @@
-"""What the losses of classes share: a term of the pixels, one of the regions, and a weight for each class."""
+"""The parts that losses of classes share: a term of the pixels, one of the regions, a weight for each class."""
 
 from __future__ import annotations
 

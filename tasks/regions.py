@@ -27,7 +27,8 @@ MOST_REGIONS = MOST_CLASSES
 class Region(NamedTuple):
     """A union of labels.
 
-    values: the mask values of its labels; the first is written where the region is the last one of a pixel.
+    Args:
+        values: the mask values of its labels; the first is written where the region is the last one of a pixel.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Region(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What is written of it, in words."""
+        """The region as it is written, in words."""
         return f"label {self.values[0]}"
 
 

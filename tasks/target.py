@@ -46,7 +46,7 @@ class Target:
 
     @classmethod
     def unknown_value(cls, name: str) -> int:
-        """What a field holds where nothing is known."""
+        """The value of a field where nothing is known."""
         return next(entry.metadata["unknown"] for entry in fields(cls) if entry.name == name)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a task is: the channels of the logits, the loss of an answer, and its scores."""
+"""The base class of a task: the channels of the logits, the loss of an answer, and its scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ class Scores(ABC):
     @property
     @abstractmethod
     def comparison(self) -> float:
-        """What models are compared by: in 0..1, higher is better, 0 where nothing was counted."""
+        """The number that models are compared by: in 0..1, higher is better, 0 where nothing was counted."""
 
     @property
     @abstractmethod
     def image_comparison(self) -> list[float]:
-        """The same of each image."""
+        """The comparison of each image, in 0..1."""
 
     def merge(self, others: "Scores") -> None:
         """Count what others have counted of further images; what is known of each image is not kept."""
@@ -80,7 +80,7 @@ class Scores(ABC):
         """All scores as plain text, with those of boundaries where there are any."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint holds; `Task.scores_from_json` reads it."""
+        """The scores as a checkpoint holds them; `Task.scores_from_json` reads them."""
         state = {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
         if self.reliability is not None and self.reliability.any():
             state["reliability"] = self.reliability.tolist()
@@ -166,7 +166,7 @@ class Task(ABC):
         return None
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OwnTarget) -> Tensor:
-        """The same counts from what a decoder says of its `certainty`, and its prediction, (B, *spatial) each."""
+        """The counts of `reliability`, from a decoder's certainty and its prediction, (B, *spatial) each."""
         raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Task(ABC):
         return self
 
     def to_config(self) -> dict[str, Any] | None:
-        """What config.json says of it; None for classes, which were the only task once."""
+        """The task as config.json holds it; None for classes, which were the only task once."""
         return {"name": self.name}
 
     def answers_as(self, other: "Task") -> bool:

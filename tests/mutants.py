@@ -127,6 +127,40 @@ MUTANTS = [
         "0.0",
         "test_measuring_rules.py",
     ),
+    # orthogonal steps
+    Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
+    Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
+    Mutant(
+        "train_utils/muon.py", "Muon._step_orthogonally", "max(direction.shape)", "min(direction.shape)", "test_muon.py"
+    ),
+    Mutant(
+        "train_utils/muon.py",
+        "Muon._step_orthogonally",
+        "torch.where(found_inf > 0, average, new_average)",
+        "new_average",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/muon.py",
+        "Muon._step_orthogonally",
+        "weight.grad.lerp(new_average, MOMENTUM)",
+        "new_average",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "_kernels_of_hidden_layers",
+        "not path.startswith('encoder.')",
+        "True",
+        "test_muon.py",
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "build_optimizer",
+        "name == 'muon' and distributed_type in SHARDING",
+        "False",
+        "test_muon.py",
+    ),
     # maps: polygons, blocks of scenes, TIFFs with and without a place
     Mutant(
         "data_utils/image_io/outlines.py",
@@ -403,7 +437,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/review/reviewed_run.py",
-        "open_run",
+        "open_reviewed_run",
         "info.fingerprint() != settings.identity.get('data set')",
         "False",
         "test_review.py",
@@ -752,7 +786,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "BatchSplit.sizes",
-        "min(in_proportion, math.ceil(images / self.processes))",
+        "min(in_proportion, math.ceil(images / self.groups))",
         "self.accumulation",
         "test_batch_sampler.py",
     ),
@@ -1551,7 +1585,7 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "Plan.decided",
-        "{name: getattr(self, name) for name in self.names() if getattr(settings, name) is None}",
+        "{name: getattr(self, name) for name in self.names() if getattr(args, name) is None}",
         "{name: getattr(self, name) for name in self.names()}",
         "test_plan.py",
     ),
@@ -2613,7 +2647,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/image_input.py",
-        "ImageInput.slab",
+        "ImageInput.strip",
         "self._is_unit_range",
         "self.preprocess.detect_unit_range and not (pixels > 1).any()",
         "test_input_rules.py",
@@ -2628,8 +2662,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/flags.py",
         "parse_args",
-        "settings.like or settings.init_from",
-        "settings.like",
+        "args.like or args.init_from",
+        "args.like",
         "test_plan.py",
     ),
     Mutant(
@@ -2770,11 +2804,13 @@ MUTANTS = [
     Mutant(
         "train_utils/preflight.py",
         "say_split",
-        "batch_split.processes * batch_split.accumulation",
-        "batch_split.processes",
+        "batch_split.groups * batch_split.accumulation",
+        "batch_split.groups",
         "test_memory_rules.py",
     ),
-    Mutant("train_utils/preflight.py", "preflight", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/preflight.py", "_candidates", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"
+    ),
     Mutant(
         "train_utils/preflight.py",
         "preflight",
@@ -3753,7 +3789,7 @@ MUTANTS = [
         "data_utils/loading/loaders.py",
         "build_loaders",
         "batch_split.world_size",
-        "batch_split.processes",
+        "batch_split.groups",
         "test_loading_rules.py",
     ),
     Mutant(
@@ -3826,7 +3862,11 @@ MUTANTS = [
     ),
     Mutant("train_utils/preflight.py", "", "HOPELESS = 3", "HOPELESS = 2", "test_measuring_rules.py"),
     Mutant(
-        "train_utils/preflight.py", "", "{'adamw': 3, 'sgd': 2}", "{'adamw': 3, 'sgd': 1}", "test_measuring_rules.py"
+        "train_utils/preflight.py",
+        "",
+        "{'adamw': 3, 'sgd': 2, 'muon': 3}",
+        "{'adamw': 3, 'sgd': 1, 'muon': 3}",
+        "test_measuring_rules.py",
     ),
     Mutant("data_utils/image_io/formats.py", "", "2 ** 27", "2 ** 31", "test_reading_rules.py"),
     Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),

@@ -49,7 +49,7 @@ def true_answers(ids: np.ndarray) -> np.ndarray:
     """What a perfect network would say of each pixel, as `ObjectDecoder.decode` gives it."""
     from scipy.ndimage import distance_transform_edt, find_objects
 
-    from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS
+    from inference.decoding.answers import LEVELS, pack_answers
 
     depth = np.zeros(ids.shape)
     for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):
@@ -59,4 +59,5 @@ def true_answers(ids: np.ndarray) -> np.ndarray:
         distance = distance_transform_edt(np.pad(is_object, 1))[(slice(1, -1),) * ids.ndim]
         depth[box][is_object] = (distance / distance.max())[is_object]
     levels = np.rint(LEVELS * depth).astype(np.int32)
-    return np.where(ids > 0, 1 | levels << DEPTH_SHIFT | LEVELS << CERTAINTY_SHIFT, 0).astype(np.int32)
+    answers = pack_answers(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
+    return np.where(ids > 0, answers, 0)

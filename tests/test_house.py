@@ -45,7 +45,7 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "buckets compilation microbatch preflight schedule tuning optim ema nan_guard step_memory sharding"
+        "buckets compilation microbatch preflight schedule tuning muon optim ema nan_guard step_memory sharding"
         " spatial sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",

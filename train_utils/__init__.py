@@ -1,1 +1,1 @@
-"""What a training run needs beside the network and its data: checkpoints, memory, monitoring, reporting."""
+"""The parts of a training run beside the network and its data: checkpoints, memory, monitoring, reporting."""

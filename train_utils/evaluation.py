@@ -1,4 +1,4 @@
-"""What one evaluation on the validation images measured, and how one image is read for it."""
+"""The results of one evaluation on the validation images, and how one image is read for it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tasks.task import Scores, Task
 class Evaluation:
     """The result of one evaluation.
 
-    Attributes:
+    Args:
         step: the optimizer step of the weights.
         loss: the mean over the validation images, None where it was not kept.
         scores: the scores of the validation images, in their order, on the CPU.

@@ -34,26 +34,26 @@ def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: in
 
 def split_batch(
     batch_size: int,
-    processes: int,
+    groups: int,
     micro_batch_size: int | None,
     accumulation: int | None,
     saved_size: int | None = None,
 ) -> BatchSplit:
-    """The micro-batches and accumulation steps that hold `batch_size` images over the processes.
+    """The micro-batches and accumulation steps that hold `batch_size` images over the groups of processes.
 
     What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. A flag and a
     profile that disagree are a SettingsError, not a silent winner.
     """
-    share = math.ceil(batch_size / processes)
+    share = math.ceil(batch_size / groups)
     size = micro_batch_size or math.ceil(share / (accumulation or 1))
     if saved_size and not micro_batch_size and not accumulation:
         size = min(size, saved_size)
     fixed = bool(micro_batch_size or accumulation)
-    batch_split = BatchSplit(batch_size, processes, size, 1, fixed).with_micro_batches(size)
+    batch_split = BatchSplit(batch_size, groups, size, 1, fixed).with_micro_batches(size)
     if micro_batch_size and accumulation and batch_split.accumulation != accumulation:
         raise SettingsError(
             f"--micro-batch-size {size} makes {batch_split.accumulation} accumulation steps of"
-            f" --batch-size {batch_size} over {processes} processes, but the launch profile sets {accumulation};"
+            f" --batch-size {batch_size} over {groups} processes, but the launch profile sets {accumulation};"
             " leave out one of them"
         )
     if accumulation:  # with an image in each
@@ -64,9 +64,10 @@ def split_batch(
 class MicroBatch(NamedTuple):
     """What one forward pass of training takes.
 
-    images: (B, C, *size) float32, channels last.
-    targets: of the same B images, in the types that losses take.
-    is_filler: whether it counts nowhere, since its process has no image.
+    Args:
+        images: (B, C, *size) float32, channels last.
+        targets: of the same B images, in the types that losses take.
+        is_filler: whether it counts nowhere, since its process has no image.
     """
 
     images: Tensor

@@ -4,7 +4,10 @@ import torch
 from accelerate.utils import DistributedType
 from torch import nn
 
+from runtime.errors import SettingsError
 from runtime.launch import SHARDING
+from train_utils.muon import Muon
+from unet.blocks import OutConv
 
 DECAYED = (nn.modules.conv._ConvNd, nn.Linear)
 
@@ -16,24 +19,47 @@ def build_optimizer(
     weight_decay: float,
     distributed_type: DistributedType = DistributedType.NO,
 ) -> torch.optim.Optimizer:
-    """`adamw`, or `sgd` with Nesterov momentum 0.9, for all weights that are not frozen.
+    """`adamw`, `sgd` with Nesterov momentum 0.9, or `muon`, for all weights that are not frozen.
 
     Decay on convolutions and linear layers only: norms, biases and tables of positions have no use for it. Each group
     says whether it is `of_encoder`: those may have a learning rate of their own (`Schedule.set_learning_rate`).
 
     Fused where that can be: all weights are updated in one kernel, or none where the device says so (`StepGuard`).
+
+    Raises SettingsError for `muon` where weights are spread over processes: it needs them whole.
     """
+    if name == "muon" and distributed_type in SHARDING:
+        raise SettingsError(
+            "--optimizer muon: needs whole weights, and this launch profile spreads them over the processes; give"
+            " --optimizer adamw, or a profile without FSDP and DeepSpeed"
+        )
     # DeepSpeed has updates of its own; torch 2.13 has no fused SGD for FSDP's DTensors
     fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and name == "adamw")
-    weights: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    kernels = _kernels_of_hidden_layers(model) if name == "muon" else set()
+    weights: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for path, module in model.named_modules():
         for key, parameter in module.named_parameters(recurse=False):
             decay = weight_decay if key == "weight" and isinstance(module, DECAYED) else 0.0
             if parameter.requires_grad:
-                weights.setdefault((path.startswith("encoder."), decay), []).append(parameter)
+                group = (path.startswith("encoder."), decay, parameter in kernels)
+                weights.setdefault(group, []).append(parameter)
     groups = []
-    for (is_encoder, decay), parameters in weights.items():
-        groups.append({"params": parameters, "of_encoder": is_encoder, "weight_decay": decay})
+    for (is_encoder, decay, orthogonal), parameters in weights.items():
+        values = {"params": parameters, "of_encoder": is_encoder, "weight_decay": decay}
+        groups.append(values | {"orthogonal": True} if orthogonal else values)
+    if name == "muon":
+        return Muon(groups, lr=learning_rate, fused=True)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)
+
+
+def _kernels_of_hidden_layers(model: nn.Module) -> set[nn.Parameter]:
+    """The weights of convolutions between images and logits, but for those of an encoder, which AdamW has trained."""
+    heads = [path for path, module in model.named_modules() if isinstance(module, OutConv)]
+    kernels = set()
+    for path, module in model.named_modules():
+        of_head = any(path.startswith(f"{head}.") for head in heads)
+        if isinstance(module, nn.modules.conv._ConvNd) and not of_head and not path.startswith("encoder."):
+            kernels.add(module.weight)
+    return kernels

@@ -30,7 +30,8 @@ from unet.model import UNet
 CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap takes up to 1.5 times what tensors do
 GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
 EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
-COPIES = {"adamw": 3, "sgd": 2}  # copies of each trained weight, beside itself: its gradient and its moments
+# copies of each trained weight, beside itself: its gradient and its moments; Muon has one moment of most weights
+COPIES = {"adamw": 3, "sgd": 2, "muon": 3}
 # an estimate beyond this many times the free memory is not tried: a step needs less than its estimate in half precision
 # or with other kernels, but never as little as a third
 HOPELESS = 3
@@ -56,7 +57,7 @@ class Copies(NamedTuple):
         """The copies of a training step.
 
         Args:
-            optimizer: `adamw` or `sgd`.
+            optimizer: one of OPTIMIZERS.
             averages: whether an average of all weights is kept.
         """
         return cls(COPIES[optimizer], all_weights=int(averages))
@@ -106,31 +107,39 @@ def preflight(
         say(f"memory: trying how many {images} fit, at most {size}")
         fits = _attempt_fits
         most_images = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
-    candidates = {size: batch_split}  # the keys are micro-batches, the largest one is first
-    if not batch_split.fixed:
-        sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-        candidates = {smaller: batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most_images}
+    candidates = _candidates(batch_split, most_images)
     recomputing_choices = [True] if network.activation_checkpointing else [False, True]
     for recomputes in recomputing_choices:
         network.activation_checkpointing = recomputes
         own_size = 0  # the largest micro-batch that this process has room for
-        for micro_batch_size, candidate in candidates.items():
+        for candidate in candidates:
             if fits(accelerator, network, criterion, shape, candidate, copies):
-                own_size = micro_batch_size
+                own_size = candidate.micro_batch_size
                 break
         agreed = _smallest(accelerator, own_size)
         if agreed:
             break
     if agreed == 0:
+        smallest = candidates[-1].micro_batch_size
         raise SettingsError(
-            f"no memory for a micro-batch of {min(candidates)} {images}, not even with activation checkpointing;"
+            f"no memory for a micro-batch of {smallest} {images}, not even with activation checkpointing;"
             " lower --crop-size, --scale, --base-channels or --micro-batch-size"
         )
     condition = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or network.activation_checkpointing:
         say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
-    say_split(candidates[agreed])
-    return candidates[agreed]
+    agreed_split = next(candidate for candidate in candidates if candidate.micro_batch_size == agreed)
+    say_split(agreed_split)
+    return agreed_split
+
+
+def _candidates(batch_split: BatchSplit, most_images: int) -> list[BatchSplit]:
+    """The batch splits that may be tried, those with the largest micro-batches first, of at most so many images."""
+    if batch_split.fixed:
+        return [batch_split]
+    size = batch_split.micro_batch_size
+    sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
+    return [batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most_images]
 
 
 def say_split(batch_split: BatchSplit) -> None:
@@ -138,9 +147,9 @@ def say_split(batch_split: BatchSplit) -> None:
     say(f"batch: {batch_split}")
     if batch_split.idle:
         where = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
-        filling_size = batch_split.processes * batch_split.accumulation
+        filling_size = batch_split.groups * batch_split.accumulation
         say(
-            f"batch: {batch_split.idle} of {batch_split.processes} {batch_split.sharers} have no image in {where},"
+            f"batch: {batch_split.idle} of {batch_split.groups} {batch_split.group_words} have no image in {where},"
             f" and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
 

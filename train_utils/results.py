@@ -131,7 +131,7 @@ def write_results(publisher: Publisher, state: RunState, task: Task, speed_notes
 
 
 def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section, model: UNet) -> Facts:
-    """What the judgement of a run needs beside its log."""
+    """The facts that the judgement of a run needs beside its log."""
     return Facts(
         steps=state.step,
         validation_images=len(info.val),

@@ -1,4 +1,4 @@
-"""What happens at which step: learning rate, logging, evaluation, checkpoints, the end."""
+"""The schedule of a run by step: learning rate, logging, evaluation, checkpoints, the end."""
 
 import math
 from dataclasses import dataclass

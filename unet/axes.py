@@ -9,7 +9,7 @@ SMALLEST_SIDE = 4  # the least pixels that pooling leaves of a patch's side
 
 
 class NetworkAxes(NamedTuple):
-    """What the data decide about an architecture: the fields of UNetConfig of these names."""
+    """The fields of UNetConfig that the data decide."""
 
     dims: int
     kernels: Axes = ()

@@ -1,4 +1,4 @@
-"""What config.json holds: the architecture of a model, and the preprocessing that it was trained with."""
+"""The content of config.json: the architecture of a model, and the preprocessing that it was trained with."""
 
 import math
 import sys
@@ -250,7 +250,7 @@ class UNetConfig:
             raise ValueError(f"the config has a value of a wrong type ({error})") from error
 
     def to_json(self) -> dict[str, Any]:
-        """What config.json holds; it names the task only where the outputs are no classes, values only if joined."""
+        """The content of config.json; it names the task only where outputs are no classes, values only if joined."""
         values = asdict(self)
         if self.task is None:
             del values["task"]

@@ -31,7 +31,7 @@ STAGES = (
 
 
 class Features(NamedTuple):
-    """What the backbones of transformers return too."""
+    """Feature maps of each stage, in the type that backbones of transformers return."""
 
     feature_maps: tuple[Tensor, ...]
 

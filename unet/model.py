@@ -199,7 +199,7 @@ class UNet(
         return F.pad(x, pads, mode="replicate") if any(missing) else x
 
     def published_state(self) -> dict[str, Tensor]:
-        """What model.safetensors holds."""
+        """The entries of model.safetensors."""
         return self.state_dict()
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -347,5 +347,5 @@ class DeeplySupervisedUNet(UNet):
         return logits
 
     def published_state(self) -> dict[str, Tensor]:
-        """What model.safetensors holds: all but the heads that only training has."""
+        """The entries of model.safetensors: all but the heads that only training has."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}

@@ -1,1 +1,1 @@
-"""What must be known of a data set before the first step, and what is wrong with it."""
+"""The facts of a data set that must be known before the first step, and the mistakes in it."""

@@ -42,7 +42,7 @@ def distinct_rows(array: np.ndarray) -> DistinctRows:
 
 
 def rows_as_text(array: np.ndarray) -> bytearray:
-    """What `repr(array.tolist())` gives, for whole numbers of which none is below 0."""
+    """`repr(array.tolist())`, for whole numbers of which none is below 0."""
     rows, membership = distinct_rows(array)
     texts = np.array([repr(row).encode() for row in rows.tolist()], object)
     content = bytearray(b"[")

@@ -28,7 +28,7 @@ ClassLocations = dict[MaskValue, np.ndarray]
 
 
 class Content(NamedTuple):
-    """What a mask holds: numbers, greys or colors, and which; and what its image is labeled for, None for all."""
+    """The kind of a mask's values, the values, and the classes that its image is labeled for, None for all."""
 
     kind: str
     values: tuple[MaskValue, ...]
@@ -36,7 +36,7 @@ class Content(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a record: in a word or two, and in a line that names the file."""
+    """A mistake in a record: in a word or two, and in a line that names the file."""
 
     kind: str
     text: str
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """What one look at a record finds.
+    """The findings in one record.
 
     Args:
         size: (H, W) of the image.
@@ -65,7 +65,7 @@ class Inspection:
 
 @dataclass
 class SplitInspection:
-    """What is known of all records of a split.
+    """The findings in all records of a split.
 
     Args:
         sizes: (N, 2) int64 as (H, W); zeros where a record cannot be used.
@@ -122,7 +122,7 @@ class SplitInspection:
         return []
 
     def to_json(self) -> JSON:
-        """What the cache stores; problems are left out, for an inspection with any is not worth remembering."""
+        """The part that the cache stores; problems are left out, since an inspection with any is not remembered."""
         contents = [[kind, list(pixels.items()), labels] for (kind, _, labels), pixels in self.contents.items()]
         class_locations = []
         for i, locations in self.class_locations.items():
@@ -163,7 +163,7 @@ AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
 
 
 def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
-    """What the header of the image and all of the mask say.
+    """The findings in the header of the image and in all of the mask.
 
     Args:
         has_classes: whether the values of masks are classes: few, and not smoothed.

@@ -1,4 +1,4 @@
-"""What `inspect` does, for images and volumes with points, which are known."""
+"""`inspect` for images and volumes with points, which are known."""
 
 import zlib
 
@@ -17,7 +17,7 @@ from tasks.points import PRESENT
 
 
 def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Problem:
-    """What the header of an image says; of one that is read in windows also where its points are, for crops."""
+    """The findings in the header of an image; of one that is read in windows also where its points are, for crops."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)
@@ -38,7 +38,7 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
 
 
 def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
-    """What all of a volume says, and where its points are; intensities are those of voxels anywhere."""
+    """The findings in a volume, and where its points are; intensities are those of voxels anywhere."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)

@@ -1,4 +1,4 @@
-"""What `inspect` does, for volumes: image and label are read once for all findings."""
+"""`inspect` for volumes: image and label are read once for all findings."""
 
 import zlib
 from collections import Counter
@@ -36,7 +36,7 @@ FOREGROUND = 10_000  # values of labeled voxels of a volume that CT's statistics
 
 @dataclass(frozen=True)
 class VolumeInspection(Inspection):
-    """What one look at a volume finds: sizes are (D, H, W), and there are some voxels of each class.
+    """The findings in one volume: sizes are (D, H, W), and there are some voxels of each class.
 
     Args:
         spacing: (z, y, x) in mm.
@@ -49,7 +49,7 @@ class VolumeInspection(Inspection):
 
 @dataclass
 class VolumeSplitInspection(SplitInspection):
-    """What is known of all records of a split of volumes: sizes are (N, 3), and there are spacings and intensities."""
+    """The findings in all volumes of a split: sizes are (N, 3), and there are spacings and intensities."""
 
     axes = "depth x height x width"
     dims = 3
@@ -60,7 +60,7 @@ class VolumeSplitInspection(SplitInspection):
 
     @property
     def volumes(self) -> VolumeFindings:
-        """What is known of volumes only."""
+        """The findings that only volumes have."""
         if self.stored is not None:
             return self.stored
         spacings = np.zeros((len(self.sizes), 3))
@@ -87,7 +87,7 @@ class VolumeSplitInspection(SplitInspection):
 
 
 def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspection | Problem:
-    """What all of image and label say: whether they fit, where values of the label are, intensities at some of them."""
+    """The findings in image and label: whether they fit, where values of the label are, intensities at some of them."""
     name = record["name"]
     image = record["image"]
     label = record["target"]
@@ -129,7 +129,7 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
 
 
 def _mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> Problem | None:
-    """What is wrong where the voxels of a volume and its label do not lie at the same places."""
+    """The mistake where the voxels of a volume and its label do not lie at the same places."""
     if image.size != label.size:
         return Problem("label of another shape", volume_size_mismatch(name, image, label))
     if same_grid(image, label):

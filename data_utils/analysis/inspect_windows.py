@@ -1,4 +1,4 @@
-"""What `inspect` does, for images too large to be decoded whole for every crop: their masks are read in strips."""
+"""`inspect` for images too large to be decoded whole for every crop: their masks are read in strips."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ LOCATIONS = 64  # pixels of each class that are remembered, for crops around the
 
 
 def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
-    """What `inspect` finds, and some pixels of each value of a large image's mask, (n, 2) as (row, column)."""
+    """The findings in a large image, with some pixels of each value of its mask, (n, 2) as (row, column)."""
     name = record["name"]
     with open_if_large(record["image"]) as image:
         if image is None or _is_in_memory(record["target"]):
@@ -43,7 +43,7 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
 def _inspect_strips(
     mask: WindowedImage, size: tuple[int, int], mode: str, name: str, *, has_classes: bool
 ) -> Inspection | Problem:
-    """What a mask holds, read in strips, beside what its image is: of `size` (H, W) and `mode`."""
+    """The values of a mask, read in strips, beside an image of `size` (H, W) and `mode`."""
     pixels: Counter = Counter()
     samples: dict[Any, list[tuple[int, np.ndarray]]] = defaultdict(list)
     is_colored = False

@@ -44,7 +44,7 @@ class Inspector(ABC):
 
     @property
     def key(self) -> tuple[bool, ...]:
-        """What the findings depend on beside the files."""
+        """The settings that the findings depend on, beside the files."""
         return self._key(windows=False)
 
     def _key(self, *, windows: bool) -> tuple[bool, ...]:
@@ -54,7 +54,7 @@ class Inspector(ABC):
 
     @abstractmethod
     def inspect(self, record: Record) -> Inspection | Problem:
-        """What there is to know of a record."""
+        """The findings in a record."""
 
     @abstractmethod
     def count_channels(self, record: Record, inspection: Inspection) -> int:
@@ -170,7 +170,7 @@ def inspect_split(
     *,
     has_names: bool = False,
 ) -> SplitInspection:
-    """What a look at all records finds, in threads, with a progress bar.
+    """The findings in all records, looked at in threads, with a progress bar.
 
     Args:
         inspector: by default the one that suits the records.

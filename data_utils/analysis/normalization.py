@@ -22,7 +22,7 @@ SIDE = 512  # pixels of a side of such a window
 
 
 class Sums(NamedTuple):
-    """What is added up over the pixels of an image.
+    """The sums over the pixels of an image.
 
     Args:
         pixels: how many there are; of a raster (C,), how many hold data in each channel.

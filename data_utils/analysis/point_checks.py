@@ -1,4 +1,4 @@
-"""What `--check-data` says of points: how many of each there are, and which are likely mistakes."""
+"""The part of `--check-data` on points: how many of each there are, and which are likely mistakes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -74,10 +74,11 @@ def point_warnings(splits: Splits, sided_pairs: Sequence[tuple[int, int]]) -> tu
 class _ImagePoints(NamedTuple):
     """The points of an image.
 
-    size: (*spatial); zeros where the image cannot be used.
-    positions: (K, n), (x, y) or (x, y, z): in pixels of the image as it is read, where its size is known and the file
-        counts pixels; else as the file has them.
-    present: the points that are there.
+    Args:
+        size: (*spatial); zeros where the image cannot be used.
+        positions: (K, n), (x, y) or (x, y, z): in pixels of the image as it is read, where its size is known and the
+            file counts pixels; else as the file has them.
+        present: the points that are there.
     """
 
     name: str

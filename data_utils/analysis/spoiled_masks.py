@@ -156,7 +156,7 @@ def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
 
 
 def _spoiled_palette(splits: Splits) -> str:
-    """What is wrong with the colors of masks of indices, with the first such mask; empty where nothing is."""
+    """The mistake in the colors of masks of indices, with the first such mask; empty where there is none."""
     counts = BorderCounts.none()
     alone_pixels = 0
     name = ""
@@ -209,7 +209,7 @@ def check_transparency(splits: Splits, pixels: dict[MaskValue, int]) -> None:
 
 
 def _once(title: str, splits: Splits, compute: Callable[[Splits], JSON]) -> JSON:
-    """What `compute` finds in the splits, kept in the cache under a title where all of them have a digest."""
+    """The results of `compute` for the splits, kept in the cache under a title where all of them have a digest."""
     digests = [records.digest for _, records in splits]
     key = digest(title, *digests) if all(digests) else None
     return cached(key, lambda: compute(splits))
@@ -267,7 +267,7 @@ def _planes(record: Record) -> Iterator[np.ndarray]:
 
 
 def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
-    """What was seen, in which masks, and what to do."""
+    """A line: what was seen, in which masks, and what to do."""
     share = sum(pixels[value] for value in classes) / sum(pixels.values())
     ordered: list[Any] = sorted(pixels)
     invented: list[Any] = sorted(pixels.keys() - set(classes))

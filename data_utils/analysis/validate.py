@@ -77,7 +77,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 def _inspect_files(
     split: str, records: Records, config: DataConfig, names_by_channels: dict[int, list[str]], *, has_names: bool
 ) -> SplitInspection:
-    """What a look at all files of a split finds, each image decoded; `names_by_channels` gets the images' names.
+    """The findings in all files of a split, each image decoded; `names_by_channels` gets the images' names.
 
     DataError where the masks hold too many values together.
     """
@@ -108,7 +108,7 @@ class MaskMeaning:
 def understand_masks(
     train: Records, val: Records, inspected: Sequence[tuple[SplitInspection, Records]], config: DataConfig
 ) -> MaskMeaning:
-    """What the masks mean; those that make no target become problems. DataError where they cannot be understood."""
+    """The meaning of the masks; those that make no target become problems. DataError where none can be told."""
     targets = reader_type(config)
     pixels = total_pixels(inspected)
     classes: NamedClasses = ()
@@ -193,7 +193,7 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
 def _inspect_and_decode(
     inspector: Inspector, names_by_channels: dict[int, list[str]], record: Record
 ) -> Inspection | Problem:
-    """What a look at a record finds, and its image decoded too; its name is added to those with as many channels."""
+    """The findings in a record, its image decoded too; its name is added to those with as many channels."""
     inspection = inspector.inspect(record)
     if isinstance(inspection, Problem):
         return inspection

@@ -1,4 +1,4 @@
-"""What inspection finds in volumes only: spacings, and the statistics for their normalization."""
+"""The findings of an inspection in volumes only: spacings, and the statistics for their normalization."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Foreground(NamedTuple):
 
 @dataclass
 class VolumeFindings:
-    """What is found in the volumes of a split.
+    """The findings in the volumes of a split.
 
     Args:
         spacings: (N, 3) float64, (z, y, x) in mm, zeros where a record cannot be used.

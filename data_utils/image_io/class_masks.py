@@ -39,11 +39,12 @@ class ObjectBits(RenderedMask):
 
 
 class ClassMask(NamedTuple):
-    """What a mask says of one class.
+    """The mask of one class.
 
-    values: (H, W) or (H, W, 3), 0 where the class is not; None where there is no mask, so that nothing is known.
-    bit: that of the class; None for one that is left out.
-    name: what messages call the mask.
+    Args:
+        values: (H, W) or (H, W, 3), 0 where the class is not; None where there is no mask, so that nothing is known.
+        bit: that of the class; None for one that is left out.
+        name: what messages call the mask.
     """
 
     values: np.ndarray | None
@@ -74,7 +75,7 @@ class ClassMasks(RenderedMask):
 
     @property
     def name(self) -> str:
-        """What messages call them: the first file that there is."""
+        """The name of the masks in messages: the first file that there is."""
         return next(file.path for file in self.files if file.path)
 
     def render(self) -> np.ndarray:
@@ -101,7 +102,7 @@ class ClassChannels(RenderedMask):
 
     @property
     def name(self) -> str:
-        """What messages call them."""
+        """The name of the masks in messages."""
         return self.file
 
     def render(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a picture comes in, and one error for what cannot be opened or decoded."""
+"""The formats of pictures, and one error for files that cannot be opened or decoded."""
 
 import os
 import stat
@@ -55,9 +55,10 @@ class WindowSource(EmbeddedImage):
 class ClassLayers(NamedTuple):
     """What the files of a label are, or the channels of one file: masks of a class each.
 
-    bits: the class of each; None for one that is left out.
-    unknown: the classes that have no file.
-    ignored: mask values of which nothing is known.
+    Args:
+        bits: the class of each; None for one that is left out.
+        unknown: the classes that have no file.
+        ignored: mask values of which nothing is known.
     """
 
     bits: tuple[int | None, ...]
@@ -104,11 +105,12 @@ class PictureFile(NamedTuple):
 class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
-    file: the file that lists them.
-    space: what they are counted in, as in `PointTable`.
-    positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
-    states: (K,) int64, those of `tasks.points`.
-    size: (H, W) of the image that they were made for, where the file says it.
+    Args:
+        file: the file that lists them.
+        space: what they are counted in, as in `PointTable`.
+        positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
+        states: (K,) int64, those of `tasks.points`.
+        size: (H, W) of the image that they were made for, where the file says it.
     """
 
     file: str
@@ -162,7 +164,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def format_remedy(names: Iterable[str]) -> str:
-    """What to do with files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
+    """The advice for files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
     for name in names:
         remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])  # a name may be an extension alone
         if remedy:

@@ -123,7 +123,16 @@ class Outliner:
 
 
 def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
-    """The corners between the rows of a window (n + 1, W + 2) of numbers; `row` is that of the first ones."""
+    """The corners between the rows of a window (n + 1, W + 2) of numbers; `row` is that of the first ones.
+
+    Where four pixels meet, each has a corner of its area in two cases: it is alone, or it is one end of an L of three.
+
+        a b      a a
+        c d      a b
+
+    On the left each area has a corner there, unless a pixel beside it belongs to it too. On the right b has one as it
+    is alone, and a has one, said of the pixel that lies across from b.
+    """
     beside = window[:, :-1] == window[:, 1:]
     below = window[:-1] == window[1:]
     is_straight = (beside[:-1] & beside[1:]) | (below[:, :-1] & below[:, 1:])

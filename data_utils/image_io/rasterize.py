@@ -42,7 +42,7 @@ def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int,
 
 
 def _level_spans(starts: np.ndarray, ends: np.ndarray, height: int) -> Iterator[tuple[int, int, int]]:
-    """What lies below edges that run left along the centers of a row, which GDAL counts as inside."""
+    """The pixels below edges that run left along the centers of a row, which GDAL counts as inside."""
     is_level = (starts[:, 1] == ends[:, 1]) & (starts[:, 0] > ends[:, 0])
     rows = starts[:, 1] - 0.5
     is_level &= (rows == np.floor(rows)) & (rows >= 0) & (rows < height)

@@ -186,7 +186,7 @@ class Segments:
 
     @property
     def _fill_value(self) -> float:
-        """What pixels of tiles that are left out hold."""
+        """The values of pixels in tiles that are left out."""
         nodata = _nodata(self.page)
         return 0 if nodata is None else nodata
 
@@ -232,7 +232,7 @@ class Segments:
 
 
 def _index(samples: Sequence[int]) -> slice | list[int]:
-    """What picks samples of an array; a slice, which copies nothing, where they stand one behind the other."""
+    """An index for samples of an array; a slice, which copies nothing, where they stand one behind the other."""
     first = samples[0]
     if list(samples) == list(range(first, first + len(samples))):
         return slice(first, first + len(samples))

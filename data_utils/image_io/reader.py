@@ -40,9 +40,10 @@ UNSIGNED = (1,)
 class DecodedImage(NamedTuple):
     """An image as it was decoded.
 
-    pixels: (h, w, C) in the file's own value range: uint8, uint16, int32 or float32.
-    size: (H, W) of the image itself.
-    extent: how far (h, w) of the pixels the image reaches; less than their shape where a JPEG's last block does.
+    Args:
+        pixels: (h, w, C) in the file's own value range: uint8, uint16, int32 or float32.
+        size: (H, W) of the image itself.
+        extent: how far (h, w) of the pixels the image reaches; less than their shape where a JPEG's last block does.
     """
 
     pixels: np.ndarray
@@ -53,9 +54,10 @@ class DecodedImage(NamedTuple):
 class DecodedMask(NamedTuple):
     """A mask as it was decoded.
 
-    values: what `read_mask` gives.
-    colored: whether they are stored as RGB.
-    jpeg: whether the file is a JPEG.
+    Args:
+        values: what `read_mask` gives.
+        colored: whether they are stored as RGB.
+        jpeg: whether the file is a JPEG.
     """
 
     values: np.ndarray
@@ -76,7 +78,7 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
 
 
 def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
-    """What `opened` gives; its file stays open as long as `stack` is."""
+    """The file of `opened`; it stays open as long as `stack` is."""
     content = cast(Any, source)
     if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
         page = source.get("page", page)

@@ -29,12 +29,13 @@ MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 class VolumeHeader(NamedTuple):
     """What is known of a volume without its voxels.
 
-    size: (D, H, W) in RAS orientation: D along z from inferior, H along y from posterior, W along x from left.
-    spacing: (z, y, x) in mm.
-    channels: values of each voxel.
-    dtype: NumPy's name of the type of the voxels as they are read.
-    affine: (4, 4), from a voxel's (x, y, z) in RAS orientation to mm.
-    stored_axes: for each axis of the file, the axis of RAS that it runs along, and 1, or -1 where it runs back.
+    Args:
+        size: (D, H, W) in RAS orientation: D along z from inferior, H along y from posterior, W along x from left.
+        spacing: (z, y, x) in mm.
+        channels: values of each voxel.
+        dtype: NumPy's name of the type of the voxels as they are read.
+        affine: (4, 4), from a voxel's (x, y, z) in RAS orientation to mm.
+        stored_axes: for each axis of the file, the axis of RAS that it runs along, and 1, or -1 where it runs back.
     """
 
     size: tuple[int, int, int]
@@ -59,7 +60,7 @@ def is_volume(path: str | Path) -> bool:
 
 
 def read_volume_header(source: ImageSource, name: str) -> VolumeHeader:
-    """What the headers alone say. Raises ImageError, with `name`, for what cannot be read or is no volume."""
+    """The header of a volume. Raises ImageError, with `name`, for a file that cannot be read or is no volume."""
     return _header(_open(source, name), name)
 
 
@@ -189,7 +190,7 @@ def _open(source: ImageSource, name: str) -> list[StoredVolume]:
 
 
 def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
-    """What the files of one volume say, one for each channel, which must all have the same grid."""
+    """The header of the files of one volume, one for each channel, which must all have the same grid."""
     first = stored[0]
     if 0 in first.shape or first.channels == 0:
         raise ImageError(f"{name}: is empty, {' x '.join(map(str, first.shape))} voxels")

@@ -55,7 +55,7 @@ class WindowedImage(ABC):
         """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take."""
 
     def draft_for(self, preprocess: Preprocess) -> "WindowedImage":
-        """The same picture with the detail that `preprocess` resizes from."""
+        """This picture with the detail that `preprocess` resizes from."""
         return self
 
 
@@ -177,7 +177,7 @@ def _file_of(source: Path | BandSource | PictureFile) -> Path:
 
 
 def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
-    """What `open_windowed_file` gives; its file stays open as long as `stack` is."""
+    """The image of `open_windowed_file`; its file stays open as long as `stack` is."""
     path = _file_of(source)
     if isinstance(source, PictureFile):
         page = page if source.page is None else source.page

@@ -22,8 +22,9 @@ SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each 
 class Slot(NamedTuple):
     """One slot of a micro-batch: an image, and the shape it is padded to.
 
-    filler: whether it counts nowhere, since its process would otherwise have no image.
-    ends_step: whether it is in the last micro-batch that its process has of a step.
+    Args:
+        filler: whether it counts nowhere, since its process would otherwise have no image.
+        ends_step: whether it is in the last micro-batch that its process has of a step.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -34,16 +35,17 @@ class Slot(NamedTuple):
 
 
 class BatchSplit(NamedTuple):
-    """How a global batch is cut into micro-batches, `accumulation` for each process, of at most `micro_batch_size`.
+    """How a global batch is cut into micro-batches, `accumulation` for each group, of at most `micro_batch_size`.
 
     Args:
-        processes: those that have images of their own; where several share each volume, as many as there are groups.
+        groups: how many groups of processes have images of their own. A group is a single process, unless several share
+            each volume.
         fixed: the user asks for it: where it does not fit into memory it is not changed.
         processes_per_volume: how many processes share each image or volume.
     """
 
     batch_size: int
-    processes: int
+    groups: int
     micro_batch_size: int
     accumulation: int
     fixed: bool = False
@@ -51,40 +53,40 @@ class BatchSplit(NamedTuple):
 
     def with_micro_batches(self, size: int) -> "BatchSplit":
         """The same batch in micro-batches of `size`."""
-        needed = math.ceil(self.batch_size / self.processes / size)
+        needed = math.ceil(self.batch_size / self.groups / size)
         return self._replace(micro_batch_size=size, accumulation=needed)
 
     def sizes(self, images: int) -> list[int]:
-        """How many images of a step each micro-batch has, in the order in which the processes take turns.
+        """How many images of a step each micro-batch has, in the order in which the groups take turns.
 
-        They differ by one at most. A step of fewer images than others has fewer micro-batches for each process, so that
-        a micro-batch is empty only where there are fewer images than processes.
+        They differ by one at most. A step of fewer images than others has fewer micro-batches for each group, so that
+        a micro-batch is empty only where there are fewer images than groups.
         """
         in_proportion = math.ceil(images * self.accumulation / self.batch_size)
-        rounds = min(in_proportion, math.ceil(images / self.processes))
-        smaller, larger_ones = divmod(images, rounds * self.processes)
-        return [smaller + int(number < larger_ones) for number in range(rounds * self.processes)]
+        rounds = min(in_proportion, math.ceil(images / self.groups))
+        smaller, larger_ones = divmod(images, rounds * self.groups)
+        return [smaller + int(number < larger_ones) for number in range(rounds * self.groups)]
 
     @property
     def world_size(self) -> int:
         """All processes of the launch."""
-        return self.processes * self.processes_per_volume
+        return self.groups * self.processes_per_volume
 
     @property
-    def sharers(self) -> str:
-        """What those are called among which a step's images are divided."""
+    def group_words(self) -> str:
+        """The words for the groups in messages."""
         return "processes" if self.processes_per_volume == 1 else f"groups of {self.processes_per_volume} processes"
 
     @property
     def idle(self) -> int:
-        """Processes that have no image in the last micro-batch of a step."""
+        """Groups that have no image in the last micro-batch of a step."""
         return self.sizes(self.batch_size).count(0)
 
     def __str__(self) -> str:
         sizes = sorted(set(self.sizes(self.batch_size)))
         return (
             f"{self.batch_size} in a step = {' or '.join(map(str, sizes))} in a micro-batch"
-            f" x {self.processes} {self.sharers} x {self.accumulation} accumulation steps"
+            f" x {self.groups} {self.group_words} x {self.accumulation} accumulation steps"
         )
 
 
@@ -292,7 +294,7 @@ class TrainingSampler:
         """The micro-batches of a step with these images."""
         filler = slots[0]._replace(filler=True)
         sizes = self.batch_split.sizes(len(slots))
-        last_round = len(sizes) - self.batch_split.processes
+        last_round = len(sizes) - self.batch_split.groups
         start = 0
         for number, size in enumerate(sizes):
             micro_batch = slots[start : start + size] or [filler]

@@ -37,7 +37,7 @@ def _distinct(labels: np.ndarray) -> list[int]:
 def crop_around(
     class_locations: list[np.ndarray], mask: Size, size: Size, crop: Size, rng: np.random.Generator
 ) -> Window:
-    """What `crop_window` does, for a mask resized to `size` of which only some pixels of each class are known.
+    """`crop_window` for a mask resized to `size` of which only some pixels of each class are known.
 
     `class_locations` (n, axes) are pixels of the mask at its own size, `mask`.
     """

@@ -1,4 +1,4 @@
-"""What augmentation does to a sample, drawn in the loader's processes from its key (seed, epoch, sample) alone."""
+"""The augmentation of a sample, drawn in the loader's processes from its key (seed, epoch, sample) alone."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ ALIKE = 2  # spacings within this factor: a turn from one axis into the other ke
 
 @dataclass(frozen=True)
 class Draw:
-    """What happens to one sample. The default is the identity of an image, with `np.eye(3)` that of a volume."""
+    """The augmentation of one sample. The default is the identity of an image, with `np.eye(3)` that of a volume."""
 
     # (2, 2): the offset (x, y) in pixels of an output pixel from the center -> that of the input point that it shows;
     # for volumes (3, 3), (x, y, z)

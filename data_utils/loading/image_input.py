@@ -57,7 +57,7 @@ class ImageInput:
             pixels = pixels * 255  # still uint8 where it was, and 0 or 1
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
-    def slab(self, start: int, stop: int) -> np.ndarray:
+    def strip(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop) of the network's input: (C, stop - start, w), uint8, uint16 or float32."""
         pixels = self._rows(start, stop)
         return pixels * 255 if self._is_unit_range else pixels

@@ -50,7 +50,7 @@ def _unpack(content: bytes) -> dict[str, Any]:
 
 
 class PackedCollate:
-    """What `collate` returns, as a Parcel where a worker process calls it."""
+    """A batch as `collate` returns it, as a Parcel where a worker process calls it."""
 
     def __init__(self, collate: Callable[[list], dict[str, Any]]) -> None:
         self.collate = collate

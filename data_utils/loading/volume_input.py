@@ -1,4 +1,4 @@
-"""From the file of a volume to a network's input: clipped, standardized and resampled, whole or slab by slab."""
+"""From the file of a volume to a network's input: clipped, standardized and resampled, whole or strip by strip."""
 
 import numpy as np
 from PIL import Image
@@ -14,7 +14,7 @@ COARSE = 3  # times the finest spacing: beyond it an axis is resampled linearly,
 
 
 class VolumeInput:
-    """A volume as the network sees it, whole or in slabs along z with bit for bit the same values.
+    """A volume as the network sees it, whole or in strips along z with bit for bit the same values.
 
     Only the voxels of the file are kept. Images are resampled cubic, as `resize_image` does it, and linearly along
     coarse axes; an axis whose number of voxels stays is left alone.
@@ -64,26 +64,26 @@ class VolumeInput:
 
     def whole(self) -> np.ndarray:
         """(C, d, h, w) float32."""
-        return self.slab(0, self.size[0])
+        return self.strip(0, self.size[0])
 
-    def slab(self, start: int, stop: int) -> np.ndarray:
+    def strip(self, start: int, stop: int) -> np.ndarray:
         """Slices [start, stop) of the network's input: (C, stop - start, h, w) float32."""
-        slab = np.empty((self.channels, stop - start, *self.size[1:]), np.float32)
+        strip = np.empty((self.channels, stop - start, *self.size[1:]), np.float32)
         if self.size[0] == self.header.size[0]:
             for z in range(start, stop):
-                slab[:, z - start] = self._plane(z)
-            return slab
+                strip[:, z - start] = self._plane(z)
+            return strip
         for first in range(start, stop, CHUNK):
             last = min(first + CHUNK, stop)
             taps = self.taps[first:last]
             weights = self.weights[first:last]
             lowest = taps.min()
             planes = np.stack([self._plane(z) for z in range(lowest, taps.max() + 1)], axis=1)
-            resampled = slab[:, first - start : last - start]  # a view, filled here
+            resampled = strip[:, first - start : last - start]  # a view, filled here
             resampled[:] = 0
             for tap in range(taps.shape[1]):
                 resampled += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
-        return slab
+        return strip
 
     def _plane(self, z: int) -> np.ndarray:
         """(c, h, w): a slice of the file, clipped, standardized and resampled within itself."""
@@ -129,8 +129,8 @@ class SliceInput:
         depth, height, width = volume.size
         self.size = (depth, *volume.preprocess.input_size(height, width))
 
-    def slab(self, start: int, stop: int) -> np.ndarray:
+    def strip(self, start: int, stop: int) -> np.ndarray:
         """Slices [start, stop): (C, stop - start, h, w)."""
-        slab = self.volume.slab(start, stop)
-        slices = [resize_image(pixels, self.size[1:]) for pixels in np.moveaxis(slab, 0, -1)]
+        strip = self.volume.strip(start, stop)
+        slices = [resize_image(pixels, self.size[1:]) for pixels in np.moveaxis(strip, 0, -1)]
         return np.ascontiguousarray(np.moveaxis(np.stack(slices), -1, 0))

@@ -143,7 +143,7 @@ def _holds_other_images(images: Path) -> bool:
 
 
 def band_names(files: Sequence[str]) -> tuple[str, ...]:
-    """What tells the names of files apart: the first word in which all of them differ, else the whole name."""
+    """The word that tells the names of files apart: the first in which all of them differ, else the whole name."""
     stems = [Path(file).stem for file in files]
     if len(stems) == 1:
         return tuple(stems)

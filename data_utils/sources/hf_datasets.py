@@ -171,7 +171,7 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
 
 
 def _names_beside(path: Path) -> list[str]:
-    """What lies in the folder of a path; nothing where that is not there."""
+    """The files in the folder of a path; none where that is not there."""
     try:
         return sorted(os.listdir(path.parent))
     except OSError:
@@ -198,7 +198,7 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
 
 
 def _nothing_there(dataset: str, path: Path) -> DataError:
-    """What to say of a name that is none of a data set."""
+    """The advice for a name that is none of a data set."""
     state = "is a file, not .parquet" if path.is_file() else "is not there"
     similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
     remedy = format_remedy([path.name])

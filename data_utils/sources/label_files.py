@@ -38,8 +38,8 @@ LISTED = 3  # rows in a message
 ALL = -1  # the number of an image that is labeled for all classes
 
 
-class Finding(NamedTuple):
-    """The classes of an image, and the place that says so."""
+class ImageLabels(NamedTuple):
+    """The classes that an image is labeled for, and the place that says so."""
 
     classes: LabelSet
     where: str
@@ -99,7 +99,7 @@ class Table:
             raise DataError(f"{self.file} names images that are not there: {'; '.join(first_few(texts, LISTED))}{hint}")
 
     def _stems(self) -> set[str]:
-        """What rows may call the image files below the folder of the table."""
+        """The names that rows may have for the image files below the folder of the table."""
         stems: set[str] = set()
         for parent, _, names in walk(self.file.parent):
             below = os.path.relpath(parent, self.file.parent).replace(os.sep, "/")
@@ -121,7 +121,7 @@ class LabelFiles:
         self.root = root
         self.reads_rules = reads_rules
         self._tables: dict[Path, Table | None] = {}
-        self._rules: dict[Path, Finding | None] = {}
+        self._rules: dict[Path, ImageLabels | None] = {}
         # each for one folder of images after another
         self.table_of = lru_cache(maxsize=None)(self._find_table)
         self._rule_of = lru_cache(maxsize=None)(self._find_rule)
@@ -138,13 +138,13 @@ class LabelFiles:
                 return True
         return False
 
-    def find(self, image: str, name: str) -> Finding | None:
-        """What the files say of an image; a table comes before a rule."""
+    def find(self, image: str, name: str) -> ImageLabels | None:
+        """The labels of an image, as the files say; a table comes before a rule."""
         folder = os.path.dirname(image)
         table = self.table_of(Path(folder))
         row = None if table is None else table.find(image, name)
         if table is not None and row is not None:
-            return Finding(row.classes, f"{table.file}: line {row.line}")
+            return ImageLabels(row.classes, f"{table.file}: line {row.line}")
         below = os.path.dirname(name)
         return self._rule_of(Path(folder.removesuffix(below)), below)
 
@@ -162,7 +162,7 @@ class LabelFiles:
             raise DataError(f"{tables[0].file} and {tables[1].file} speak of the same images; keep one")
         return tables[0] if tables else None
 
-    def _find_rule(self, folder: Path, below: str) -> Finding | None:
+    def _find_rule(self, folder: Path, below: str) -> ImageLabels | None:
         """The classes of the images in `below`, a folder in `folder`, which holds all images of a split.
 
         The file lies in that folder, or in one of the same name beside or above `folder`: `images/site/classes.txt`,
@@ -180,7 +180,7 @@ class LabelFiles:
         for place in folders:
             file = place / RULE
             if place not in self._rules:
-                self._rules[place] = Finding(read_rule(file), str(file)) if file.exists() else None
+                self._rules[place] = ImageLabels(read_rule(file), str(file)) if file.exists() else None
             if self._rules[place] is not None:
                 return self._rules[place]
         return None
@@ -241,29 +241,29 @@ def _labeled(records: Records, files: LabelFiles) -> Records:
     """The records with what label files say of them; as they are where no file speaks of them."""
     if not files.speak_of(records):
         return records
-    labels: list[Finding | None] = []
+    labels: list[ImageLabels | None] = []
     unlisted: list[str] = []
     for i, record in enumerate(records):
         image = _path(record["image"])
-        finding = files.find(image, record["name"])
-        if finding is None and files.table_of(Path(image).parent) is not None:
+        image_labels = files.find(image, record["name"])
+        if image_labels is None and files.table_of(Path(image).parent) is not None:
             unlisted.append(record["name"])
         classes = records.labeled(i)
-        if finding is None and classes is not None:
-            finding = Finding(classes, records.label_sets[classes])
-        labels.append(finding)
+        if image_labels is None and classes is not None:
+            image_labels = ImageLabels(classes, records.label_sets[classes])
+        labels.append(image_labels)
     return with_labels(records, labels, unlisted)
 
 
-def with_labels(records: Records, labels: Sequence[Finding | None], unlisted: Sequence[str] = ()) -> Records:
+def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[str] = ()) -> Records:
     """The records with what each is labeled for, None for all classes; as they are where that is all of it."""
     sets: dict[LabelSet, str] = {}
     number_of: dict[LabelSet, int] = {}
     numbers = np.full(len(labels), ALL, np.int32)
-    for i, finding in enumerate(labels):
-        if finding is not None:
-            sets.setdefault(finding.classes, finding.where)
-            numbers[i] = number_of.setdefault(finding.classes, len(number_of))
+    for i, image_labels in enumerate(labels):
+        if image_labels is not None:
+            sets.setdefault(image_labels.classes, image_labels.where)
+            numbers[i] = number_of.setdefault(image_labels.classes, len(number_of))
     if not sets and not unlisted:
         return records
     return LabeledRecords(records, sets, numbers, unlisted)

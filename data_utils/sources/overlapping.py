@@ -159,8 +159,9 @@ class ClassFolderRecords(Records):
 class ClassLayout(NamedTuple):
     """How a file holds a mask of each class.
 
-    pages: the number of each class's page; empty where the masks are channels.
-    class_count: how many classes there are; 0 where the file is one mask of classes.
+    Args:
+        pages: the number of each class's page; empty where the masks are channels.
+        class_count: how many classes there are; 0 where the file is one mask of classes.
     """
 
     pages: Sequence[int]

@@ -91,7 +91,7 @@ class Records(ABC):
 
     @cached_property
     def annotations(self) -> AnnotationSummary | None:
-        """What the annotation files hold that the masks are rendered from; None where masks are files."""
+        """The content of the annotation files that masks are rendered from; None where masks are files."""
         return None
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Records(ABC):
 
 
 def folders_of(folder: str, names: np.ndarray) -> set[tuple[str, str]]:
-    """What `Records.image_folders` gives, from the paths of images below their folder, as bytes."""
+    """The folders of `Records.image_folders`, from the paths of images below their folder, as bytes."""
     return {(folder, os.path.dirname(os.fsdecode(name))) for name in names.tolist()}
 
 
@@ -133,7 +133,7 @@ def spread_indices(length: int, count: int) -> list[int]:
 
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
-    """What the annotation files of all splits hold; the two parts of one split share their files."""
+    """The content of the annotation files of all splits; the two parts of one split share their files."""
     summaries = {id(records.annotations): records.annotations for records in splits if records.annotations}
     return list(summaries.values())
 
@@ -238,7 +238,7 @@ class DerivedRecords(Records):
 
     @abstractmethod
     def derivation(self) -> tuple[object, ...]:
-        """What these records depend on beside those that they are made of."""
+        """The settings that these records depend on, beside those that they are made of."""
 
     def __len__(self) -> int:
         return len(self.records)

@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a dataset.json says: classes, modality, how many files of one channel each image has, cases to train on."""
+    """A dataset.json: classes, modality, how many files of one channel each image has, cases to train on."""
 
     classes: tuple[tuple[int, str], ...] = ()
     modality: str | None = None

@@ -23,6 +23,6 @@ TARGETS: dict[str, type[TargetReader]] = {
 
 
 def reader_type(config: DataConfig) -> type[TargetReader]:
-    """What reads the targets of a data set whose task is known."""
+    """The reader of the targets of a data set whose task is known."""
     assert config.task is not None
     return TARGETS[config.task]

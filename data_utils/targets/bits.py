@@ -50,7 +50,7 @@ class BitReader(MaskReader):
         return np.int32(2 ** len(self.class_names) - 1)
 
     def describe_label_sets(self) -> str:
-        """What to add to `describe` where some images are labeled for some classes only."""
+        """The addition to `describe` where some images are labeled for some classes only."""
         return "" if self.label_sets is None else self.label_sets.describe()
 
     def of_record(self, target: Target, record: Record) -> Target:

@@ -205,7 +205,7 @@ def _with_labels(record: Record) -> Record:
 
 
 class ObjectCensus:
-    """What there is to say of the objects of a data set."""
+    """Lines on the objects of a data set."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

@@ -102,7 +102,7 @@ class TargetReader(ABC):
         return value == 0
 
     def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
-        """The same as indices of the class map, where its classes are others."""
+        """`labeled_classes` as indices of the class map, for tasks whose class map has other classes than the task."""
         return self.labeled_classes(labels)
 
     def known_labels(self, target: Target) -> np.ndarray:
@@ -114,7 +114,7 @@ class TargetReader(ABC):
         return target
 
     def shown_truth(self, target: Target) -> np.ndarray:
-        """What pictures show beside a prediction (*spatial)."""
+        """The labels (*spatial) that pictures show beside a prediction."""
         return target.prediction
 
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
@@ -140,11 +140,11 @@ class TargetReader(ABC):
     @property
     @abstractmethod
     def key(self) -> tuple:
-        """What the arrays depend on beside the files."""
+        """The settings that the arrays depend on, beside the files."""
 
     @property
     def identity(self) -> list[str]:
-        """What a saved state means: a run whose reader says otherwise cannot go on from it."""
+        """The meaning of a saved state: a run whose reader says otherwise cannot go on from it."""
         return self.class_map.describe_values() if self.class_map else []
 
     @abstractmethod
@@ -166,7 +166,7 @@ class TargetReader(ABC):
         """A context with the `MaskWindows` of the target of a large image."""
 
     def problem_of(self, values: Sequence[MaskValue]) -> str | None:
-        """What is wrong with a mask that holds these values, or None, where values are no classes."""
+        """The mistake in a mask that holds these values, or None, where values are no classes."""
         return None
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class TargetReader(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """What the targets hold, for a line on the data set."""
+        """The content of the targets, for a line on the data set."""
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         """Mean IoU, over the classes, of the masks with themselves resized by `scale` and back.

@@ -19,9 +19,10 @@ LETTER = re.compile(r"(?<![A-Za-z])[LRlr](?![A-Za-z])|(?<![A-Z])[LR](?=[A-Z](?![
 class Sides(NamedTuple):
     """How points or classes behave in the mirror.
 
-    partners: the index of the one that each becomes.
-    mirrors: whether images may be mirrored.
-    line: says what was found; empty where there is nothing to say.
+    Args:
+        partners: the index of the one that each becomes.
+        mirrors: whether images may be mirrored.
+        line: says what was found; empty where there is nothing to say.
     """
 
     partners: tuple[int, ...]

@@ -10,8 +10,9 @@ import numpy as np
 class Component(NamedTuple):
     """The pixels of a connected component.
 
-    start: where its box begins along each axis.
-    values: what the pixels of the box hold; 0 where they are not of the component.
+    Args:
+        start: where its box begins along each axis.
+        values: what the pixels of the box hold; 0 where they are not of the component.
     """
 
     start: tuple[int, ...]
@@ -25,7 +26,7 @@ class Component(NamedTuple):
 
 @cache
 def sides(axes: int) -> np.ndarray:
-    """What `scipy.ndimage.label` takes for pixels that are connected through their sides."""
+    """The structure for `scipy.ndimage.label` that connects pixels through their sides."""
     from scipy.ndimage import generate_binary_structure
 
     return generate_binary_structure(axes, 1)

@@ -19,9 +19,10 @@ UNSURE = 255  # the level of an answer that is as likely as any other
 class Strip(NamedTuple):
     """A part of a prediction: the next rows of an image, or slices of a volume.
 
-    rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
-    probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
-    extras: what else was asked for of the rows that were read.
+    Args:
+        rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
+        probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
+        extras: what else was asked for of the rows that were read.
     """
 
     rows: np.ndarray | None
@@ -61,7 +62,7 @@ class Decoder(ABC):
 
     @property
     def objects(self) -> Sequence[Any]:
-        """What is known of each object of the prediction, once it is all read; empty where a task has no objects."""
+        """The objects of the prediction, once it is all read; empty where a task has none."""
         return ()
 
     @abstractmethod
@@ -76,7 +77,7 @@ class Decoder(ABC):
         return answers
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
-        """What `Predictor` gives for rows of a prediction."""
+        """Rows of a prediction as `Predictor` gives them."""
         return rows
 
     @abstractmethod
@@ -101,7 +102,7 @@ class Decoder(ABC):
         return (self.entropy(logits) * UNSURE).round().to(torch.uint8)
 
     def certainty(self, logits: Tensor) -> Tensor | None:
-        """What `Task.count_certainty` takes of a strip of logits (outputs, n, ...); None if the task counts nothing."""
+        """The certainty that `Task.count_certainty` takes, of logits (outputs, n, ...); None where none is counted."""
         return None
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:

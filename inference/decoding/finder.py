@@ -12,32 +12,29 @@ import numpy as np
 
 from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import shades_of, touching
+from inference.decoding.answers import LEVELS, certainties_of, classes_of, depths_of
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
 from runtime.errors import DataError
 from tasks.matching import CLASS_BITS, pack_labels
 from tasks.objects import Objects
 
-LEVELS = 255  # depth and certainty are whole numbers from 0 to this
 BLUR = 1.0  # pixels, standard deviation: a learned depth has steps that are no objects
 PEAK = 26  # of LEVELS: a seed is a place that much deeper than what lies between it and deeper ones
-# an answer is a number that holds the class in its lowest bits, then the depth, then the certainty
-BYTE = 255
-DEPTH_SHIFT = 8
-CERTAINTY_SHIFT = 16
 MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
 
 
 class DetectedObject(NamedTuple):
     """An object of a prediction; positions are (y, x), or (z, y, x) of volumes, in pixels; the first center is at 0.
 
-    number: as the mask has it.
-    class_index: its class, from 1.
-    size: in pixels.
-    center: the mean of its pixels' positions.
-    box: its first position along each axis, and then the one behind its last: (top, left, bottom, right).
-    score: how likely its pixels are no background, on average.
-    shade: its color in overlays, an index of `visualize_objects.COLORS`, which no object that it touches has.
+    Args:
+        number: as the mask has it.
+        class_index: its class, from 1.
+        size: in pixels.
+        center: the mean of its pixels' positions.
+        box: its first position along each axis, and then the one behind its last: (top, left, bottom, right).
+        score: how likely its pixels are no background, on average.
+        shade: its color in overlays, an index of `visualize_objects.COLORS`, which no object that it touches has.
     """
 
     number: int
@@ -71,7 +68,7 @@ class ObjectFinder:
         self._hollow: list[int] = []  # the indices of those that have holes to fill
 
     def add(self, answers: np.ndarray) -> None:
-        """Read the next strip (n, ...)."""
+        """Read the next strip (n, ...) of packed answers."""
         if self._canvas is None:
             self._canvas = Canvas(answers.shape[1:], self.scratch)
         self._canvas.grow(len(answers))
@@ -174,11 +171,11 @@ class ObjectFinder:
             end.append(start + side)
         detected = DetectedObject(
             number=number,
-            class_index=int(np.bincount(answers & BYTE).argmax()),
+            class_index=int(np.bincount(classes_of(answers)).argmax()),
             size=size,
             center=tuple(center),
             box=(*box.start, *end),
-            score=int((answers >> CERTAINTY_SHIFT).sum()) / (LEVELS * size),
+            score=int(certainties_of(answers).sum()) / (LEVELS * size),
         )
         if self.task.fills_holes and has_hole(is_object):
             self._hollow.append(len(self._detected))
@@ -194,7 +191,7 @@ def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     from skimage.morphology import local_maxima, reconstruction
     from skimage.segmentation import watershed
 
-    depth = ((answers >> DEPTH_SHIFT) & BYTE).astype(np.float32)
+    depth = depths_of(answers).astype(np.float32)
     depth = gaussian_filter(depth, BLUR, mode="constant").round().astype(np.int16)
     is_component = answers > 0
     everywhere = generate_binary_structure(answers.ndim, answers.ndim)

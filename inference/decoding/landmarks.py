@@ -19,9 +19,10 @@ from tasks.task import Task
 class PredictedPoints(NamedTuple):
     """The columns of a prediction of `LandmarkDecoder`.
 
-    places: (K, n), as shares of the image's sides.
-    presence: (K,), how likely each point is in the image.
-    confidence: (K,), the share of the map's weight that lies around the place.
+    Args:
+        places: (K, n), as shares of the image's sides.
+        presence: (K,), how likely each point is in the image.
+        confidence: (K,), the share of the map's weight that lies around the place.
     """
 
     places: np.ndarray

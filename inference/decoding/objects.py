@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.classes import class_entropy, most_likely
 from inference.decoding.decoder import Decoder, Strip
-from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
+from inference.decoding.finder import DetectedObject, ObjectFinder
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
 from tasks.objects import Objects
@@ -36,13 +37,13 @@ class ObjectDecoder(Decoder):
         return self._finder.objects
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """What a pixel says by itself: class, depth and how certain it is to be no background, as one number."""
+        """The answer of each pixel: class, depth and how certain it is to be no background, as one number."""
         classes = logits.shape[dim] - 1
         class_logits = logits.narrow(dim, 0, classes)
         most_likely_class = most_likely(class_logits, dim).int()
         depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().int()
         certainty = ((1 - class_logits.softmax(dim).select(dim, 0)) * LEVELS).round().int()
-        answers = most_likely_class | (depth << DEPTH_SHIFT) | (certainty << CERTAINTY_SHIFT)
+        answers = pack_answers(most_likely_class, depth, certainty)
         return answers.masked_fill(most_likely_class == 0, 0)
 
     def predict(self, answers: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ def checked_license(options: Options) -> str:
 
 
 def resource(config: UNetConfig, title: str, authors: Sequence[str], license_id: str, folder: Path) -> dict[str, Any]:
-    """What rdf.yaml says, of a folder that holds all other files."""
+    """The content of rdf.yaml, of a folder that holds all other files."""
     decoder = new_decoder(task_of_model(config))
     letters = re.sub(r"[^A-Za-z0-9_+\-() ]", "_", title)[:128]
     return {
@@ -168,14 +168,14 @@ def resource(config: UNetConfig, title: str, authors: Sequence[str], license_id:
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    """What rdf.yaml says of the weights, in two formats: programs open one or the other."""
+    """The weights in rdf.yaml, in two formats: programs open one or the other."""
     version = torch.__version__.partition("+")[0]
     onnx = {**file_entry(folder / "weights.onnx"), "opset_version": OPSET, "parent": "torchscript"}
     return {"torchscript": {**file_entry(folder / "weights.pt"), "pytorch_version": version}, "onnx": onnx}
 
 
 def input_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
-    """What rdf.yaml says of the images."""
+    """The images in rdf.yaml."""
     axes: list[dict[str, Any]] = [{"type": "batch"}]
     channels = {1: ["intensity"], 3: ["red", "green", "blue"]}.get(config.in_channels)
     axes.append({"type": "channel", "channel_names": channels or numbered("channel", config.in_channels)})
@@ -195,7 +195,7 @@ def input_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
 
 
 def output_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
-    """What rdf.yaml says of the probabilities."""
+    """The probabilities in rdf.yaml."""
     axes: list[dict[str, Any]] = [{"type": "batch"}, {"type": "channel", "channel_names": answer_names(config)}]
     for name, scale in space(config).items():
         axes.append({"type": "space", "id": name, "size": {"tensor_id": "image", "axis_id": name}, **scale})
@@ -220,7 +220,7 @@ def space(config: UNetConfig) -> dict[str, dict[str, Any]]:
 
 
 def preprocessing(config: UNetConfig) -> list[dict[str, Any]]:
-    """What is done to volumes before the network sees them; for images the network does all itself."""
+    """The preprocessing of volumes before the network sees them; for images the network does all itself."""
     if config.dims == 2:
         return []
     steps = []
@@ -254,7 +254,7 @@ def numbered(word: str, count: int) -> list[str]:
 
 
 def answer_text(config: UNetConfig) -> str:
-    """What the output holds."""
+    """A sentence on the output."""
     return f"the probability of {', '.join(answer_names(config))}"
 
 

@@ -71,7 +71,7 @@ class Hub(Target):
 
 
 def network_config(config: UNetConfig, names: tuple[str, ...]) -> dict:
-    """What config.json says to transformers."""
+    """The config.json of transformers."""
     code = CODE.stem
     network = f"{code}.UNetForSemanticSegmentation"
     return {
@@ -98,7 +98,7 @@ def network_config(config: UNetConfig, names: tuple[str, ...]) -> dict:
 
 
 def processor_config(config: UNetConfig) -> dict:
-    """What preprocessor_config.json says."""
+    """The preprocessor_config.json of transformers."""
     preprocess = config.preprocess
     return {
         "auto_map": {"AutoImageProcessor": f"{CODE.stem}.UNetImageProcessor"},

@@ -167,7 +167,7 @@ def turn_network_off() -> None:
 
 
 def text_of(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The message of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""What a format for other programs is, and how a model is written in one: only with proof that it answers as ours."""
+"""The base class of a format for other programs: a model is written only with proof that it answers as ours."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,10 +26,11 @@ MASKS_ARE_EQUAL = "its masks are those of predict.py"
 class Options(NamedTuple):
     """What one asks of an export, beside its format.
 
-    license: that of the model, as SPDX calls it.
-    author: who made the model, a name each.
-    mask: whether the answer is the class of each pixel, and not logits.
-    folder: that of the model, whose run may lie around it.
+    Args:
+        license: that of the model, as SPDX calls it.
+        author: who made the model, a name each.
+        mask: whether the answer is the class of each pixel, and not logits.
+        folder: that of the model, whose run may lie around it.
     """
 
     license: str | None = None
@@ -64,11 +65,11 @@ class Target(ABC):
         return None
 
     def hint(self, config: UNetConfig) -> str:
-        """What to add to a message that the runtime answers otherwise, or cannot."""
+        """The addition to a message that the runtime answers otherwise, or cannot."""
         return ""
 
     def expected(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
-        """What the runtime is to answer batches of images."""
+        """The answers that the runtime is to give to batches of images."""
         return expected_logits(model, batches)
 
     @property
@@ -82,7 +83,7 @@ class Target(ABC):
         return (self.name,)
 
     def description(self, config: UNetConfig) -> dict[str, str]:
-        """What whoever opens it should know, as texts by name."""
+        """Texts by name for whoever opens the file."""
         images = "(batch, channels, height, width), pixel values as they are in image files"
         if config.dims == 3:
             images = "(batch, channels, depth, height, width), voxels clipped, standardized and resampled"

@@ -116,7 +116,7 @@ class ImageJob(Job):
 
     @property
     def source(self) -> Path | BandSource | PictureFile:
-        """What is read, of which `page` is one."""
+        """The file that is read, of which `page` is one."""
         return self.stored or self.image
 
 

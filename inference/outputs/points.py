@@ -71,7 +71,7 @@ class PointFormat(PredictionFormat):
         return self.file(job, PROBABILITIES) if PROBABILITIES in extensions else None
 
     def legend(self) -> Image.Image:
-        """What the colors of overlays mean."""
+        """The meaning of the colors of overlays."""
         return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
 
     def table(

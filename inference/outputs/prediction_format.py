@@ -34,7 +34,7 @@ class MaskSink(Protocol):
 
 
 class LegendEntry(NamedTuple):
-    """What is said of a color below a picture; None where it belongs to no color."""
+    """The text for a color below a picture; None where it belongs to no color."""
 
     color: tuple[int, int, int] | None
     text: str
@@ -86,7 +86,7 @@ class PredictionFormat(ABC):
         return self.mask_file(job) if extension == MASK else job.file(extension)
 
     def legend(self) -> Image.Image | None:
-        """What the colors of overlays mean; None where they mean nothing."""
+        """The meaning of the colors of overlays; None where they mean nothing."""
         return legend(self.names, self.colors)
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
@@ -120,7 +120,7 @@ class MaskFormat(PredictionFormat):
         return self
 
     def written_mask(self, job: Job) -> MaskFile:
-        """What reads a mask that was written."""
+        """The reader of a mask that was written."""
         return self.mask_file(job), 0
 
     def reader_of(self, mask: MaskFile) -> MaskReader:
@@ -128,7 +128,7 @@ class MaskFormat(PredictionFormat):
         return self.reader
 
     def written_volume(self, job: VolumeJob) -> VolumeFile:
-        """What reads the mask of a volume that was written."""
+        """The reader of the mask of a volume that was written."""
         return VolumeFile((str(self.mask_file(job)),))
 
     @abstractmethod
@@ -144,7 +144,7 @@ class MaskFormat(PredictionFormat):
         return overlay(image, rows, self.colors)
 
     def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
-        """What a page says of a prediction (H, W): the share of each name."""
+        """The share of each name in a prediction (H, W), for a page."""
         shares = np.bincount(rows.ravel(), minlength=len(self.names)) / rows.size
         entries = []
         for color, name, share in zip(self.colors.tolist(), self.names, shares, strict=True):
@@ -160,11 +160,11 @@ class MaskFormat(PredictionFormat):
         return job.file(MASK)
 
     def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        """What polygons outline in rows (n, W) of a prediction: layers of numbers, 0 where there is no area."""
+        """The areas that polygons outline in rows (n, W) of a prediction: layers of numbers, 0 where there is none."""
         return [self.shades(rows)]
 
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
-        """What is said of an area of `areas`, given its number."""
+        """The properties of an area of `areas`, given its number."""
         return {"value": number}
 
     @property

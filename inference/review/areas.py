@@ -25,7 +25,7 @@ WIDEST_BORDER = 1 / 50  # of the shorter side: a strip that narrow where mask an
 class ComparedArea(NamedTuple):
     """A connected area of a class in one of two pictures, the mask or the prediction, and whether the other has it.
 
-    Attributes:
+    Args:
         picture: IN_MASK or IN_PREDICTION.
         label: the class's name.
         pixels: how large it is.

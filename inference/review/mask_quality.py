@@ -1,4 +1,4 @@
-"""What a model that has not trained on an image says of its whole mask: a score, and whether the mask is shifted.
+"""The score of a whole mask, by a model that has not trained on its image, and whether the mask is shifted.
 
 The score is that of Lad and Mueller, "Estimating label quality and errors in semantic segmentation data via any model"
 (arXiv:2307.05080): the softmin, at temperature 0.1, of the probability that the model gives to the label of each pixel.

@@ -13,9 +13,10 @@ WORST_SLICES = 3  # that make up the score of a volume, and are shown
 class ScoredSlice(NamedTuple):
     """A slice, what a model says of it, and the score of its mask.
 
-    number: from below, the first is 0.
-    probabilities: (classes, H, W).
-    mask: (H, W) class indices.
+    Args:
+        number: from below, the first is 0.
+        probabilities: (classes, H, W).
+        mask: (H, W) class indices.
     """
 
     number: int

@@ -11,7 +11,7 @@ from tasks.task import Task
 
 
 def new_image_scorer(output_format: PredictionFormat, task: Task, boundary: bool) -> Any:
-    """What scores the predictions of images, by the kind of their files."""
+    """The scorer of predictions of images, by the kind of their files."""
     if isinstance(output_format, MaskFormat):
         return ImageScorer(output_format, task, boundary)
     assert isinstance(task, Landmarks)
@@ -19,7 +19,7 @@ def new_image_scorer(output_format: PredictionFormat, task: Task, boundary: bool
 
 
 def new_volume_scorer(output_format: PredictionFormat, task: Task, surfaces: bool) -> Any:
-    """What scores the predictions of volumes, by the kind of their files."""
+    """The scorer of predictions of volumes, by the kind of their files."""
     if isinstance(output_format, MaskFormat):
         return VolumeScorer(output_format, task, surfaces)
     assert isinstance(task, Landmarks)

@@ -15,9 +15,10 @@ PERCENTILE = 95
 class BoundaryScores(NamedTuple):
     """The boundaries of one image, class by class.
 
-    hits, union: (num_classes,) int64, pixels that the boundaries of truth and prediction share, and have together.
-    distances: (num_classes,) float64 Hausdorff distance in pixels, NaN where truth or prediction lacks the class.
-    missed: (num_classes,) bool, whether one of them alone has the class, so that there is no distance.
+    Args:
+        hits, union: (num_classes,) int64, pixels that the boundaries of truth and prediction share, and have together.
+        distances: (num_classes,) float64 Hausdorff distance in pixels, NaN where truth or prediction lacks the class.
+        missed: (num_classes,) bool, whether one of them alone has the class, so that there is no distance.
     """
 
     hits: np.ndarray

@@ -83,7 +83,7 @@ class AreaCounter:
 
 
 def area_report(counts: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Any]:
-    """What metrics.json says of the areas of all images, from the `counts` of each."""
+    """The entry of metrics.json for the areas of all images, from the `counts` of each."""
     total = np.sum(counts, axis=0)
     by_class = {}
     for name, row in zip(names[1:], total[1:].tolist(), strict=True):

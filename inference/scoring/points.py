@@ -43,7 +43,7 @@ class PointScore(NamedTuple):
         return None
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """What metrics.json says of this image; a point that has no error has None."""
+        """The entry of metrics.json for this image; a point that has no error has None."""
         errors = {}
         for point, values in zip(self.scores.names, self.scores.by_image[0].tolist(), strict=True):
             errors[point] = values[ERROR] if values[STATE] == PRESENT else None
@@ -82,7 +82,7 @@ class PointScorer:
 
     @contextmanager
     def open(self, job: Job, size: tuple[int, int]) -> Iterator[PointTruth]:
-        """What scores the prediction of an image of `size`."""
+        """The scorer of the prediction of an image of `size`."""
         yield PointTruth(self.task, self._target(job, size))
 
     def score(self, job: Job) -> PointScore:

@@ -39,7 +39,7 @@ class ImageScore(NamedTuple):
     areas: np.ndarray | None = None
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """What metrics.json says of this image."""
+        """The entry of metrics.json for this image."""
         result: dict[str, Any] = {"image": name} | self.scores.brief()
         if self.boundary:
             result |= self.boundary.to_json()

@@ -31,9 +31,10 @@ TITLES |= {f"surface_dice_{mm}mm": f"surface Dice {mm} mm" for mm in TOLERANCES}
 class SurfaceScores(NamedTuple):
     """The surfaces of one volume, class by class; the first class, the background, has none.
 
-    hd95: (num_classes,) float64 Hausdorff distance in mm, NaN where truth or prediction lacks the class.
-    dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack it, 0 where one does.
-    missed: (num_classes,) bool, whether one of them alone has the class, so that there is no distance.
+    Args:
+        hd95: (num_classes,) float64 Hausdorff distance in mm, NaN where truth or prediction lacks the class.
+        dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack it, 0 where one does.
+        missed: (num_classes,) bool, whether one of them alone has the class, so that there is no distance.
     """
 
     hd95: np.ndarray
@@ -54,7 +55,7 @@ class VolumeScore(NamedTuple):
         return None
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """What metrics.json says of this volume; a class has None where there is no score."""
+        """The entry of metrics.json for this volume; a class has None where there is no score."""
         by_class = self.scores.by_class()
         result: dict[str, Any] = {"image": name} | self.scores.brief() | by_class
         if self.surfaces is not None:

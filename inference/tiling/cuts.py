@@ -37,7 +37,7 @@ class Axis:
 class Cuts:
     """Where the tiles of a network's input of `size`, (H, W) or (D, H, W), lie, and what their pixels count for.
 
-    Tiles of one span along the first axis are called a row; in a volume such a row is a slab.
+    Tiles of one span along the first axis are called a row, in a volume too.
     """
 
     def __init__(self, size: Sequence[int], tiling: Tiling) -> None:
@@ -97,7 +97,7 @@ class Cuts:
     def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
         """Sums (num_classes, *shape) to which the weighted logits of a row's tiles are added; `tile` holds the first's.
 
-        In a volume they begin with what the slab before has left, which then takes no memory of its own.
+        In a volume they begin with what the row before has left, which then takes no memory of its own.
         """
         sums = tile.new_zeros(len(tile), *shape)
         if self.shared_sums is not None and len(shape) == 3:

@@ -19,7 +19,7 @@ PICTURE_CHANNELS = 4
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
 TILE_VOXELS = 2**21  # voxels of a blended tile, 128 x 128 x 128: at least what networks are trained on
-SLAB_MEMORY = 3 * 2**28  # bytes of logits of a slab of tiles
+ROW_MEMORY = 3 * 2**28  # bytes of logits of a row of a volume's tiles
 
 
 class Tiling(NamedTuple):
@@ -205,8 +205,8 @@ def _blended_tile(config: UNetConfig, size: tuple[int, ...], voxels: int) -> tup
 
 
 def _deepest(config: UNetConfig, size: tuple[int, ...]) -> int:
-    """How many slices of logits a slab of tiles may hold."""
-    return SLAB_MEMORY // (4 * config.num_classes * size[1] * size[2])
+    """How many slices of logits a row of tiles may hold."""
+    return ROW_MEMORY // (4 * config.num_classes * size[1] * size[2])
 
 
 def _pixel_bytes(config: UNetConfig) -> int:

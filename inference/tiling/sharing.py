@@ -128,7 +128,7 @@ class SharedRows:
         dist.send(message, self.mesh.rank_of(follower), group=self.mesh.process_group)
 
     def _next_message(self) -> int:
-        """What the leader says next."""
+        """The next message of the leader."""
         message = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._receive_into(message, 0)
         return int(message.item())

@@ -1,4 +1,4 @@
-"""Logits of tiles, put together row by row, or slab by slab."""
+"""Logits of tiles, put together row by row of tiles."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -31,9 +31,10 @@ class TileRow(NamedTuple):
 class Tile(NamedTuple):
     """A tile of one of several rows.
 
-    row: the index of its row.
-    indices: its indices along the other axes.
-    window: the index that takes its pixels or logits from those of its row.
+    Args:
+        row: the index of its row.
+        indices: its indices along the other axes.
+        window: the index that takes its pixels or logits from those of its row.
     """
 
     row: int
@@ -54,7 +55,7 @@ def stream_logits(
     Args:
         forward: (B, C, h, w) -> (B, num_classes, h, w); for volumes, d stands before h.
         read: returns rows [start, stop) of the network's input, (C, stop - start, W), or slices
-            (C, stop - start, H, W). It is called in a thread, for images one row of tiles ahead; two slabs of a volume
+            (C, stop - start, H, W). It is called in a thread, for images one row of tiles ahead; two rows of a volume
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
         pixels: how many pixels share a forward pass.

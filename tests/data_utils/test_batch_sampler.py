@@ -54,15 +54,15 @@ def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
     split = sampler.batch_split
     steps: list[list[list[Slot]]] = [[]]
     for number, batch in enumerate(sampler):
-        if number % split.processes == 0 and steps[-1] and steps[-1][-1][0].ends_step:
+        if number % split.groups == 0 and steps[-1] and steps[-1][-1][0].ends_step:
             steps.append([])
         steps[-1].append(batch)
         assert 1 <= len(batch) <= split.micro_batch_size
         assert len({(slot.filler, slot.ends_step) for slot in batch}) == 1
     for step in steps:
         ends = [batch[0].ends_step for batch in step]
-        assert ends == [False] * (len(step) - split.processes) + [True] * split.processes
-        assert not step[-split.processes][0].filler  # the first process has an image in each round
+        assert ends == [False] * (len(step) - split.groups) + [True] * split.groups
+        assert not step[-split.groups][0].filler  # the first process has an image in each round
     return steps
 
 

@@ -101,13 +101,13 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
     pixels = np.zeros((300, 2, 1), np.uint8)
     pixels[:290] = 1
     image = ImageInput(WindowedArray(pixels), preprocess, 1)
-    assert image.slab(0, 3).max() == image.whole().max() == 255
-    assert image.slab(290, 300).max() == 0
+    assert image.strip(0, 3).max() == image.whole().max() == 255
+    assert image.strip(290, 300).max() == 0
     pixels[299] = 2  # in another part than the rows that are asked for
     image = ImageInput(WindowedArray(pixels), preprocess, 1)
-    assert image.slab(0, 3).max() == 1 and image.whole()[0, 0, 0] == 1
+    assert image.strip(0, 3).max() == 1 and image.whole()[0, 0, 0] == 1
     image = ImageInput(WindowedArray(pixels), Preprocess(), 1)
-    assert image.slab(0, 3).max() == 1
+    assert image.strip(0, 3).max() == 1
 
 
 def test_channels_are_repeated_or_reduced_where_that_loses_nothing():

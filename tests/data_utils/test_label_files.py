@@ -21,7 +21,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.sources.label_files import Finding, read_label_files, with_labels
+from data_utils.sources.label_files import ImageLabels, read_label_files, with_labels
 from data_utils.sources.load import load_records
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
@@ -126,7 +126,7 @@ def test_a_folder_has_a_rule(tmp_path):
 
 def test_a_table_comes_before_what_the_annotations_say(tmp_path):
     records, _ = load_records(DataConfig(str(write(tmp_path, ["a", "b", "c"])), val_fraction=0.34))
-    annotated = with_labels(records, [Finding(("car",), "annotations")] * len(records))
+    annotated = with_labels(records, [ImageLabels(("car",), "annotations")] * len(records))
     assert [annotated.labeled(i) for i in range(len(records))] == [("car",)] * len(records)
     name = records.name(0)
     (tmp_path / "classes.csv").write_text(f"image,classes\n{name},dog\n")

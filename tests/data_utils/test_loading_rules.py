@@ -70,18 +70,18 @@ def test_so_many_pixels_share_a_forward_pass_on_each_kind_of_device():
 
 
 def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
-    split = BatchSplit(4, processes=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
-    assert (split.world_size, split.sharers, split.idle) == (6, "groups of 3 processes", 0)
+    split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
+    assert (split.world_size, split.group_words, split.idle) == (6, "groups of 3 processes", 0)
     assert split._replace(batch_size=1, accumulation=1).idle == 1
     assert "x 2 groups of 3 processes x 2 accumulation steps" in str(split)
 
 
 def test_the_last_round_of_micro_batches_ends_a_step_for_every_process():
     shapes = np.array([(8, 8)] * 4)
-    split = BatchSplit(4, processes=2, micro_batch_size=1, accumulation=2)
+    split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
     batches = list(loaders.TrainingSampler(shapes, split, 0, range(1)))
     assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
-    shared = split._replace(processes=1, processes_per_volume=2)
+    shared = split._replace(groups=1, processes_per_volume=2)
     batches = list(loaders.TrainingSampler(shapes, shared, 0, range(1)))
     assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
     assert batches[0] == batches[1] and batches[2] == batches[3] and batches[0] != batches[2]
@@ -167,7 +167,7 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
     train, val = Stream(info.train.records), Stream(info.val.records)
     streamed = replace(info, train=replace(info.train, records=train), val=replace(info.val, records=val))
     model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, processes=1, micro_batch_size=2, accumulation=2)
+    split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
     device = torch.device("cpu")
     built = build_loaders(
         streamed, model, network_shapes(info, model), split, range(2), num_workers=asked, device=device
@@ -183,7 +183,7 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
 def test_a_loader_process_outlasts_signals_to_stop(info, monkeypatch):
     monkeypatch.setattr(signals.ctypes, "CDLL", Mock())  # this process is not to end with its parent
     model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, processes=2, micro_batch_size=2, accumulation=1, processes_per_volume=2)
+    split = BatchSplit(4, groups=2, micro_batch_size=2, accumulation=1, processes_per_volume=2)
     shapes = network_shapes(info, model)
     train, val = build_loaders(info, model, shapes, split, range(2), num_workers=0, device=torch.device("cpu"))
     assert len(val.batch_sampler) % 4 == 0  # a batch for each process of the launch
@@ -206,7 +206,7 @@ def test_volumes_are_evaluated_one_by_one_and_decoded_for_both_splits(info, monk
     monkeypatch.setattr("data_utils.loading.samples.ImageSamples.share_batches", False)
     monkeypatch.setattr("data_utils.loading.samples.ImageSamples.are_cached", True)
     model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, processes=1, micro_batch_size=4, accumulation=1)
+    split = BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1)
     _, val = build_loaders(
         info, model, network_shapes(info, model), split, range(2), num_workers=0, device=torch.device("cpu")
     )
@@ -391,7 +391,7 @@ def test_a_volume_far_from_zero_is_standardized_by_what_is_left_after_clipping()
 def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
     voxels = np.zeros((3, 8, 10, 1), np.float32)
     slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))
-    assert slices.size == (3, 4, 5) and slices.slab(1, 3).shape == (1, 2, 4, 5)
+    assert slices.size == (3, 4, 5) and slices.strip(1, 3).shape == (1, 2, 4, 5)
 
 
 def samples_of(value: int):

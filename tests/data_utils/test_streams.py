@@ -187,7 +187,7 @@ def test_the_order_of_a_stream_follows_the_seed_and_the_epoch():
     """The order of its groups, and the order of the records of each."""
     lengths = np.full(12, 8)
     shapes = np.tile(SIZE, (96, 1))
-    split = BatchSplit(1, processes=1, micro_batch_size=1, accumulation=1)
+    split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
     groups, records = set(), set()
     for seed in (0, 1):
         alike = [list(TrainingSampler(shapes, split, seed, range(2 * 96), lengths)) for _ in range(2)]

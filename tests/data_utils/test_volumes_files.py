@@ -288,7 +288,7 @@ def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_p
 
 @pytest.mark.parametrize("affine", [RAS, LPS, ANISOTROPIC], ids=["RAS", "LPS", "anisotropic"])
 @pytest.mark.parametrize("spacing", RESAMPLED.values(), ids=RESAMPLED)
-def test_slabs_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
+def test_strips_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
     voxels = np.stack([case(seed, (11, 14, 19), np.float32)[0] for seed in range(2)], axis=3)
     path = write_nifti(tmp_path / "a.nii.gz", voxels, affine)
     preprocess = Preprocess(spacing=spacing, clip=(5.0, 350.0), standardize=True)
@@ -296,8 +296,8 @@ def test_slabs_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
     whole = volume.whole()
     assert whole.shape == (2, *volume.size) and whole.dtype == np.float32
     for thickness in (1, 3, 8, 13):
-        slabs = [volume.slab(z, min(z + thickness, volume.size[0])) for z in range(0, volume.size[0], thickness)]
-        assert np.array_equal(np.concatenate(slabs, axis=1), whole)
+        strips = [volume.strip(z, min(z + thickness, volume.size[0])) for z in range(0, volume.size[0], thickness)]
+        assert np.array_equal(np.concatenate(strips, axis=1), whole)
 
 
 def test_a_volume_of_the_networks_spacing_is_not_resampled(tmp_path):
@@ -403,4 +403,4 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
         voxels, header = read_volume(source(path), "a")
         out = io.BytesIO()
         write_volume(out, np.zeros(header.size, np.uint8), source(path))
-        assert VolumeInput(voxels, header, Preprocess(), header.channels).slab(0, 1).shape[0] == header.channels
+        assert VolumeInput(voxels, header, Preprocess(), header.channels).strip(0, 1).shape[0] == header.channels

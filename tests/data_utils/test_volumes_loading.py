@@ -295,7 +295,7 @@ def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_o
     model = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)
     shapes = network_shapes(info, model)
     assert shapes.val.tolist() == [[20, 24, 28], [24, 24, 28], [20, 24, 28]]
-    split = BatchSplit(2, processes=1, micro_batch_size=2, accumulation=1)
+    split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
     _, loader = build_loaders(info, model, shapes, split, range(1), num_workers=0, device=torch.device("cpu"))
     batches = list(loader)
     assert [batch["indices"] for batch in batches] == [[0], [2], [1]]
@@ -339,7 +339,7 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
 def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     info = write_volumes(tmp_path, LARGE, crop_size=(8, 8, 8))
-    split = BatchSplit(2, processes=1, micro_batch_size=2, accumulation=1)
+    split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
     seen = [
         STANDARDIZED,
         STANDARDIZED,

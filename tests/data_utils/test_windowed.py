@@ -39,7 +39,7 @@ def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, ki
     preprocess = Preprocess(image_size=target)
     whole = ImageInput.read(image, preprocess, channels).whole()
     for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
-        rows = ImageInput(WindowedArray(image), preprocess, channels).slab(start, stop)
+        rows = ImageInput(WindowedArray(image), preprocess, channels).strip(start, stop)
         np.testing.assert_array_equal(rows, whole[:, start:stop])
         assert rows.dtype == whole.dtype
 
@@ -164,7 +164,7 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
         assert picture.size == inputs.size == read_image(path).shape[:2]
         less = picture.draft_for(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
-            np.testing.assert_array_equal(ImageInput(less, preprocess, 3).slab(start, stop), whole[:, start:stop])
+            np.testing.assert_array_equal(ImageInput(less, preprocess, 3).strip(start, stop), whole[:, start:stop])
         np.testing.assert_array_equal(read_image(picture.read(10, 50)), read_image(path)[10:50])
 
 

@@ -15,10 +15,14 @@ import sys
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
+from zipfile import ZipFile
 
+import nibabel
 import numpy as np
 import pytest
 import tifffile
+import torch
 from conftest import PROGRAMS, ROOT, predict
 from PIL import Image
 
@@ -26,8 +30,8 @@ import app
 from data_utils.image_io.writers import PngWriter
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
-from inference.page import PagePredictor, picture_html
-from runtime.errors import ModelError, SettingsError, UsageError
+from inference.page import PagePredictor, page_job, picture_html
+from runtime.errors import ImageError, ModelError, SettingsError, UsageError
 from unet import Preprocess, UNet, UNetConfig
 
 SERVING = ROOT / "docs" / "serving.md"
@@ -200,6 +204,69 @@ def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):
     monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
     with pytest.raises(SettingsError, match=r"gradio.*pip install -r requirements-app\.txt"):
         app.serve(page, "127.0.0.1", None)
+
+
+@pytest.fixture
+def gradio(monkeypatch) -> mock.MagicMock:
+    """A stand-in for Gradio; its page can be asked how it was launched."""
+    library = mock.MagicMock()
+    library.page = library.Blocks.return_value.__enter__.return_value
+    library.page.launch.return_value = (None, "http://here/", None)
+    monkeypatch.setitem(sys.modules, "gradio", library)
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
+    return library
+
+
+def test_a_page_tells_nobody_and_keeps_uploads_for_ten_minutes(page, gradio, capsys):
+    app.serve(page, "0.0.0.0", 7861)
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+    assert gradio.Blocks.call_args.kwargs["delete_cache"] == (60, 600)
+    assert "deleted after 10 minutes" in gradio.Markdown.call_args.args[0]
+    launched = gradio.page.launch.call_args.kwargs
+    assert (launched["server_name"], launched["server_port"], launched["share"]) == ("0.0.0.0", 7861, False)
+    assert (launched["max_file_size"], launched["run_history"]) == (100_000_000, False)
+    assert gradio.page.block_thread.called and "open http://here/ in a browser" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [OSError("in use"), OverflowError("port must be 0-65535")])
+@pytest.mark.parametrize(("port", "flags"), [(None, "--host here"), (99_999, "--host here --port 99999")])
+def test_an_address_that_cannot_be_is_one_line(page, gradio, error, port, flags):
+    gradio.page.launch.side_effect = error
+    with pytest.raises(
+        SettingsError, match=rf"^{flags}: is in use, or not an address of this machine; choose another$"
+    ):
+        app.serve(page, "here", port)
+
+
+def test_classes_that_overlap_are_downloaded_together(tmp_path):
+    preprocess = Preprocess(class_names=("a", "b/c"))
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(3, 2, base_channels=4, depth=1, preprocess=preprocess, task={"name": "overlapping"}))
+    network.save_pretrained(tmp_path / "model")
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    html, archive = PagePredictor(tmp_path / "model")(str(tmp_path / "x.png"))
+    bits = Predictor(network).mask(pixels)
+    with ZipFile(archive) as masks:
+        assert Path(archive).name == "x.zip" and sorted(masks.namelist()) == ["a/x.png", "b_c/x.png"]
+        for bit, name in enumerate(["a/x.png", "b_c/x.png"]):
+            np.testing.assert_array_equal(np.asarray(Image.open(masks.open(name))), 255 * (bits >> bit & 1))
+    assert re.findall(r"</span>([\w/]+) [\d.]+%</li>", html) == ["a", "b/c"]
+
+
+def test_limits_of_the_page_are_within_what_it_takes(tmp_path):
+    with (tmp_path / "wide.png").open("wb") as file, PngWriter(file, (5000, 8000)) as png:
+        png.write(np.zeros((1, 8000), np.uint8))
+    assert page_job(tmp_path / "wide.png").size == (5000, 8000)
+    with (tmp_path / "heavy.png").open("wb") as file:
+        file.truncate(100_000_000)
+    with pytest.raises(ImageError, match="cannot be read"):
+        page_job(tmp_path / "heavy.png")
+    nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.uint8), np.eye(4)), tmp_path / "v.nii.gz")
+    with pytest.raises(
+        ImageError, match=r"^v\.nii\.gz: is a volume, but this page takes images; use predict\.py for it$"
+    ):
+        page_job(tmp_path / "v.nii.gz")
 
 
 def test_both_requirements_pin_the_same_versions_save_pillow():

@@ -55,3 +55,24 @@ def test_ignored_pixels_are_of_no_area():
 def test_a_class_that_comes_again_begins_new_areas():
     true = np.repeat([1, 0, 1, 1, 2, 1], 4).reshape(6, 4)
     assert counted(true, true, strips=6).counts()[1, :BINS].sum() == 3
+
+
+@pytest.mark.parametrize(("pixels", "place"), [(63, 0), (64, 1), (255, 1), (256, 2), (1023, 2), (4096, 4)])
+def test_areas_are_sorted_by_the_size_from_which_a_range_begins(pixels, place):
+    true = np.zeros((1, 5000), int)
+    true[0, :pixels] = 1
+    areas = area_report([counted(true, true).counts()], ("background", "lesion", "other"))["by_class"]["lesion"]
+    assert areas["areas_by_size"] == areas["found_by_size"] == [int(index == place) for index in range(5)]
+
+
+def test_classes_that_are_only_missed_or_only_invented_have_a_line():
+    true, predicted = np.zeros((9, 9), int), np.zeros((9, 9), int)
+    true[1:3, 1:3] = 1
+    predicted[6:8, 6:8] = 2
+    counts = counted(predicted, true).counts()
+    report = area_report([counts, counts], ("background", "lesion", "other"))
+    assert area_table(report).splitlines() == [
+        "lesion: 0 of 2 connected areas found (below 64: 0 of 2); 0 of 0 predicted areas lie beside all true ones",
+        "other: 0 of 0 connected areas found (no objects); 2 of 2 predicted areas lie beside all true ones",
+    ]
+    assert area_table(area_report([counts[:, :] * 0], ("background", "lesion", "other"))) == ""

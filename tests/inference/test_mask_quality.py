@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from data_utils.sources.records import ListRecords
-from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, compared_areas, disagreeing_areas
+from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compared_areas, disagreeing_areas
 from inference.review.equal_images import equal_images
 from inference.review.mask_quality import best_shift, mask_score
 from inference.review.worst_slices import worst_slices
@@ -163,6 +163,48 @@ def test_an_area_is_there_when_a_tenth_of_it_is():
         mask[35 : 35 + rows, 12:22] = 1  # of 15 rows
         by_rows = [area.agrees for area in compared_areas(probabilities_of(truth), mask, NAMES) if area.pixels == 150]
         assert by_rows == [agrees]
+
+
+@pytest.mark.parametrize(("width", "is_told"), [(16, True), (25, False)])
+def test_what_was_told_of_most_of_an_area_is_not_told_again(width, is_told):
+    seen, mask = np.zeros((60, 80), np.uint8), np.zeros((60, 80), np.uint8)
+    mask[10:20, 10:20] = 1
+    seen[10:20, 10 : 10 + width] = 2
+    cell, dirt = doubted_areas(probabilities_of(seen), mask)
+    assert cell.text == "cell of 100 pixels at row 14, column 14 looks like dirt"
+    assert (dirt.label, dirt.text is None) == ("dirt", is_told)
+
+
+def test_in_a_large_image_an_area_of_less_than_a_five_thousandth_is_a_speck():
+    mask = np.zeros((500, 500), np.uint8)
+    mask[10:17, 10:17] = 1  # 49 pixels
+    mask[30:35, 10:20] = 1  # 50
+    areas = compared_areas(probabilities_of(mask), mask, NAMES)
+    assert [(area.picture, area.pixels) for area in areas] == [(IN_MASK, 50), (IN_PREDICTION, 50)]
+
+
+def test_in_a_large_image_a_strip_of_less_than_a_fiftieth_is_a_border():
+    mask, prediction = np.zeros((2, 400, 600), np.uint8)
+    prediction[100:107, 50:200] = 1
+    prediction[200:208, 50:200] = 1
+    assert np.array_equal(np.flatnonzero(disagreeing_areas(prediction, mask).any(axis=1)), np.arange(200, 208))
+
+
+def test_the_share_of_areas_is_of_all_objects_by_how_sure_the_model_is():
+    truth = blobs()
+    mask = truth.copy()
+    mask[30:46, 50:70] = 0  # 320 of 662 pixels
+    mask[0:4] = 255
+    assert area_share(probabilities_of(truth, 0.9), mask) == pytest.approx(320 * (0.9 - 0.05) / 662)
+    assert area_share(probabilities_of(truth), truth) == 0
+
+
+@pytest.mark.parametrize(("side", "columns", "found"), [(768, 4, 4), (768, 3, None), (780, 6, 6), (780, 4, None)])
+def test_a_large_mask_is_looked_at_with_a_longest_side_of_384_pixels(side, columns, found):
+    truth = np.zeros((side, side), np.uint8)
+    truth[60:700, 60:700] = 1
+    shift = best_shift(probabilities_of(truth, 1.0), np.roll(truth, -columns, axis=1))
+    assert shift == (None if found is None else (0, found))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, -3), (0, 9), (-10, 2)])

@@ -1,7 +1,7 @@
 """Objects from the answers of pixels: the same in any strips, numbered by position, apart where they touch.
 
-Modules: inference/decoding/objects.py, inference/decoding/finder.py, inference/decoding/components.py,
-inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
+Modules: inference/decoding/objects.py, inference/decoding/answers.py, inference/decoding/finder.py,
+inference/decoding/components.py, inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,9 @@ from scipy.ndimage import gaussian_filter, label
 
 from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
 from inference.decoding import canvas, finder
+from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.components import Component, ComponentStream, joined
-from inference.decoding.finder import DEPTH_SHIFT, LEVELS, ObjectFinder, separated
+from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from runtime.errors import SettingsError
 from tasks.classes import Classes
@@ -306,27 +307,30 @@ def test_outlines_show_on_a_picture():
     assert (shown[9, 7] == 120).all() and (shown[9, 9] != shown[9, 7]).any() and (shown[9, 9] != shown[9, 10]).any()
 
 
+def answers_of_depths(depth: np.ndarray) -> np.ndarray:
+    """Pixels of class 1 with a depth in 0..1, as the decoder packs them."""
+    levels = np.rint(LEVELS * depth).astype(np.int32)
+    return pack_answers(np.ones_like(levels), levels, np.zeros_like(levels))
+
+
 @pytest.mark.parametrize(("dip", "count"), [(0.05, 1), (0.15, 2)])
 def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count):
     depth = np.ones((9, 24))
     depth[:, 10:14] -= dip
-    answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
-    assert separated(answers)[1] == count
+    assert separated(answers_of_depths(depth))[1] == count
 
 
 def test_a_step_of_a_pixel_in_depth_is_no_object():
     depth = np.full((9, 24), 0.6)
     depth[4, 12] = 1
-    answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
-    assert separated(answers)[1] == 1
+    assert separated(answers_of_depths(depth))[1] == 1
 
 
 def test_a_peak_may_go_on_through_corners(monkeypatch):
     monkeypatch.setattr(finder, "BLUR", 0.0)
     depth = np.full((6, 6), 0.5)
     depth[2, 2] = depth[3, 3] = 1
-    answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
-    assert separated(answers)[1] == 1
+    assert separated(answers_of_depths(depth))[1] == 1
 
 
 def test_pieces_whose_boxes_overlap_are_joined():

@@ -22,6 +22,7 @@ from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
+from data_utils.visualize_volumes import volume_page
 from inference import Predictor, pipeline
 from inference.args import parse_args
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
@@ -459,6 +460,20 @@ def test_a_disk_must_have_room_for_all_that_will_be_written(tmp_path, monkeypatc
         check_disk(tmp_path / "file" / "out", 1)
 
 
+def test_the_disk_is_that_of_the_folder_which_must_take_files(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: asked.append(folder) or SimpleNamespace(free=9))
+    check_disk(tmp_path / "a" / "b", 9)
+    assert asked == [tmp_path.resolve()]  # what is there of the path
+
+    def refuse(dir: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(disk, "TemporaryFile", refuse)
+    with pytest.raises(DataError, match=r"--output .*b: cannot be written \(Permission denied\)"):
+        check_disk(tmp_path / "a" / "b", 9)
+
+
 def test_classes_are_written_as_the_values_that_they_had():
     output_format = ClassFormat(CLASSES)
     rows = np.array([[0, 1], [2, 0]], np.uint8)
@@ -480,6 +495,8 @@ def test_classes_are_written_as_the_values_that_they_had():
     assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
     with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
         colors.check_volume("v")
+    assert colors.area_properties(0, 2, None) == {"class": "b", "value": "#040506"}
+    assert output_format.area_properties(0, 1, None) == {"class": "sky", "value": 10}
 
 
 def test_a_model_says_how_its_predictions_are_written():
@@ -511,6 +528,17 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
 
 
+def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):
+    pixels = np.random.default_rng(0).random((9, 6, 1)).astype(np.float32) * np.arange(1, 10)[:, None, None]
+    logits = torch.zeros(3, 9, 6)
+    job = ImageJob(image=tmp_path / "a.npy", size=(9, 6), output=tmp_path / "out" / "a")
+    writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
+    writer.write(job, (9, 6), logits.split(2, dim=1), WindowedArray(pixels), None)
+    low, high = np.percentile(pixels, (1, 99))
+    whole = to_rgb(pixels, (low, high))  # the first class is not drawn
+    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), whole)
+
+
 def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path):
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
     task = Classes(("a", "b"))
@@ -524,6 +552,8 @@ def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path)
     probabilities = np.asarray(nibabel.load(job.file(".npy")).dataobj)
     assert probabilities.shape == (5, 4, 3, 2)
     np.testing.assert_allclose(probabilities.T, logits.softmax(0).numpy(), rtol=1e-5)
+    page = volume_page(np.zeros((3, 4, 5, 1)), mask, output_format.colors, (2.0, 1.0, 1.0))
+    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), page)
     names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
     assert sorted(path.name for path in job.output.parent.iterdir()) == names
     colored = VolumeWriter(ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))

@@ -4,6 +4,7 @@ Modules: data_utils/image_io/outlines.py, inference/outputs/polygons.py.
 """
 
 import json
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -21,7 +22,9 @@ from data_utils.image_io.places import Place
 from data_utils.image_io.well_known_binary import well_known_binary
 from inference import predictor as predictor_module
 from inference.outputs import polygons as polygons_module
-from inference.outputs.polygons import polygons_of
+from inference.outputs.jobs import ImageJob, RasterJob
+from inference.outputs.polygons import GeoPackageFile, check_places, polygons_of
+from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
 
 IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
@@ -190,3 +193,23 @@ def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):
     fails_with(result, "GeoPackages need pyogrio: pip install -r requirements-geo.txt", 1)
     result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
+
+
+def test_places_are_asked_of_images_that_can_be_read():
+    unreadable = ImageJob(image=Path("a.tif"), size=None, output=Path("out/a"))
+    check_places([unreadable], ".geojson")  # the job reports it
+    nowhere = RasterJob(image=Path("b.tif"), size=(2, 2), output=Path("out/b"), place=IN_PIXELS)
+    check_places([unreadable, nowhere], ".gpkg")
+    with pytest.raises(DataError, match=r"--polygons: b\.tif has a CRS without EPSG number"):
+        check_places([unreadable, nowhere], ".geojson")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_a_geopackage_that_pyogrio_refuses_is_one_line(tmp_path, error):
+    raw = pytest.importorskip("pyogrio.raw")
+    with (
+        mock.patch.object(raw, "write", side_effect=error("no such layer")),
+        pytest.raises(DataError, match=r"^a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"),
+        GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif"),
+    ):
+        pass

@@ -15,8 +15,9 @@ from volumes import write_nifti
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import VolumeJob
-from inference.ranking import RIVAL, Candidate, find_candidates, rank
+from inference.outputs.jobs import ImageJob, VolumeJob
+from inference.ranking import RIVAL, Candidate, Ranked, find_candidates, rank
+from predict import print_ranking
 
 
 def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
@@ -40,6 +41,36 @@ def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
         ranked.candidate.name for ranked in order
     ]
     assert rank([]) == []
+
+
+def test_equally_unsure_images_come_by_their_names():
+    names = ["d", "a", "e", "c", "b"]
+    order = rank([Candidate(name, 0.5, "cell") for name in names])
+    assert [ranked.candidate.name for ranked in order if ranked.reason != "at random"][:3] == ["a", "b", "c"]
+    assert order == rank([Candidate(name, 0.5, "cell") for name in sorted(names)])
+
+
+def test_an_image_is_of_the_class_that_most_of_its_foreground_has(tmp_path):
+    output_format = ClassFormat(ClassMap(("background", "front", "back"), (0, 1, 7), None))
+    jobs = []
+    for name, values in (("none", [0] * 6), ("front", [0, 0, 0, 1, 1, 7]), ("back", [0, 0, 0, 1, 7, 7])):
+        Image.fromarray(np.array([values], np.uint8)).save(tmp_path / f"{name}.png")
+        Image.fromarray(np.array([[0, 51, 51, 102, 102, 0]], np.uint8)).save(tmp_path / f"{name}.uncertainty.png")
+        jobs.append(ImageJob(image=tmp_path / f"{name}.jpg", size=(1, 6), output=tmp_path / name))
+    candidates = find_candidates(jobs, output_format)
+    strata = [(candidate.name, candidate.stratum) for candidate in candidates]
+    assert strata == [("none.jpg", "background"), ("front.jpg", "front"), ("back.jpg", "back")]
+    assert [candidate.entropy for candidate in candidates] == pytest.approx([0.2] * 3)
+
+
+def test_ten_images_are_named_and_all_are_in_the_table(tmp_path, capsys):
+    order = [Ranked(Candidate(f"{number}\udce9.png", 0.1234567, "cell"), "at random") for number in range(12)]
+    print_ranking(tmp_path, order)
+    lines = (tmp_path / "rank.csv").read_text().splitlines()
+    assert lines[:2] == ["rank,image,entropy,reason", "1,0\\udce9.png,0.123457,at random"] and len(lines) == 13
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("to annotate next, of 12 in ") and printed[-1] == RIVAL and len(printed) == 12
+    assert printed[10].endswith(".png: at random, entropy 0.123")
 
 
 def test_volumes_are_ranked_by_their_least_sure_slices(tmp_path):

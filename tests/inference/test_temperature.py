@@ -40,11 +40,26 @@ def test_the_temperature_is_the_number_that_logits_were_multiplied_by(factor):
     assert last.sums[one] == pytest.approx(-logs.sum())
 
 
+def test_a_model_that_is_never_right_gets_the_highest_temperature():
+    _, mask = toy(0)
+    probabilities = np.full((3, 100, 100), 0.495, np.float32)
+    np.put_along_axis(probabilities, mask[None].astype(int), 0.01, axis=0)
+    fit = TemperatureFit()
+    fit.add(probabilities, mask)
+    assert fit.temperature() == 8
+
+
+def test_some_twenty_thousand_pixels_of_a_large_image_count():
+    fit = TemperatureFit()
+    fit.add(np.full((2, 300, 400), 0.5, np.float32), np.zeros((300, 400), np.uint8))
+    assert fit.pixels == 20_000
+
+
 def test_a_model_that_is_never_wrong_gets_the_lowest_temperature_and_no_number_overflows():
     _, mask = toy(0)
     probabilities = np.zeros((3, 100, 100), np.float32)
     np.put_along_axis(probabilities, mask[None].astype(int), 1, axis=0)
     fit = TemperatureFit()
     fit.add(probabilities, mask)
-    assert fit.temperature() == TEMPERATURES[0] and np.isfinite(fit.sums).all()
+    assert fit.temperature() == 0.125 and np.isfinite(fit.sums).all()
     assert at_temperature(probabilities, 0.125).sum(axis=0) == pytest.approx(np.ones((100, 100)))

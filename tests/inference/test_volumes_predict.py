@@ -1,4 +1,4 @@
-"""Volumes through prediction: tiles, slabs, masks on their own grid, names of files, scores.
+"""Volumes through prediction: tiles, strips, masks on their own grid, names of files, scores.
 
 Modules: inference/outputs/volumes.py, inference/scoring/volume.py.
 """
@@ -159,7 +159,7 @@ def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "group"}])
-def test_slabs_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(monkeypatch, options):
+def test_strips_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(monkeypatch, options):
     model, image = network(**options), torch.rand(1, 43, 30, 41, dtype=torch.float64)
     tiling = choose_tiling(model.config, image.shape[1:], tile_size=32)
     with torch.inference_mode():

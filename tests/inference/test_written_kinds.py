@@ -2,9 +2,11 @@
 
 Modules: inference/outputs/bits.py, inference/outputs/overlapping.py, inference/outputs/regions.py,
 inference/outputs/object_masks.py, inference/outputs/object_tables.py, inference/outputs/coco.py,
-inference/outputs/points.py, inference/scoring/points.py, inference/provenance.py, inference/outputs/jobs.py.
+inference/outputs/points.py, inference/scoring/points.py, inference/provenance.py, inference/outputs/jobs.py,
+inference/outputs/objects.py, inference/outputs/rasters.py.
 """
 
+import csv
 import json
 from argparse import Namespace
 from dataclasses import replace
@@ -19,30 +21,35 @@ import torch
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import read_label_volume, read_volume_header
-from data_utils.image_io.windowed import open_windowed
+from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.sources.points.files import FORMATS, content, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
+from data_utils.visualize_points import render_points, render_volume_points
 from inference.decoding.finder import DetectedObject
 from inference.decoding.landmarks import PredictedPoints
+from inference.outputs import objects as objects_module
 from inference.outputs.coco import run_lengths, write_coco
-from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, VolumeJob
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
-from inference.outputs.object_tables import IMAGE_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
-from inference.outputs.points import PointFormat
+from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
+from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.regions import RegionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
 from inference.scoring.points import as_prediction, with_truths
 from runtime.errors import DataError, ImageError, SettingsError
 from tasks.landmarks import Landmarks
-from tasks.matching import classes_of, numbers_of
+from tasks.matching import classes_of, numbers_of, pack_labels
 from tasks.objects import Objects
 from tasks.points import ABSENT, PRESENT
 from tasks.regions import Region
+from unet.config import Preprocess, UNetConfig
 
 CLASSES = ("blood", "a/b", "A_B", "...")
 SIZE = (9, 7)
@@ -141,6 +148,14 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     assert RegionFormat((Region("a", (65535,)),), ()).mask_values(rows % 2).max() == 65535
 
 
+def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():
+    task = {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]}
+    preprocess = Preprocess(class_names=("whole", "core"), ignore_value=0, joined_values=((9, 255), (7, 1)))
+    reader = RegionFormat.of_model(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
+    target = reader.of_mask(np.array([[0, 3, 5, 9, 1]], np.uint8), "a")
+    assert target.known.tolist() == [[0, 3, 3, 0, 3]] and target.truth.tolist() == [[0, 1, 3, 0, 0]]
+
+
 def write_table(file: Path, *rows: tuple) -> Path:
     """A table of objects: number, class, box."""
     lines = [",".join(IMAGE_COLUMNS)]
@@ -164,6 +179,95 @@ def test_written_objects_have_the_classes_of_their_table(tmp_path):
         write_table(table, row)
         with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
             WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).render()
+
+
+def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(tmp_path):
+    output_format = ObjectFormat(("nothing", "cell", "dirt"))
+    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
+    Image.fromarray(LABELS).save(tmp_path / "a.png")
+    rows = [(1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4))]
+    write_table(job.file(TABLE), *rows)
+    written = output_format.written_mask(job)
+    target = output_format.reader_of(written).of_mask(written.render(), "a")
+    assert np.array_equal(numbers_of(target.prediction), LABELS)
+    assert np.array_equal(classes_of(target.prediction), np.array([0, 1, 2, 1])[LABELS])
+    assert ObjectFormat(("nothing", "cell")).written_mask(job) == (tmp_path / "a.png", 0)
+
+
+DETECTED = DetectedObject(1, 2, 10, (1.25, 2.5), (0, 1, 3, 4), 0.54321, 0)
+
+
+def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):
+    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, class_index=1)])
+    with (tmp_path / "a.csv").open("wb") as file:
+        ObjectFormat(("nothing", "cell", "dirt")).write_tables({TABLE: file}, decoder, None)
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
+
+
+def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path, capsys):
+    output_format = ObjectFormat(("nothing", "cell", "dirt"))
+    jobs = [image_job(tmp_path, name) for name in ("sub/a\udce9", "no_mask", "no_table")] + [volume_job(tmp_path)]
+    for job in jobs:
+        job.file(MASK).parent.mkdir(parents=True, exist_ok=True)
+    for job in (jobs[0], jobs[2], jobs[3]):
+        job.file(MASK).write_bytes(b"mask")
+    for job in jobs[:2]:
+        write_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)))
+    row = dict.fromkeys(VOLUME_COLUMNS, "7") | {"class": "cell"}
+    jobs[3].file(TABLE).write_text(",".join(VOLUME_COLUMNS) + "\n" + ",".join(row.values()) + "\n")
+    output_format.write_joined(tmp_path / "out", jobs)
+    with (tmp_path / "out" / "objects.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == ["sub/a\udce9.tif", "sub/a\udce9.tif", "v.nii"]
+    assert [(row["area"], row["voxels"]) for row in rows] == [("4", ""), ("4", ""), ("", "7")]
+    assert set(rows[0]) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
+    assert f"3 objects in 2 images are listed in {tmp_path / 'out' / 'objects.csv'}" in capsys.readouterr().out
+
+
+def test_a_mask_of_very_many_objects_comes_in_strips(tmp_path, monkeypatch):
+    monkeypatch.setattr(objects_module, "MOST_IN_PNG", 2)
+    numbers = np.random.default_rng(0).integers(0, 70_000, (150, 3))
+    job = image_job(tmp_path)
+    job.output.parent.mkdir()
+    output_format = ObjectFormat(("nothing", "cell"))
+    job.file(MASK).write_bytes(b"of an earlier call")
+    with output_format.open_mask(job, numbers.shape, SimpleNamespace(objects=[DETECTED] * 3)) as mask:
+        for top in range(0, 150, 7):
+            mask.write(output_format.mask_values(pack_labels(numbers[top : top + 7], np.ones((1, 1), int))))
+    assert np.array_equal(tifffile.imread(tmp_path / "out" / "a.tif"), numbers)
+    assert output_format.mask_file(job) == tmp_path / "out" / "a.tif" and not job.file(MASK).exists()
+
+
+PLACE = Place((2.0, 0.0, 0.0, 0.0, -2.0, 0.0), None, ())
+
+
+@pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
+def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
+    job = RasterJob(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
+    numbers = np.array([[0, objects], [1, 2]])
+    decoder = SimpleNamespace(objects=[DETECTED] * objects)
+    with ObjectFormat(("nothing", "cell")).open_mask(job, (2, 2), decoder) as mask:
+        mask.write(numbers[:1], np.array([[True, False]]))
+        mask.write(numbers[1:])
+    written = tifffile.imread(tmp_path / "out.tif")
+    assert written.dtype == dtype and written.tolist() == [[nodata, objects], [1, 2]]
+
+
+def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
+    job = RasterJob(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
+    with open_mask_raster(job, tmp_path / "out.tif", (1, 256), range(256)) as mask:
+        mask.write(np.arange(256, dtype=np.uint8)[None], np.arange(256)[None] == 9)
+    written = tifffile.imread(tmp_path / "out.tif")
+    assert written.dtype == np.uint16 and written[0].tolist() == [*range(9), 65_535, *range(10, 256)]
+    assert free_value(set(range(1, 256))) == 0
+
+
+def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
+    job = volume_job(tmp_path)
+    job.output.parent.mkdir()
+    job.output.with_suffix(".tif").write_bytes(b"of an image")
+    assert ObjectFormat(("nothing", "cell")).mask_file(job) == job.output.with_name("v.nii.gz")
 
 
 def test_true_objects_have_the_classes_of_the_model(tmp_path):
@@ -298,6 +402,62 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
     np.testing.assert_allclose(
         again[present, :3], prediction[present, :3], atol=0.2 / 3 if layout == "nnlandmark" else 1e-3
     )
+
+
+def peaks(size: tuple[int, ...], *places: tuple[int, ...] | None) -> torch.Tensor:
+    """Maps (K, *size) that are high at one place each, or nowhere."""
+    maps = torch.full((len(places), *size), -12.0)
+    for single_map, place in zip(maps, places, strict=True):
+        if place is not None:
+            single_map[place] = 9.0
+    return maps
+
+
+def test_the_points_of_an_image_are_drawn_where_they_are_found(tmp_path):
+    task = landmarks("long", "pixels")
+    pixels = np.random.default_rng(0).integers(0, 255, (32, 48, 3)).astype(np.uint8)
+    taken = []
+    maps = peaks((16, 24), (3, 4), None, (12, 20))
+    writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY, PROBABILITIES))
+    job = image_job(tmp_path, size=(32, 48))
+    writer.write(job, (32, 48), maps.split(5, dim=1), WindowedArray(pixels), SimpleNamespace(add=taken.append))
+    positions = np.array([[6.5, 8.5], [0.0, 0.0], [24.5, 40.5]])  # the centers of pixels twice as large
+    is_found = np.array([True, False, True])
+    assert np.array_equal(np.asarray(Image.open(job.file(OVERLAY))), render_points(pixels, positions, is_found))
+    np.testing.assert_allclose(np.load(job.file(PROBABILITIES)), maps.sigmoid(), rtol=1e-6)
+    (prediction,) = taken
+    np.testing.assert_allclose(prediction[is_found, :2] * (32, 48) - 0.5, positions[is_found], atol=1e-4)
+    table = read_written(job.file(".csv"), "long")
+    np.testing.assert_allclose(table.positions[0, is_found], positions[is_found][:, ::-1], atol=1e-3)
+    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]] and table.images == ("a.tif",)
+    plain = PointImageWriter(PointFormat(task), task, (MASK,))
+    plain.write(replace(job, output=tmp_path / "out" / "b"), (32, 48), [maps], None, None)
+    assert sorted(path.name for path in (tmp_path / "out").glob("b*")) == ["b.csv"]
+
+
+def test_the_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
+    task = landmarks("markups", "LPS")
+    job = volume_job(tmp_path, (6, 8, 10))
+    maps = peaks(job.size, (1, 4, 5), (4, 2, 6), None)
+    writer = PointVolumeWriter(PointFormat(task), task, (MASK, OVERLAY))
+    prediction = writer.write(job, job.size, maps.split(4, dim=1))
+    header = read_volume_header(job.volume, "v")
+    positions = PredictedPoints.of(prediction).positions(job.size)
+    np.testing.assert_allclose(positions[:2], [[1, 4, 5], [4, 2, 6]], atol=1e-3)
+    expected = render_volume_points(
+        np.zeros((*job.size, 1), np.float32), header.spacing, positions, np.array([True, True, False])
+    )
+    assert np.array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
+    written = read_written(job.file(PointFormat(task).extension), "markups").with_names(task.names)
+    np.testing.assert_allclose(written.positions[0, :2], from_voxels(positions, "LPS", header)[:2], atol=1e-3)
+
+
+def test_the_legend_of_points_has_a_square_of_each_color():
+    output_format = PointFormat(landmarks("long", "pixels"))
+    picture = np.asarray(output_format.legend())
+    line = len(picture) // 4
+    squares = [picture[number * line + line // 2, line // 2].tolist() for number in range(1, 4)]
+    assert squares == output_format.colors.tolist()
 
 
 def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):

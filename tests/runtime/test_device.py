@@ -26,7 +26,7 @@ TRAININGS = {
         "--loss",
         "dice",
     ],
-    "strong augmentation, dropout": ["--augment", "strong", "--dropout", "0.2"],
+    "muon, strong augmentation, dropout": ["--optimizer", "muon", "--augment", "strong", "--dropout", "0.2"],
     "weights, deterministic": ["--class-weights", "auto", "--deterministic", "--loss", "ce", "--augment", "none"],
 }
 PREDICTIONS = {

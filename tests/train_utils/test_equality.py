@@ -27,7 +27,9 @@ def micro_batches_of_a_step(sampler: Iterator[list[Slot]], processes: int) -> It
         yield slots
 
 
-def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, seed: int) -> list[float]:
+def losses_of_a_run(
+    processes: int, micro_batch_size: int, accumulation: int, seed: int, name: str = "adamw"
+) -> list[float]:
     """Steps as train.py makes them; what DDP averages is multiplied by the processes, so gradients add up."""
     torch.manual_seed(seed)
     images = torch.randint(0, 256, (IMAGES, 3, HEIGHT, WIDTH), dtype=torch.uint8)
@@ -38,7 +40,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
     network = DeeplySupervisedUNet(config).double().train()
     weights = torch.tensor([0.5, 1.0, 3.0])
     criterion = ClassLoss(CLASSES, "ce+logdice", class_weights=weights, strides=network.head_strides)
-    optimizer = build_optimizer(network, "adamw", 1e-3, 1e-2)
+    optimizer = build_optimizer(network, name, 1e-3, 1e-2)
     shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
     split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)
     sampler = iter(TrainingSampler(shapes, split, seed, range(STEPS)))
@@ -75,3 +77,13 @@ def test_adamw_in_float64_gives_the_same_losses_for_any_split():
     for processes, micro_batch_size, accumulation in [(2, 4, 1), (3, 3, 1), (1, 4, 2), (2, 1, 4), (3, 1, 3), (1, 4, 3)]:
         # promised to 1e-9; measured 7e-16, and AdamW may amplify it a thousandfold
         assert losses_of_a_run(processes, micro_batch_size, accumulation, seed) == pytest.approx(whole, abs=1e-12)
+
+
+def test_muon_in_float64_gives_the_same_losses_for_any_split():
+    seed = 0
+    whole = losses_of_a_run(1, 8, 1, seed, "muon")
+    assert len(set(whole)) == STEPS
+    for processes, micro_batch_size, accumulation in [(3, 3, 1), (1, 4, 2)]:
+        assert losses_of_a_run(processes, micro_batch_size, accumulation, seed, "muon") == pytest.approx(
+            whole, abs=1e-9
+        )

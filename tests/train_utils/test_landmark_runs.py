@@ -31,6 +31,8 @@ FLAGS = [
     "4",
     "--base-channels",
     "8",
+    "--optimizer",
+    "muon",
     "--learning-rate",
     "0.01",
     "--augment",

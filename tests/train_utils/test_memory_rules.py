@@ -80,7 +80,7 @@ def checked(
 
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", fits)
     criterion = StepLoss(classes(2))
-    accelerator = new_accelerator(split.processes, agreed)
+    accelerator = new_accelerator(split.groups, agreed)
     return preflight(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
 
 
@@ -128,7 +128,7 @@ def test_processes_without_an_image_are_said_with_the_batch_that_uses_all(monkey
     checked(monkeypatch, split, room=1)
     text = capsys.readouterr().out.splitlines()[-1]
     assert text.startswith(f"batch: {line}")
-    wanted = split.processes * split.accumulation
+    wanted = split.groups * split.accumulation
     assert text.endswith(f"that counts nowhere; --batch-size {wanted} uses all of them") and wanted in (4, 16)
 
 

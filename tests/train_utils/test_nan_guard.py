@@ -72,7 +72,7 @@ def stepper():
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(NAN, NAN), (INF, 1.0), (1.0, INF), (1.0, NAN)])
-@pytest.mark.parametrize(("optimizer", "kind"), [("adamw", "NO"), ("sgd", "NO"), ("sgd", "FSDP")])
+@pytest.mark.parametrize(("optimizer", "kind"), [("adamw", "NO"), ("sgd", "NO"), ("muon", "NO"), ("sgd", "FSDP")])
 def test_a_refused_step_changes_neither_weights_nor_optimizer_nor_statistics(stepper, optimizer, kind, loss, norm):
     run = stepper(optimizer, kind)
     run.step(1.0, 1.0)
@@ -84,7 +84,7 @@ def test_a_refused_step_changes_neither_weights_nor_optimizer_nor_statistics(ste
     assert not all(map(torch.equal, run.everything(), before))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 def test_a_run_whose_first_step_is_refused_goes_on_as_if_it_had_not_been(stepper, optimizer):
     def weights(*norms: float) -> list[torch.Tensor]:
         torch.manual_seed(1)

@@ -64,6 +64,7 @@ def test_large_images_get_smaller_until_they_suit_the_time_there_is(tmp_path):
     assert planned(info, "--max-minutes", "10")["scale"] == 0.33
     assert planned(info, "--max-minutes", "30")["scale"] == 0.5
     assert planned(info, "--max-minutes", "10")["crop_size"] is None
+    assert planned(info, "--max-minutes", "10")["optimizer"] == "adamw"
 
 
 def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
@@ -83,6 +84,7 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
     write_dots(tmp_path, 4, seed=0)
     settings = planned(sized(load_info(tmp_path), 100, size), "--max-minutes", "10")
     assert (settings["scale"], settings["crop_size"]) == (scale, None)
+    assert settings["optimizer"] == "muon"
 
 
 @pytest.mark.parametrize(

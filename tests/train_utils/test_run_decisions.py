@@ -103,7 +103,7 @@ def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tm
 def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, profile, saved, expected):
     split = split_from_args(settings_of(*flags), profile, saved)
     assert (split.micro_batch_size, split.accumulation) == expected
-    assert (split.batch_size, split.processes) == (4, profile["processes"])
+    assert (split.batch_size, split.groups) == (4, profile["processes"])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, profile, s
 def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
     settings = settings_of("--processes-per-volume", str(shared))
     split = split_from_args(settings, {"processes": processes}, None)
-    assert (split.processes, split.processes_per_volume, split.world_size) == (groups, shared, processes)
+    assert (split.groups, split.processes_per_volume, split.world_size) == (groups, shared, processes)
     assert (split.micro_batch_size, split.accumulation) == (micro_batch, 1)
 
 

@@ -48,7 +48,6 @@ def test_the_defaults_of_the_flags_are_these():
         "dataset": "shapes",
         "val_fraction": 0.1,
         "on_bad_sample": "error",
-        "optimizer": "adamw",
         "learning_rate": 0.001,
         "weight_decay": 0.01,
         "schedule": "cosine",
@@ -313,7 +312,7 @@ def test_the_plan_that_is_printed_holds_what_it_decided(folder, capsys):
     info = load_info(folder)
     line = plan_line(info, capsys)
     assert line.startswith(
-        "plan: --scale 1 --augment basic --base-channels 32 --block residual --batch-size 4 --epochs "
+        "plan: --scale 1 --augment basic --base-channels 32 --block residual --batch-size 4 --optimizer adamw --epochs "
     )
     assert " --epochs " not in plan_line(info, capsys, "--max-steps", "3")
     assert " --epochs " not in plan_line(info, capsys, "--max-minutes", "3")

@@ -1,1 +1,1 @@
-"""What a run keeps of itself: complete checkpoints to resume from, and its best model."""
+"""The checkpoints of a run: complete ones to resume from, and its best model."""

@@ -1,4 +1,4 @@
-"""What state.json of a checkpoint holds."""
+"""The content of a checkpoint's state.json."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -47,6 +47,6 @@ class CheckpointState:
         return cls(settings, config, run, value.get("score"), value.get("scaler"))
 
     def to_json(self) -> dict[str, Any]:
-        """What state.json holds."""
+        """The content of state.json."""
         own = {"model": self.config.to_json(), "run": asdict(self.run), "score": self.score, "scaler": self.scaler}
         return self.settings.to_json() | own

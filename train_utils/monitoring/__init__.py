@@ -1,1 +1,1 @@
-"""What is measured of a run while it goes on: throughput, FLOPs, profiler traces, trackers."""
+"""Measurements of a run while it goes on: throughput, FLOPs, profiler traces, trackers."""

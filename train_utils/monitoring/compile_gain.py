@@ -1,4 +1,4 @@
-"""What compiling costs a run and what it gains, said at its end where the launch profile sets a `dynamo_backend`."""
+"""The cost and the gain of compiling, said at the end of a run whose launch profile sets a `dynamo_backend`."""
 
 import copy
 import time

@@ -49,7 +49,7 @@ def training_flops(network: UNet, channels: int) -> float:
 
 
 def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
-    """What the device can do, where that is known, at the profile's precision: with DeepSpeed not the accelerator's."""
+    """The peak of the device, where it is known, at the profile's precision: with DeepSpeed not the accelerator's."""
     if accelerator.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(accelerator.device)

@@ -48,7 +48,7 @@ class LossWindow:
         return mean
 
     def saved(self) -> dict[str, float]:
-        """What a checkpoint holds of it."""
+        """The state that a checkpoint holds."""
         return {"total": self._total, "steps": self._steps}
 
 

@@ -1,1 +1,1 @@
-"""What a run shows of itself: report.html, charts, the model card, the Hub."""
+"""The outputs of a run for readers: report.html, charts, the model card, the Hub."""

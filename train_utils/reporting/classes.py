@@ -20,7 +20,7 @@ CONFUSIONS = 8  # of the most frequent ones that are listed
 
 
 class ClassSection(Section):
-    """What reports show of `tasks.classes`."""
+    """The section of reports on `tasks.classes`."""
 
     task_name = "Semantic segmentation"
     tags = ("semantic-segmentation",)

@@ -21,7 +21,7 @@ from train_utils.reporting.section import Example, Metric, Section
 
 
 class LandmarkSection(Section):
-    """What reports show of `tasks.landmarks`."""
+    """The section of reports on `tasks.landmarks`."""
 
     task_name = "Keypoint detection"
     pipeline_tag = "keypoint-detection"

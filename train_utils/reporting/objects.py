@@ -28,7 +28,7 @@ BLUE = (40, 90, 230)
 
 
 class ObjectSection(Section):
-    """What reports show of `tasks.objects`."""
+    """The section of reports on `tasks.objects`."""
 
     task_name = "Instance segmentation"
     tags = ("instance-segmentation",)

@@ -17,7 +17,7 @@ TRUE = 1  # the row, and the column, of what is there
 
 
 class OverlapSection(Section):
-    """What reports show of `tasks.overlapping`."""
+    """The section of reports on `tasks.overlapping`."""
 
     task_name = "Semantic segmentation"
     tags = ("semantic-segmentation",)
@@ -74,13 +74,13 @@ class OverlapSection(Section):
         return render("overlapping.md.jinja", means=means, tables=self.tables(scores))
 
     def tables(self, scores: OverlapScores) -> list[dict[str, Any]]:
-        """What each table of the report and the card shows."""
+        """The tables of the report and the card."""
         counts = scores.sums[: len(self.names)].numpy()
         return [table("class", self.names, self.colors, scores.values, counts)]
 
 
 class RegionSection(OverlapSection):
-    """What reports show of `tasks.regions`."""
+    """The section of reports on `tasks.regions`."""
 
     mask_values = "bits of the regions, the first one in the lowest"
 

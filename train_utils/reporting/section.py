@@ -125,4 +125,4 @@ class Section(ABC):
 
     @abstractmethod
     def markdown(self, scores: Scores) -> str:
-        """What the card says of the scores, in Markdown."""
+        """The part of the card on the scores, in Markdown."""

@@ -20,7 +20,7 @@ from tasks.regions import Regions
 from train_utils.settings.hints import HINTS
 from train_utils.settings.like import read_record, repeated_arguments, say_differences
 from train_utils.settings.plan import Plan
-from train_utils.settings.train_settings import SCHEDULES, TrainSettings
+from train_utils.settings.train_settings import OPTIMIZERS, SCHEDULES, TrainSettings
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
@@ -40,52 +40,52 @@ def parse_args(description: str) -> TrainSettings:
     _add_batch_flags(parser.add_argument_group("advanced: batch, memory and processes"))
     _add_run_flags(parser.add_argument_group("advanced: the run and its files"))
     record = read_record(parser)
-    args = parser.parse_args(repeated_arguments(parser, record) + sys.argv[1:])
+    parsed = parser.parse_args(repeated_arguments(parser, record) + sys.argv[1:])
     sys.argv[1:] = map(redact, sys.argv[1:])  # some trackers send the command line
-    has_data = args.folder is not None or args.dataset is not None
-    args.dataset = _dataset(args, parser)
-    del args.folder
-    settings = TrainSettings(**vars(args))
-    _check(settings, parser)
-    if settings.regions and settings.task in (None, Overlapping.name):
-        settings = replace(settings, task=Regions.name)
-    if settings.encoder_source and settings.encoder_weights is None:
-        settings = replace(settings, encoder_weights="pretrained")
-    if settings.like or settings.init_from:  # a recorded run and a model have settings of their own
-        settings = replace(settings, plan="none")
-    if settings.plan == "none":
-        settings = Plan().fill(settings)
+    has_data = parsed.folder is not None or parsed.dataset is not None
+    parsed.dataset = _dataset(parsed, parser)
+    del parsed.folder
+    args = TrainSettings(**vars(parsed))
+    _check(args, parser)
+    if args.regions and args.task in (None, Overlapping.name):
+        args = replace(args, task=Regions.name)
+    if args.encoder_source and args.encoder_weights is None:
+        args = replace(args, encoder_weights="pretrained")
+    if args.like or args.init_from:  # a recorded run and a model have settings of their own
+        args = replace(args, plan="none")
+    if args.plan == "none":
+        args = Plan().fill(args)
     if not has_data:
         say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
-    if settings.like:
-        say_differences(settings, record)
-    return settings
+    if args.like:
+        say_differences(args, record)
+    return args
 
 
-def _dataset(args: argparse.Namespace, parser: arg.Arguments) -> str:
+def _dataset(parsed: argparse.Namespace, parser: arg.Arguments) -> str:
     """The data set of the command line, which stands there without its flag too; by default generated shapes."""
-    if args.folder is None:
-        return args.dataset or DataConfig.dataset
+    if parsed.folder is None:
+        return parsed.dataset or DataConfig.dataset
     has_flag = any(word.split("=")[0] == "--dataset" for word in sys.argv)
-    if has_flag and args.folder != args.dataset:
+    if has_flag and parsed.folder != parsed.dataset:
         parser.error(
-            f"{args.folder} and --dataset {args.dataset} both name a data set; give one folder of images/, masks/"
+            f"{parsed.folder} and --dataset {parsed.dataset} both name a data set; give one folder of images/, masks/"
         )
-    return args.folder
+    return parsed.folder
 
 
-def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
+def _check(args: TrainSettings, parser: arg.Arguments) -> None:
     """End the program with a line for flags that do not go together."""
-    if settings.resume == "auto" and settings.output_dir is None:
+    if args.resume == "auto" and args.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
-    if settings.max_minutes and settings.max_steps:
+    if args.max_minutes and args.max_steps:
         parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
-    if settings.image_size and settings.scale not in (None, 1):
+    if args.image_size and args.scale not in (None, 1):
         parser.error("--image-size and --scale both set the size; give one of them")
-    if settings.regions and settings.task not in (None, Overlapping.name, Regions.name):
-        parser.error(f"--regions is for --task {Regions.name}, and --task is {settings.task}; leave one of them out")
-    if settings.crop_size and len(settings.crop_size) not in (2, 3):
-        parser.error(f"--crop-size has {len(settings.crop_size)} sides; give H W, or D H W for volumes")
+    if args.regions and args.task not in (None, Overlapping.name, Regions.name):
+        parser.error(f"--regions is for --task {Regions.name}, and --task is {args.task}; leave one of them out")
+    if args.crop_size and len(args.crop_size) not in (2, 3):
+        parser.error(f"--crop-size has {len(args.crop_size)} sides; give H W, or D H W for volumes")
 
 
 def _add_first_flags(group: Group) -> None:
@@ -191,7 +191,8 @@ def _add_optimization_flags(group: Group) -> None:
     add("--max-steps", type=arg.natural, metavar="N", help="optimizer steps, instead of --epochs")
     patience = "stop after N evaluations without a better score (default: never)"
     add("--patience", type=arg.natural, metavar="N", help=patience)
-    add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd has momentum 0.9")
+    optimizers = "muon: orthogonal steps of convolutions, adamw for the rest; sgd has momentum 0.9"
+    add("--optimizer", choices=OPTIMIZERS, help=f"{optimizers} {CHOSEN}")
     add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="highest one; it falls to 0")
     factor = "share of --learning-rate for the encoder (default: 0.1; with random weights 1)"
     add("--encoder-lr-factor", type=arg.positive, metavar="FACTOR", help=factor)

@@ -106,16 +106,16 @@ def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str
     return arguments
 
 
-def say_differences(settings: TrainSettings, record: RecordedFlags) -> None:
+def say_differences(args: TrainSettings, record: RecordedFlags) -> None:
     """Print which flags differ from those of the recorded run, and which versions."""
     flags = redact_all(record.flags)
     changes = []
-    for name, value in flags_as_json(settings).items():
+    for name, value in flags_as_json(args).items():
         if name not in NOT_REPEATED and value != flags.get(name):
             changes.append(f"{name} {value} (was {flags.get(name)})")
     summary = f"but {', '.join(changes)}" if changes else "without a change"
-    say(f"like {settings.like}, {summary}")
-    say_credentials(settings, record.flags, record.credentials)
+    say(f"like {args.like}, {summary}")
+    say_credentials(args, record.flags, record.credentials)
     versions = []
     for name, value in describe_run().items():
         is_version = name in PACKAGES or name in ("python", "git_commit")

@@ -76,6 +76,7 @@ class Plan:
     base_channels: int | None = None  # UNetConfig's, or what suits an encoder
     block: str | None = None
     batch_size: int = 4
+    optimizer: str = "adamw"
     class_weights: Sequence[float | str] | None = None
     epochs: int = 10
     eval_every: int = 0
@@ -86,17 +87,17 @@ class Plan:
         """The flags that a plan may decide."""
         return tuple(field.name for field in fields(cls))
 
-    def decided(self, settings: TrainSettings) -> dict[str, Any]:
-        """The values of the flags that `settings` leave open."""
-        return {name: getattr(self, name) for name in self.names() if getattr(settings, name) is None}
+    def decided(self, args: TrainSettings) -> dict[str, Any]:
+        """The values of the flags that `args` leave open."""
+        return {name: getattr(self, name) for name in self.names() if getattr(args, name) is None}
 
-    def fill(self, settings: TrainSettings) -> TrainSettings:
+    def fill(self, args: TrainSettings) -> TrainSettings:
         """The settings, with nothing left open that a plan decides."""
-        return replace(settings, **self.decided(settings))
+        return replace(args, **self.decided(args))
 
 
-def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
-    """The plan of a run; what the settings say is not changed.
+def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
+    """The plan of a run; what the flags say is not changed.
 
     Images are scaled down, as far as masks keep their detail, until they have no more pixels than the length of the run
     allows; larger ones are cropped. A stream, which is not read before training, gets the defaults.
@@ -104,37 +105,37 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     sizes = info.train.sizes
     if not sizes.any():
         return Plan()
-    minutes = settings.max_minutes or math.inf
+    minutes = args.max_minutes or math.inf
     is_short = minutes < SHORT
     is_volumes = info.train.records.dims == 3
-    encoder = LITE0 if _suits_lite0(info, settings) else settings.encoder_source
-    encoder_weights = settings.encoder_weights
-    freeze_encoder = settings.freeze_encoder
+    encoder = LITE0 if _suits_lite0(info, args) else args.encoder_source
+    encoder_weights = args.encoder_weights
+    freeze_encoder = args.freeze_encoder
     if encoder and encoder_weights is None:
         encoder_weights = "pretrained"
     if encoder and freeze_encoder is None:
-        must_learn = encoder_weights == "random" or settings.encoder_lr_factor
+        must_learn = encoder_weights == "random" or args.encoder_lr_factor
         freeze_encoder = minutes < VERY_SHORT and not must_learn
     resized_pixels, cropped_pixels = _most_pixels(minutes, bool(freeze_encoder))
-    scale = settings.scale
+    scale = args.scale
     if scale is None:
-        scale = _scale(info, settings, resized_pixels)
-    crop_size = settings.crop_size
+        scale = _scale(info, args, resized_pixels)
+    crop_size = args.crop_size
     if crop_size is None and is_volumes:
         crop_size = patch_size(info, minutes)
-    elif crop_size is None and not settings.image_size and not info.reader.takes_points:
+    elif crop_size is None and not args.image_size and not info.reader.takes_points:
         crop_size = _crop_size(sizes * scale, cropped_pixels)
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     base_channels = None if encoder else _width(info, is_short)
-    batch_size = settings.batch_size or _batch_size(is_volumes, is_short)
+    batch_size = args.batch_size or _batch_size(is_volumes, is_short)
     # what weights gain is not measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     epochs = Plan.epochs
-    if not (settings.max_steps or settings.max_minutes):
+    if not (args.max_steps or args.max_minutes):
         epochs = max(epochs, math.ceil(STEPS * batch_size / len(info.train)))
-    eval_every = settings.eval_every
+    eval_every = args.eval_every
     if eval_every is None:
-        eval_every = _eval_every(info, scale, settings.image_size, crop_size, batch_size)
+        eval_every = _eval_every(info, scale, args.image_size, crop_size, batch_size)
     return Plan(
         scale=scale,
         crop_size=crop_size,
@@ -145,6 +146,7 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
         base_channels=base_channels,
         block="residual",
         batch_size=batch_size,
+        optimizer="muon" if info.reader.takes_points else Plan.optimizer,
         class_weights=("auto",) if is_unbalanced else None,
         epochs=epochs,
         eval_every=eval_every,
@@ -152,36 +154,36 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     )
 
 
-def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
+def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     """Whether the built-in encoder is chosen: images are like those that it has learned from, and no flag is against.
 
     These are color photographs of 8 bits, large enough for its stride, and small enough to be read whole.
     """
-    if settings.dataset == DataConfig.dataset:  # generated shapes
+    if args.dataset == DataConfig.dataset:  # generated shapes
         return False
     if info.config.task != Classes.name:  # what it gains is measured for classes
         return False
-    if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
+    if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False
     if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not info.normalization.is_color:
         return False
     height, width = np.median(info.train.sizes, axis=0)
-    seen_size = settings.crop_size or settings.image_size or (height, width)
+    seen_size = args.crop_size or args.image_size or (height, width)
     return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE
 
 
-def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
+def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
     """Raise SettingsError for flags that do not suit the data set's images or volumes."""
     dims = info.train.records.dims
-    crop = settings.crop_size
+    crop = args.crop_size
     if crop and len(crop) != dims:
         lengths = " ".join(map(str, crop))
         suitable = "volumes, which take D H W" if dims == 3 else "images, which take H W"
-        raise SettingsError(f"--crop-size {lengths}: {settings.dataset} holds {suitable}")
-    if settings.normalization and settings.init_from:
+        raise SettingsError(f"--crop-size {lengths}: {args.dataset} holds {suitable}")
+    if args.normalization and args.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
-    if dims == 3 and settings.encoder_source:
-        raise SettingsError(f"--encoder {settings.encoder}: takes images, but {settings.dataset} holds volumes")
+    if dims == 3 and args.encoder_source:
+        raise SettingsError(f"--encoder {args.encoder}: takes images, but {args.dataset} holds volumes")
 
 
 def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
@@ -251,12 +253,12 @@ def _batch_size(is_volumes: bool, is_short: bool) -> int:
     return SHORT_BATCH_SIZE if is_short else LONG_BATCH_SIZE
 
 
-def _scale(info: DatasetInfo, settings: TrainSettings, pixels: int) -> float:
+def _scale(info: DatasetInfo, args: TrainSettings, pixels: int) -> float:
     """The factor on the sides of images, of which the data set's usual one has at most about `pixels` then.
 
     It is 1 where the settings or the kind of data speak against smaller images.
     """
-    has_size = info.train.records.dims == 3 or settings.image_size or settings.crop_size
+    has_size = info.train.records.dims == 3 or args.image_size or args.crop_size
     if has_size or not info.reader.may_shrink:
         return 1.0
     if info.reader.takes_points:

@@ -1,4 +1,4 @@
-"""What a run records of its settings and of where it runs: run.json, which each checkpoint holds too."""
+"""The record of a run's settings and of where it runs: run.json, which each checkpoint holds too."""
 
 import json
 import platform
@@ -64,7 +64,7 @@ class RunSettings:
         return replace(settings, flags=flags, identity=identity)
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json holds."""
+        """The content of run.json."""
         values = asdict(self)
         if not self.credentials_left_out:
             del values[CREDENTIALS]

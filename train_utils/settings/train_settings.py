@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+OPTIMIZERS = ("adamw", "sgd", "muon")
 SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
 NO_ENCODER = "none"  # what --encoder says for the plain U-Net
 
@@ -74,7 +75,7 @@ class TrainSettings:
     epochs: int | None
     max_steps: int | None
     patience: int | None
-    optimizer: str
+    optimizer: str | None
     learning_rate: float
     encoder_lr_factor: float | None
     weight_decay: float

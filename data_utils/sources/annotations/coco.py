@@ -27,7 +27,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.annotations.polygons import FARTHEST
 from data_utils.sources.folder import children
-from data_utils.sources.label_files import Finding, with_labels
+from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.records import AnnotationSummary, Record, Records, folders_of
 from runtime.cache import digest_of_files
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
@@ -139,7 +139,7 @@ def _encode_objects(entries: list[Entry]) -> bytes:
 def _summarize(
     objects: Sequence[list[Entry]], classes: tuple[tuple[MaskValue, str], ...], values: dict[int, int]
 ) -> AnnotationSummary:
-    """What the objects of all images are, from the list of each image."""
+    """The format and the objects of all images, from the list of each image."""
     annotated = 0
     crowds = 0
     counts: Counter[int | None] = Counter()
@@ -303,14 +303,15 @@ def open_records(
         raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {listed(repeated)}")
     records = CocoRecords(file, paths, images, classes, values, unpaired)
     names = dict(classes)
-    labels: list[Finding | None] = []
+    labels: list[ImageLabels | None] = []
     for image in images:
         numbers = file.listed_categories.get(image["id"], file.categories.keys())
         labeled = {values[number] for number in numbers if number in values} - {0}
-        finding = None
+        image_labels = None
         if labeled and len(labeled) < len(classes) - 1:
-            finding = Finding(tuple(sorted(names[value] for value in labeled)), f"{file.path}: its categories")
-        labels.append(finding)
+            labeled_names = tuple(sorted(names[value] for value in labeled))
+            image_labels = ImageLabels(labeled_names, f"{file.path}: its categories")
+        labels.append(image_labels)
     return with_labels(records, labels)
 
 

@@ -48,11 +48,12 @@ IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
 class Contents(NamedTuple):
     """What a file holds.
 
-    objects: how many of each label.
-    image: the path of the image.
-    is_embedded: whether the image is in the file itself.
-    points: how many of the shapes are points.
-    areas: how many are none.
+    Args:
+        objects: how many of each label.
+        image: the path of the image.
+        is_embedded: whether the image is in the file itself.
+        points: how many of the shapes are points.
+        areas: how many are none.
     """
 
     objects: dict[str, int]
@@ -171,7 +172,7 @@ def look_at(folder: Path) -> dict[str, Contents | None]:
 
 
 def _contents(path: str) -> Contents | None:
-    """What a file holds; None where it cannot be read."""
+    """The content of a file; None where it cannot be read."""
     try:
         content = read_labelme(path)
     except DataError:  # the file is named when it is rendered
@@ -237,7 +238,7 @@ def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None
 def _summarize(
     files: Sequence[Contents | None], classes: tuple[tuple[MaskValue, str], ...], values: dict[str, int]
 ) -> AnnotationSummary:
-    """What the files hold together; None stands for a file that cannot be read."""
+    """The content of the files together; None stands for a file that cannot be read."""
     annotated = 0
     counts: Counter[str] = Counter()
     for contents in files:

@@ -63,7 +63,7 @@ class LabelmeMask(LayeredMask):
         return np.asarray(picture), np.array(values, np.uint8)
 
     def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        """What `LayeredMask` says: background takes all classes away, and what counts nowhere makes all unknown."""
+        """The bits of `LayeredMask`: background takes all classes away, and an ignored value makes all unknown."""
         content = read_labelme(self.file)
         empty = self._empty_picture(content)
         all_bits = sum(1 << bit for bit in set(bit_of.values()))

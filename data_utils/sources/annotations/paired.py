@@ -79,7 +79,7 @@ class PairedRecords(Records):
         return digest_of_files(paths, b"/".join([rendering, *self.files[0], *self.files[1]]))
 
     def rendering(self) -> tuple[object, ...]:
-        """What masks depend on beside the files."""
+        """The settings that masks depend on, beside the files."""
         return (type(self).__name__, self.classes, self.values)
 
 

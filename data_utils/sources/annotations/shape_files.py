@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What a file holds: shapes, and their CRS, an EPSG number or a text (WKT); None where it is that of the images."""
+    """The shapes of a file, and their CRS, an EPSG number or a text (WKT); None where it is that of the images."""
 
     shapes: tuple[Shape, ...]
     crs: int | str | None

@@ -12,10 +12,11 @@ from runtime.errors import DataError
 class Format(NamedTuple):
     """A format of points.
 
-    extension: the end of the names of files that are written.
-    holds_several: whether a file holds the points of several images.
-    read: the points of a file; None where it holds something else.
-    write: the content of a file.
+    Args:
+        extension: the end of the names of files that are written.
+        holds_several: whether a file holds the points of several images.
+        read: the points of a file; None where it holds something else.
+        write: the content of a file.
     """
 
     extension: str

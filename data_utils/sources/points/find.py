@@ -58,7 +58,7 @@ def are_annotations(points: dict[str, PointTable]) -> bool:
 
 
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
-    """The same as `find_points`, of files that can only list points."""
+    """Split -> its points, of files that can only list points."""
     split_names = wanted_splits(named_splits)
     splits: dict[str, PointTable] = {}
     for name, folder in children(root).items():

@@ -242,7 +242,7 @@ def said_size(height: object, width: object) -> tuple[int, int] | None:
 
 
 def written_note(confidence: float, presence: float) -> str:
-    """What formats without columns of their own say of a predicted point."""
+    """A predicted point in words, for formats without columns of their own."""
     return f"presence {presence:.6f} confidence {confidence:.6f}"
 
 

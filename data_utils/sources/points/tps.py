@@ -31,7 +31,7 @@ Lines = Iterator[tuple[int, str]]
 
 @dataclass
 class Specimen:
-    """What a file says of one image."""
+    """The lines of a file on one image."""
 
     points: list[tuple[int, tuple[float, ...]]]  # state and position of each
     where: str  # the line that it begins in
@@ -66,7 +66,7 @@ def read_tps(file: Path) -> PointTable | None:
 
 
 def _specimens(text: str, file: Path) -> Iterator[Specimen]:
-    """What the file says of each image."""
+    """The entry of each image in a file."""
     lines: Lines = iter([(index, line) for index, line in enumerate(text.splitlines(), 1) if line.strip()])
     specimen: Specimen | None = None
     for index, line in lines:

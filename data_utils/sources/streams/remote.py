@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def reachable(name: str, *more: type[Exception], hint: str = "") -> Iterator[None]:
-    """What fails while a file is found, opened or read, or is one of `more`, is a DataError with `name` and `hint`."""
+    """Turn errors of finding, opening or reading a file, and `more` errors, into a DataError with `name` and `hint`."""
     try:
         yield
     except UserError:
@@ -109,7 +109,7 @@ def content_key(file: str) -> str | None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What fsspec and its file systems raise for what is not there, not allowed or not reached."""
+    """The errors of fsspec and its file systems for files that are not there, not allowed or not reached."""
     from pyarrow import ArrowException
 
     failures: list[type[Exception]] = [OSError, ValueError, ImportError, ArrowException]

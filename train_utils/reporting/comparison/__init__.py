@@ -1,1 +1,1 @@
-"""What compare.py says: which settings of runs differ, and how far their scores are apart."""
+"""The comparison of runs: which settings differ, and how far their scores are apart."""

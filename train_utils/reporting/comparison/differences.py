@@ -32,7 +32,7 @@ REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 class Difference:
     """The score of a recipe minus that of the first one, on the images that both were validated on.
 
-    Attributes:
+    Args:
         images: how many these are.
         value: the mean over pairs of runs of the mean over their images.
         deviation: the standard deviation over the images.
@@ -58,7 +58,7 @@ class Difference:
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def sentence(self) -> str:
-        """What the difference is, and what it says."""
+        """The difference in words, and its meaning."""
         counted = (
             f"{self.second} - {self.first}: {self.compared_by} {self.value:+.4f} on average over {self.images:,} images"
             f" (standard deviation over images {self.deviation:.4f}; {self.second} is better on {self.better:,}, worse"

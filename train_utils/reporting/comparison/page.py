@@ -34,7 +34,7 @@ class Chart(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What a run drew of an image, (H, W, 3) uint8, and a line below it."""
+    """The picture that a run drew of an image, (H, W, 3) uint8, and a line below it."""
 
     caption: str
     pixels: np.ndarray
@@ -90,7 +90,7 @@ def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
 
 
 def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
-    """What a run of each recipe drew of the same validation images, by name; those that differ most come first."""
+    """The pictures that a run of each recipe drew of the same images, by name; those that differ most come first."""
     if len(recipes) == 1:
         labeled = [(run.name, run) for run in recipes[0].runs[: len(SERIES)]]
     else:

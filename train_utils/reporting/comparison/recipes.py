@@ -32,7 +32,7 @@ VERSIONS = ("git_commit", *PACKAGES)
 class Recipe:
     """Finished runs that differ by seed and fold alone, or one run that has not finished.
 
-    Attributes:
+    Args:
         label: A, B and so on.
     """
 
@@ -124,7 +124,7 @@ def _label(index: int) -> str:
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:
-    """What the numbers of a run depend on, but for seed and fold."""
+    """The settings that the numbers of a run depend on, but for seed and fold."""
     flags = run.settings.flags
     settings = {name: value for name, value in flags.items() if name not in OUTSIDE_OF_RECIPE}
     return settings | {"precision": run.settings.profile.get("mixed_precision")}

@@ -16,7 +16,7 @@ OBJECTS = ("flags", "profile", "identity", "run")  # the entries of run.json tha
 
 
 class Replicate(NamedTuple):
-    """What tells runs of one recipe apart: the seed, and the fold where there are folds."""
+    """The settings that tell runs of one recipe apart: the seed, and the fold where there are folds."""
 
     seed: str
     fold: str | None
@@ -30,7 +30,7 @@ class Replicate(NamedTuple):
 class RecordedRun:
     """A run that has been evaluated at least once.
 
-    Attributes:
+    Args:
         name: the folder, as it was typed.
         records: the lines of metrics.jsonl.
         score: of the best evaluation, what models are compared by.
@@ -55,7 +55,7 @@ class RecordedRun:
 
     @property
     def compared_by(self) -> str:
-        """What its score is called."""
+        """The name of its score."""
         return TASKS[self.task].compared_by
 
     @property
@@ -127,7 +127,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
 
 
 def read_settings(folder: Path) -> RunSettings:
-    """What run.json says. DataError where it is none of a run that this version knows."""
+    """The content of run.json. DataError where it is none of a run that this version knows."""
     if not folder.is_dir():
         raise DataError("it is no folder of a run")
     try:

@@ -1,1 +1,1 @@
-"""What review.py says: which masks look wrong to models that have not trained on them."""
+"""The review of masks: which look wrong to models that have not trained on them."""

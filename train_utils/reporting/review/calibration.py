@@ -16,7 +16,7 @@ from tasks.calibration import calibration_error, count_confidences, no_counts, r
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
 from train_utils.reporting.rendering import page_bytes, render
-from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, predicted_slices
+from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
 
@@ -25,7 +25,7 @@ PAGE = "calibration.html"
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What the temperature of a model is worth on the validation images of its run.
+    """The gain of a model's temperature on the validation images of its run.
 
     Args:
         before, after: (bins, 3), the counts of `tasks.calibration` without and with it.
@@ -37,7 +37,7 @@ class Calibration:
     after: Tensor
 
     def sentence(self) -> str:
-        """What was found."""
+        """A line on what was found."""
         before = score_text(calibration_error(self.before))
         after = score_text(calibration_error(self.after))
         return (
@@ -52,7 +52,7 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
     The last layer is divided by the temperature, so that whatever opens the model or is exported from it has it;
     config.json says which it was.
     """
-    run = open_run(folder, dataset, device)
+    run = open_reviewed_run(folder, dataset, device)
     fit = TemperatureFit()
     before = no_counts()
     for probabilities, truth in _predictions(run, f"calibrating {folder}"):

@@ -17,7 +17,7 @@ from inference.review.mask_quality import best_shift
 from inference.review.worst_slices import ScoredSlice, worst_slices
 from runtime.console import track
 from runtime.errors import DataError, UserError
-from train_utils.reporting.review.reviewed_run import ReviewedRun, open_run, predicted_slices
+from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 
 SURE = 0.7  # confidence from which on a finding is reported
 
@@ -25,7 +25,8 @@ SURE = 0.7  # confidence from which on a finding is reported
 class HeldOutImage(NamedTuple):
     """Where the image of a review is: a number among the validation images of a run.
 
-    slices: those of a volume that look worst to the model of the run, the worst first.
+    Args:
+        slices: those of a volume that look worst to the model of the run, the worst first.
     """
 
     run: ReviewedRun
@@ -36,7 +37,8 @@ class HeldOutImage(NamedTuple):
 class Doubt(NamedTuple):
     """An area on which a mask and a model do not agree.
 
-    number: of the area, among all areas that were compared.
+    Args:
+        number: of the area, among all areas that were compared.
     """
 
     number: int
@@ -54,7 +56,8 @@ class Doubt(NamedTuple):
 class Opinion(NamedTuple):
     """What the model of one run says of a mask.
 
-    shifts: how the mask, or those of slices, have to be moved, in words.
+    Args:
+        shifts: how the mask, or those of slices, have to be moved, in words.
     """
 
     image: HeldOutImage
@@ -66,7 +69,7 @@ class Opinion(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What looks wrong, in words, and how likely it is, in 0..1."""
+    """A likely mistake, in words, and how likely it is, in 0..1."""
 
     text: str
     confidence: float
@@ -76,7 +79,7 @@ class Finding(NamedTuple):
 class MaskReview:
     """What was found of the mask of an image or a volume.
 
-    Attributes:
+    Args:
         score: the mean over the models of `mask_score`, in 0..1, low where the mask looks wrong; for volumes the mean
             of that of their worst slices.
         area_share: the same of `area_share`, in 0..1, high where whole areas look wrong.
@@ -99,7 +102,7 @@ class MaskReview:
 
     @property
     def problems(self) -> list[str]:
-        """What looks wrong, in words."""
+        """The likely mistakes, in words."""
         texts = [f"{finding.text} ({finding.confidence:.0%} sure)" for finding in self.findings]
         texts += self.shifts
         if self.equal_to is not None:
@@ -120,7 +123,7 @@ def review_runs(
     agreement = Agreement()
     for folder in folders:
         try:
-            run = open_run(folder, dataset, device)
+            run = open_reviewed_run(folder, dataset, device)
         except UserError as error:
             lines.append(f"{folder}: {error}; it is left out")
             continue
@@ -171,7 +174,7 @@ def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> floa
 
 
 def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Finding]:
-    """What is reported of doubts, the surest first; `agreements` as in `Doubt`."""
+    """The doubts that are reported, the surest first; `agreements` as in `Doubt`."""
     findings = []
     for doubt in doubts:
         confidence = doubt.confidence(agreements)

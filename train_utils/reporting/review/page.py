@@ -1,4 +1,4 @@
-"""What review.py writes: a page, a table, and a list for `train.py --exclude`."""
+"""The files of review.py: a page, a table, and a list for `train.py --exclude`."""
 
 import csv
 import io
@@ -32,8 +32,9 @@ TITLES = ("image", "score", "areas", "missing", "problems", "runs")
 class Views(NamedTuple):
     """Pictures of an image or of a slice by label, uint8 (H, W, 3).
 
-    title: which slice; empty for an image.
-    embedded: the same as the page holds them.
+    Args:
+        title: which slice; empty for an image.
+        embedded: the same as the page holds them.
     """
 
     title: str

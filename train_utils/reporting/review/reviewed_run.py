@@ -47,7 +47,7 @@ class ReviewedRun:
         return shown_name(self.info.val.records, index)
 
 
-def open_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
+def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
     """A run whose masks can be reviewed. DataError, without the name of the folder, where they cannot.
 
     Args:

@@ -1,0 +1,123 @@
+"""Muon: orthogonal steps of convolutions, steps of AdamW for all else.
+
+Modules: train_utils/muon.py, train_utils/optim.py.
+"""
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+
+from runtime.errors import SettingsError
+from train_utils.muon import Muon, orthogonalized
+from train_utils.optim import build_optimizer
+from train_utils.settings import lite0
+from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
+
+
+def by_the_paper(matrix: torch.Tensor) -> torch.Tensor:
+    """Five iterations as Jordan et al. write them, on the matrix itself."""
+    x = matrix / matrix.norm()
+    if len(x) > x.shape[1]:
+        x = x.T
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.T if len(matrix) > matrix.shape[1] else x
+
+
+@pytest.mark.parametrize("shape", [(5, 27), (27, 5), (16, 16), (1, 9)])
+def test_a_step_has_the_singular_vectors_of_the_gradient_and_values_near_1(shape):
+    matrix = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0))
+    result = orthogonalized(matrix)
+    torch.testing.assert_close(result, by_the_paper(matrix), rtol=1e-9, atol=1e-9)
+    vectors, _, others = torch.linalg.svd(matrix, full_matrices=False)
+    turned = vectors.T @ result @ others.T
+    values = turned.diagonal()
+    assert values.min() > 0.6 and values.max() < 1.25
+    assert (turned - values.diag()).abs().max() < 1e-9
+    torch.testing.assert_close(orthogonalized(1e-20 * matrix.float()).double(), result, rtol=1e-3, atol=1e-3)
+
+
+def test_a_gradient_of_zeros_makes_no_step():
+    assert orthogonalized(torch.zeros(3, 4)).tolist() == torch.zeros(3, 4).tolist()
+
+
+def test_steps_are_those_of_the_papers():
+    weight = torch.nn.Parameter(torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=torch.manual_seed(1)))
+    optimizer = Muon([{"params": [weight], "orthogonal": True}], lr=0.1, weight_decay=0.5, fused=True)
+    expected, momentum = weight.detach().clone(), torch.zeros_like(weight)
+    for step in range(3):
+        gradient = torch.randn(weight.shape, dtype=torch.float64, generator=torch.manual_seed(step))
+        weight.grad = gradient.clone()
+        optimizer.step()
+        momentum = 0.95 * momentum + 0.05 * gradient
+        direction = 0.05 * gradient + 0.95 * momentum
+        update = by_the_paper(direction.reshape(4, 18)).reshape(weight.shape)
+        expected = expected * (1 - 0.1 * 0.5) - 0.1 * 0.2 * 18**0.5 * update
+        torch.testing.assert_close(weight.detach(), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=0)
+
+
+def new_network() -> DeeplySupervisedUNet:
+    torch.manual_seed(0)
+    return DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3, num_classes=3))
+
+
+def test_hidden_convolutions_have_orthogonal_steps_and_heads_norms_and_biases_those_of_adamw():
+    network = new_network()
+    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    orthogonal = set()
+    for group in optimizer.param_groups:
+        if group.get("orthogonal"):
+            assert group["weight_decay"] == 0.01
+            orthogonal |= {names[parameter] for parameter in group["params"]}
+    kernels = {name for name, parameter in network.named_parameters() if parameter.ndim == 4}
+    heads = {"head.conv.weight", "heads.0.conv.weight"}
+    assert heads < kernels and orthogonal == kernels - heads
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(names)
+
+
+def test_an_encoder_is_left_to_adamw():
+    network = UNet(UNetConfig(base_channels=4, encoder=lite0.CONFIG))
+    for group in build_optimizer(network, "muon", 0.1, 0.01).param_groups:
+        assert not (group["of_encoder"] and group.get("orthogonal"))
+
+
+def test_what_is_not_orthogonal_moves_as_with_adamw():
+    networks = [new_network(), new_network()]
+    optimizers = [
+        build_optimizer(network, name, 0.1, 0.01) for network, name in zip(networks, ("muon", "adamw"), strict=True)
+    ]
+    for network, optimizer in zip(networks, optimizers, strict=True):
+        for parameter in network.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        optimizer.step()
+    muon, adamw = [dict(network.named_parameters()) for network in networks]
+    for name in ("head.conv.weight", "heads.0.conv.weight", "stem.norm1.weight", "ups.0.up.bias"):
+        assert torch.equal(muon[name], adamw[name])
+    assert not torch.equal(muon["stem.conv1.weight"], adamw["stem.conv1.weight"])
+
+
+def test_a_refused_step_changes_neither_weights_nor_momentum():
+    network = new_network()
+    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
+    for gradient, refused in ((1.0, 0.0), (float("nan"), 1.0)):
+        before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        momentum = [state.get("momentum_buffer", torch.zeros(())).clone() for state in optimizer.state.values()]
+        for parameter in network.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.found_inf = torch.tensor(refused)
+        optimizer.step()
+        moved = [name for name, parameter in network.named_parameters() if not torch.equal(parameter, before[name])]
+        assert bool(moved) == (refused == 0)
+    after = [state.get("momentum_buffer", torch.zeros(())) for state in optimizer.state.values()]
+    assert all(map(torch.equal, after, momentum))
+
+
+@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
+def test_a_profile_that_spreads_weights_is_refused_in_a_line(kind):
+    with pytest.raises(SettingsError, match="--optimizer muon: needs whole weights"):
+        build_optimizer(new_network(), "muon", 0.1, 0.01, kind)

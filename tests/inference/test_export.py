@@ -284,6 +284,28 @@ def test_a_mask_may_differ_only_where_two_classes_are_equally_likely():
         proof.check_mask("transformers", torch.tensor([[[1]]]), logits)
 
 
+def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(monkeypatch):
+    expected = [torch.full((1, 2, 4, 4), 10.0), torch.zeros(1, 2, 5, 6)]
+    batches = [np.zeros((1, 1, *logits.shape[2:])) for logits in expected]
+    ten, zero = (logits.numpy() for logits in expected)
+
+    def check(*answers: np.ndarray, complaint: str = "") -> None:
+        monkeypatch.setattr(proof, "opened_answers", lambda *_: (list(answers) or None, complaint))
+        proof.check_answers("onnx", "onnxruntime", Path("model.onnx"), batches, expected)
+
+    check(ten + 0.0009, zero + 0.00009)
+    check(ten, np.zeros((1, 5, 6), np.int64))  # a mask
+    for answers, line in (
+        ((ten, zero + 0.00012), r"answers differ from torch's by 1\.2e-04 at 5 x 6 pixels"),
+        ((ten + 0.0012, zero), r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
+        ((ten, zero[:, :1]), "answers differ from torch's by inf at 5 x 6 pixels"),
+        ((np.zeros((1, 4, 4), np.int64),), "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
+        ((), "onnxruntime cannot open the model: no such size"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            check(*answers, complaint="no such size")
+
+
 def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
     model = network("batch", "transpose")
     monkeypatch.setattr(proof, "TOLERANCE", 1e-9)

@@ -165,6 +165,22 @@ def test_an_area_is_there_when_a_tenth_of_it_is():
         assert by_rows == [agrees]
 
 
+def test_an_area_is_there_when_exactly_a_tenth_of_it_is():
+    whole, tenth = np.zeros((2, 40, 40), np.uint8)
+    whole[10:20, 10:20] = 1
+    tenth[10, 10:20] = 1
+    for seen, mask in ((whole, tenth), (tenth, whole)):
+        areas = compared_areas(probabilities_of(seen), mask, NAMES)
+        assert [(area.pixels, area.agrees) for area in areas] == [(100, True)]
+
+
+@pytest.mark.parametrize(("width", "is_area"), [(2, False), (3, True)])
+def test_in_a_small_image_a_strip_of_two_pixels_is_a_border(width, is_area):
+    mask, prediction = np.zeros((2, 60, 80), np.uint8)
+    prediction[20 : 20 + width, 10:60] = 1
+    assert disagreeing_areas(prediction, mask).any() == is_area
+
+
 @pytest.mark.parametrize(("width", "is_told"), [(16, True), (25, False)])
 def test_what_was_told_of_most_of_an_area_is_not_told_again(width, is_told):
     seen, mask = np.zeros((60, 80), np.uint8), np.zeros((60, 80), np.uint8)

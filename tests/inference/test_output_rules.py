@@ -24,7 +24,9 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
 from data_utils.visualize_volumes import volume_page
 from inference import Predictor, pipeline
+from inference import predictor as predictor_module
 from inference.args import parse_args
+from inference.decoding import new_decoder
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs import disk, new_format
 from inference.outputs.classes import ClassFormat
@@ -37,13 +39,15 @@ from inference.pipeline import PredictionPipeline, plan_work, tracked
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
-from inference.scoring.volume import VolumeScorer, case_report, case_table, surface_scores
+from inference.scoring.volume import VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from inference.tiling import strip_length
 from inference.true_masks import TrueMasks, open_true_masks
+from predict import ScoredImage, print_scores
 from runtime.errors import DataError, ImageError, ModelError
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping, OverlapTarget
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -287,8 +291,9 @@ def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
     assert masks.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "a_mask.png", 0)
     assert masks.find(Path("sub/a"), Path("sub/a"), 0, 1) == (tmp_path / "sub/a_mask.png", 0)
     assert masks.find(Path("stack"), Path("stack_0002"), 1, 2) == (tmp_path / "stack.tif", 1)
-    with pytest.raises(DataError, match=r"stack\.tif: has 2 pages, the image 3"):
-        masks.find(Path("stack"), Path("stack_0002"), 1, 3)
+    for pages in (1, 3):
+        with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
+            masks.find(Path("stack"), Path("stack_0001"), 0, pages)
     assert masks.find(Path("c"), Path("c"), 0, 1) is None and masks.missing == ["c_mask"]
     assert masks.find(Path("a"), Path("a_0001"), 0, 2) is None  # a picture has no pages
     assert TrueMasks({Path("a"): tmp_path / "a.png"}, "", ["a"]).suffix == ""
@@ -428,8 +433,35 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
     assert "left out 1 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
     (tmp_path / "truth").mkdir()
     touch(tmp_path, "truth/b.png")
-    with pytest.raises(DataError, match=r"has no mask for 1 inputs, the first is a; if the masks have a suffix"):
+    touch(tmp_path, "other/b.png", "other/c.png")
+    with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
         find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "rank.csv", "legend.overlay.png"],
+)
+def test_no_input_writes_what_is_written_of_all(tmp_path, name):
+    stem, _, extension = name.partition(".")
+    touch(tmp_path, f"{stem}.png", f"sub/{stem}.png")
+    with pytest.raises(DataError, match=rf"{stem}\.png would write .*{stem}\.\w+.*rename it"):
+        find_jobs([str(tmp_path / f"{stem}.png")], tmp_path / "out", [f".{extension}"])
+    assert len(find_jobs([f"{tmp_path}/*/{stem}.png"], tmp_path / "out", [f".{extension}"])) == 1  # in a subfolder
+
+
+def test_inputs_are_known_under_other_names_of_their_folders(tmp_path):
+    touch(tmp_path, "in/a.png", "in/sub/deep/b.png", "out/notes.png")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(DataError, match=r"a\.png is an input, not to be overwritten; choose another folder"):
+        find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "link", [".png"])
+    jobs = find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "out", [".png"])
+    with pytest.raises(DataError, match=r"a\.png: is the input, not to be overwritten"):
+        named_job(jobs, tmp_path / "link" / "a.png", overwrite=True)
+    assert outputs(tmp_path, "in/**/*.png") == {"a": ("in/a.png",), "sub/deep/b": ("in/sub/deep/b.png",)}
+    inputs = [str(tmp_path / "*")]  # the outputs of an earlier call lie there too
+    stems = [job.output.name for job in find_jobs(inputs, tmp_path / "out", [".png"])]
+    assert stems == ["a", "b", "a", "b"]
 
 
 def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
@@ -717,6 +749,81 @@ def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_pa
     assert needed == [int(bytes_of_pixel * pixels)]
 
 
+def test_what_is_there_and_how_images_are_cut_is_said_once(monkeypatch, tmp_path, capsys):
+    for name in "abc":
+        (tmp_path / "in").mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((40, 48), np.uint8)).save(tmp_path / "in" / f"{name}.png")
+    touch(tmp_path, "out/b.png")
+    args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"))
+    args.input, args.model = [str(tmp_path / "in")], str(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)
+    work = plan_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    printed = capsys.readouterr().out
+    assert printed.count("images in tiles of 16 x 16") == 1 and "2 images in tiles" in printed
+    assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
+    assert [job.output.name for job in work.finished] == ["b"] and len(work.jobs) == 3
+    assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
+
+
+def test_what_does_not_fit_is_told_a_tile_that_does(tmp_path, monkeypatch):
+    predictor = Predictor(network_of())
+
+    def refuse(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(predictor, "strips", refuse)
+    monkeypatch.setattr(predictor, "in_batch", refuse)
+    touch(tmp_path, "a.png")
+    image = ImageJob(image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a")
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    for job, side in ((image, 512), (volume_job(tmp_path, None), 64)):
+        ((_, outcome),) = PredictionPipeline(predictor, writer, set()).run([[job]])
+        line = f"{job.name}: does not fit into memory; give --tile-size {side}, or a smaller one than before"
+        assert str(outcome).startswith(line)
+
+
+@pytest.mark.parametrize(("name", "page"), [("a.tif", 1), ("a.png", 0)])
+def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, capsys, name, page):
+    pages = np.random.default_rng(0).integers(0, 255, (2, 64, 80), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", tile=(16, 16))
+    Image.fromarray(pages[0]).save(tmp_path / "a.png")
+    predictor = Predictor(network_of())
+    expected = predictor.mask(pages[page])
+    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 100)
+    job = find_jobs([str(tmp_path / name)], tmp_path / "out", [".png"])[page]
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    assert list(PredictionPipeline(predictor, writer, set()).run([[job]])) == [(job, None)]
+    assert np.array_equal(np.asarray(Image.open(job.file(".png"))), expected)
+    line = "a.png: cannot be read in parts, so the whole decoded image is kept in memory"
+    assert (line in capsys.readouterr().out) is (name == "a.png")
+
+
+def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
+    scores = Overlapping(("a", "b")).new_scores(1)
+    truth = OverlapTarget(torch.tensor([[[1, 1, 2, 0]]]), torch.tensor([[[3, 3, 3, 3]]]))
+    scores.add(torch.tensor([[[1, 0, 2, 0]]]), truth, 0)
+    case = VolumeScore(scores, None).to_json("v")
+    assert case["mean_dice"] == pytest.approx((2 / 3 + 1) / 2)
+    report = print_scores(scores, "mean IoU", [ScoredImage(case, None, None)])
+    assert report["by_case"]["classes"] == ["a", "b"] and report["by_case"]["mean_dice"] == case["mean_dice"]
+
+
+@pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Overlapping(("a", "b", "c")), Objects()])
+def test_certain_answers_have_logits_that_are_numbers(task):
+    probabilities = torch.tensor([1.0, 0.0, 0.0])[:, None]
+    logits = new_decoder(task).logits_of(probabilities)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("classes", range(2, 40))
+def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
+    decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
+    assert decoder.uncertainty(torch.full((classes, 1, 1), 0.3)).tolist() == [[255]]
+
+
 def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tmp_path):
     args = arguments_of(monkeypatch, "--output", "out/mask.PNG")
     assert (args.file, args.output) == (Path("out/mask.PNG"), Path("out"))
@@ -725,8 +832,15 @@ def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tm
     assert (args.file, args.output, args.tile_size, args.overlap) == (None, Path("out"), 64, 0)
     (tmp_path / "folder.png").mkdir()
     assert arguments_of(monkeypatch, "--output", str(tmp_path / "folder.png")).file is None
-    with pytest.raises(SystemExit):
-        arguments_of(monkeypatch, "--output", "out", "--boundary")
+    assert arguments_of(monkeypatch, "--output", "out/mask.tiff").file == Path("out/mask.tiff")
+    assert arguments_of(monkeypatch, "--output", "out").uncertainty is False
+    assert arguments_of(monkeypatch, "--output", "out", "--rank").uncertainty is True
+    assert arguments_of(monkeypatch, "--output", "out", "--polygons").polygons == "geojson"
+    assert arguments_of(monkeypatch, "--output", "out", "--boundary", "--truth", "t").boundary is True
+    impossible = ("--scale 0", "--overlap -1", "--tile-size 0", "--processes-per-volume 0", "--min-size 0")
+    for flags in (*impossible, "--polygons shp", "--boundary"):
+        with pytest.raises(SystemExit):
+            arguments_of(monkeypatch, "--output", "out", *flags.split())
     monkeypatch.setattr("sys.argv", ["predict.py", "--model", "m", "--output", "out"])
     with pytest.raises(SystemExit):
         parse_args("")

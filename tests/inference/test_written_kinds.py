@@ -42,12 +42,13 @@ from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.regions import RegionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
-from inference.scoring.points import as_prediction, with_truths
+from inference.scoring.points import PointScorer, as_prediction, with_truths
+from inference.scoring.truth import ScoreError
 from runtime.errors import DataError, ImageError, SettingsError
 from tasks.landmarks import Landmarks
 from tasks.matching import classes_of, numbers_of, pack_labels
 from tasks.objects import Objects
-from tasks.points import ABSENT, PRESENT
+from tasks.points import ABSENT, PRESENT, UNKNOWN
 from tasks.regions import Region
 from unet.config import Preprocess, UNetConfig
 
@@ -430,9 +431,33 @@ def test_the_points_of_an_image_are_drawn_where_they_are_found(tmp_path):
     table = read_written(job.file(".csv"), "long")
     np.testing.assert_allclose(table.positions[0, is_found], positions[is_found][:, ::-1], atol=1e-3)
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]] and table.images == ("a.tif",)
+    np.testing.assert_allclose(table.confidence[0], prediction[:, 3], atol=1e-6)
+    np.testing.assert_allclose(table.presence[0], prediction[:, 2], atol=1e-6)
     plain = PointImageWriter(PointFormat(task), task, (MASK,))
     plain.write(replace(job, output=tmp_path / "out" / "b"), (32, 48), [maps], None, None)
     assert sorted(path.name for path in (tmp_path / "out").glob("b*")) == ["b.csv"]
+
+
+def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_path):
+    task = landmarks("tps", "pixels from the bottom")
+    job = image_job(tmp_path, size=(32, 48))
+    PointImageWriter(PointFormat(task), task, (MASK,)).write(
+        job, (32, 48), [peaks((16, 24), (3, 4), (3, 4), (12, 20))], None, None
+    )
+    table = read_written(job.file(".tps"), "tps").with_names(task.names)
+    np.testing.assert_allclose(table.positions[0], [[8.5, 24.5], [8.5, 24.5], [40.5, 6.5]], atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["labelme", "coco"])
+def test_files_of_points_say_the_size_of_the_image(tmp_path, layout):
+    output_format = PointFormat(landmarks(layout, "pixels"))
+    points = PredictedPoints.of(np.full((3, 4), 0.75))
+    written = json.loads(content(output_format.table("a.tif", points, np.full((3, 2), 7.0), (30, 40))))
+    if layout == "coco":
+        (entry,) = written["images"]
+        assert (entry["height"], entry["width"]) == (30, 40)
+    else:
+        assert (written["imageHeight"], written["imageWidth"]) == (30, 40)
 
 
 def test_the_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
@@ -536,3 +561,28 @@ def test_outputs_lie_below_the_folder_of_all_in_that_of_their_class():
     assert job.relative_name == "x/a.tif page 2" and replace(job, page=0).relative_name == "x/a.tif"
     alone = replace(job, root=None)
     assert str(alone.file("cell/.png")) == "out/x/cell/a.png" and alone.relative_name == "a.tif page 2"
+
+
+def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_an_error(tmp_path):
+    task = landmarks("long", "pixels")
+    output_format = PointFormat(task)
+    states = np.array([[PRESENT, ABSENT, UNKNOWN]])
+    truth = PointTable("long", task.names, ("a.tif",), np.full((1, 3, 2), 10.0), states, ("t.csv",))
+    (tmp_path / "t.csv").write_bytes(content(truth))
+    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", task.names)
+    scorer = PointScorer(task, ".csv")
+    with pytest.raises(ScoreError):  # nothing is written
+        scorer.score(job)
+    positions = np.array([[13.0, 14.0], [1.0, 2.0], [3.0, 4.0]])
+    places = (positions[:, ::-1] + 0.5) / (30, 40)
+    prediction = np.column_stack([places, [0.9, 0.8, 0.7], [0.6, 0.6, 0.6]])
+    job.output.parent.mkdir()
+    output_format.write(job, output_format.table("a.tif", PredictedPoints.of(prediction), positions, (30, 40)), None)
+    score = scorer.score(job)
+    entry = score.to_json("a.tif")
+    assert entry["image"] == "a.tif" and entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
+    assert entry["mean_radial_error"] == pytest.approx(5) and entry["closeness"] == pytest.approx(1 - 5 / 50)
+    np.testing.assert_allclose(score.scores.by_image, scorer.score_mask(job, prediction).scores.by_image, atol=1e-3)
+    job.file(".csv").write_text("damaged\n")
+    with pytest.raises(ScoreError):
+        scorer.score(job)

@@ -157,6 +157,30 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
     assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]  # it is left as it was
 
 
+def test_an_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
+    places = [[-0.5, 0], [-0.6, 0], [5.4, 0], [5.5, 0], [0, -0.5], [0, -0.6], [0, 4.4], [0, 4.5]]
+    expected = [PRESENT, OUTSIDE] * 4
+    whole = replace(unknown_points(8, (20, 20)), points=np.add(places, (3, 2)), states=np.full(8, PRESENT))
+    assert whole.cropped([slice(3, 9), slice(2, 7)]).states.tolist() == expected
+    batch = PointTarget.stack([replace(unknown_points(8, (6, 5)), states=np.full(8, PRESENT)).map(torch.from_numpy)])
+    moved = batch.moved(lambda labels, unknown: labels, lambda points: points + torch.tensor(places).double())
+    assert moved.states[0].tolist() == expected
+
+
+def test_what_lies_exactly_at_a_limit_counts_as_within_it():
+    size = (50, 100)
+    truth = target(torch.tensor([[[10.0, 10], [20, 20], [30, 30]]]), [[PRESENT, PRESENT, ABSENT]], size)
+    scores = TASK.new_scores(1)
+    scores.add(prediction([[10, 12], [20, 30], [0, 0]], [0.5, 0.4, 0.5], size), truth, 0)
+    values = scores.values()
+    assert [values[f"sdr/{radius}_percent"] for radius in (1, 2, 3, 5)] == [0, 0.5, 0.5, 0.5]
+    assert values["outliers"] == 0  # 10% of the longer side
+    assert (values["presence_precision"], values["presence_recall"]) == (0.5, 0.5)
+    assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": 6}
+    nothing = TASK.new_scores(1)
+    assert nothing.brief() == {"closeness": None, "mean_radial_error": None} and nothing.comparison == 0
+
+
 def test_scores_are_those_of_the_errors_one_by_one():
     scores = TASK.new_scores(2)
     size = (60, 80)  # the diagonal is 100

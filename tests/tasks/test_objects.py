@@ -12,7 +12,7 @@ from objects import discs
 from scipy.optimize import linear_sum_assignment
 
 from runtime.errors import ModelError
-from tasks import task_of_model
+from tasks import matching, task_of_model
 from tasks.classes import Classes
 from tasks.matching import COLUMNS, THRESHOLDS, classes_of, numbers_of, pack_labels
 from tasks.objects import Objects, ObjectTarget, normalized_depth
@@ -74,6 +74,8 @@ def test_scores_equal_the_formulas_of_stardist(seed):
     assert values["f1"] == pytest.approx(2 * matched / (objects + predictions), abs=1e-9)
     assert values["panoptic_quality"] == pytest.approx(2 * iou / (objects + predictions), abs=1e-9)
     assert (values["objects"], values["predicted"], values["found"]) == (objects, predictions, matched)
+    assert values["precision"] == (pytest.approx(matched / predictions) if predictions else None)
+    assert values["recall"] == (pytest.approx(matched / objects) if objects else None)
 
 
 def test_an_object_cut_into_exact_halves_is_found_once():
@@ -90,6 +92,25 @@ def test_parts_of_an_image_count_as_the_whole_does():
     for rows in (slice(0, 7), slice(7, 8), slice(8, 60)):
         scores.add(as_tensor(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
     assert torch.equal(scores.sums, scores_of(predicted, true).sums)
+
+
+def test_an_object_of_one_pixel_is_as_deep_as_any_and_what_is_unknown_is_no_object():
+    ids = torch.tensor([[[1, 0, 2, 2, 2]]])
+    known = torch.tensor([[[True, True, True, True, False]]])
+    assert normalized_depth(ids, known).tolist() == [[[1, 0, 0.5, 1, 0]]]
+
+
+def test_the_summary_says_how_many_objects_are_predicted_for_the_true_ones():
+    one, two = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
+    summary = scores_of(two, one).summary()
+    assert summary == "AP@0.5 0.5000, panoptic quality 0.3333, F1 0.6667, 2 objects for 1"
+
+
+def test_a_large_image_is_counted_in_parts(monkeypatch):
+    true, predicted = discs((60, 50), 20, seed=1), np.roll(discs((60, 50), 20, seed=1), 2, axis=1)
+    whole = scores_of(predicted, true).sums
+    monkeypatch.setattr(matching, "PIXELS_AT_ONCE", 77)
+    assert torch.equal(scores_of(predicted, true).sums, whole)
 
 
 def test_images_of_two_processes_add_up_to_the_same_whole_numbers():
@@ -114,6 +135,24 @@ def test_split_merged_and_sizes_are_counted():
     values = scores_of(predicted, true).values
     assert (values["merged"], values["split"], values["found"]) == (2, 1, 1 + 1)
     assert values["objects_by_size"] == [0, 3, 0, 0, 0]
+
+
+def test_objects_of_which_exactly_half_lies_in_another_are_neither_split_nor_merged():
+    whole, halves = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
+    shifted = np.roll(np.pad(halves, ((0, 0), (2, 2))), 2, axis=1)  # each covers half of a true one
+    true = np.pad(halves, ((0, 0), (2, 2)))
+    assert [scores_of(shifted, true).values[name] for name in ("split", "merged")] == [0, 0]
+    assert [scores_of(halves, whole).values[name] for name in ("split", "merged")] == [1, 0]
+    assert [scores_of(whole, halves).values[name] for name in ("split", "merged")] == [0, 2]
+
+
+def test_counts_that_differ_add_up_over_images_in_both_directions():
+    scores = Objects().new_scores(2)
+    one, two = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
+    for index, (predicted, true) in enumerate([(one, two), (two, one)]):
+        scores.add(as_tensor(predicted), target_of(true), index)
+    values = scores.values
+    assert values["count_error"] == pytest.approx(2 / 3) and (values["objects"], values["predicted"]) == (3, 3)
 
 
 def test_what_the_truth_ignores_is_no_prediction_and_no_object():

@@ -53,6 +53,80 @@ if schedule.is_evaluation_step(state.step):
 """
 
 MUTANTS = [
+    # the plan, what a run begins from, and what is recorded of it
+    Mutant("train_utils/settings/plan.py", "_suits_lite0", "info.config.task != Classes.name", "False", "test_plan.py"),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_scale",
+        "info.train.records.dims == 3 or settings.image_size or settings.crop_size",
+        "info.train.records.dims == 3 or settings.crop_size",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "plan_run",
+        "is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "is_short and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_scale_of_masks",
+        "image_pixels <= pixels or image_pixels > LARGE",
+        "image_pixels <= pixels",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "detail_kept",
+        "(mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)",
+        "mask != IGNORE_INDEX",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/record.py",
+        "resolve_settings",
+        "Path(args.encoder_source).name",
+        "args.encoder_source",
+        "test_starting_rules.py",
+    ),
+    Mutant(
+        "train_utils/settings/starting_point.py",
+        "_architecture",
+        'name == "dropout" or (name == "upsample" and "transpose" not in (value, own_value))',
+        'name == "dropout" or name == "upsample"',
+        "test_starting_rules.py",
+    ),
+    Mutant(
+        "train_utils/settings/flags.py",
+        "_check",
+        "settings.image_size and settings.scale not in (None, 1)",
+        "False",
+        "test_starting_rules.py",
+    ),
+    Mutant("train_utils/run_dir.py", "open_run", "remove_leftovers(folder)", "pass", "test_run_dir.py"),
+    Mutant("train_utils/results.py", "facts", "len(info.val)", "len(info.train)", "test_run_decisions.py"),
+    Mutant(
+        "train_utils/monitoring/tracking.py",
+        "RunLog.pictures",
+        'self.tracker == "tensorboard"',
+        "True",
+        "test_tracking.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.summary",
+        "max(memory for _, memory in gathered)",
+        "peak_memory",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/rehearsal.py",
+        "Rehearsal.time_save",
+        "self.args.ema_decay",
+        "0.0",
+        "test_measuring_rules.py",
+    ),
     # orthogonal steps
     Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
     Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),

@@ -185,7 +185,8 @@ def _decoded(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], col
         if not left // width <= index % segments_across < -(-right // width):
             continue
         file.seek(page.dataoffsets[index])
-        data = file.read(page.databytecounts[index]) or None  # a tile left out has no bytes
+        length = page.databytecounts[index]
+        data = file.read(length) if length else None  # a tile left out has no bytes
         segment, (_, _, first_row, first_column, _), _ = page.decode(data, index, jpegtables=page.jpegtables)
         if segment is None:  # it stands for zeros
             segment = np.zeros((1, height, width, window.shape[2]), window.dtype)

@@ -45,7 +45,7 @@ class Mutant(NamedTuple):
 
 
 EVALUATION_IN_TRAINING = """
-if schedule.evaluates(state.step):
+if schedule.is_evaluation_step(state.step):
     with monitor.paused(), average.applied(), eager(accelerator):
         evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
@@ -165,9 +165,7 @@ MUTANTS = [
     # orthogonal steps
     Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
     Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
-    Mutant(
-        "train_utils/muon.py", "Muon._step_orthogonally", "max(direction.shape)", "min(direction.shape)", "test_muon.py"
-    ),
+    Mutant("train_utils/muon.py", "Muon._step_orthogonally", "max(matrix.shape)", "min(matrix.shape)", "test_muon.py"),
     Mutant(
         "train_utils/muon.py",
         "Muon._step_orthogonally",
@@ -594,7 +592,7 @@ MUTANTS = [
         "set_seed(args.seed, deterministic=False)",
         "test_flags.py",
     ),
-    Mutant("train.py", "main", "tuning.of(shapes.largest)", "tuning.of(())", "test_memory.py"),
+    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_memory.py"),
     Mutant("train.py", "train_step", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
         "train.py",
@@ -615,7 +613,7 @@ MUTANTS = [
     ),
     Mutant("train.py", "add_gradients", "counts[:-1]", "criterion.counts(targets)", "test_flags.py test_train.py"),
     Mutant("train.py", "train_step", "loss = accelerator.reduce(loss, 'sum')", "pass", "test_train.py"),
-    Mutant("train.py", "main", "device.type == 'cpu' or schedule.pauses(state.step)", "False", "test_flags.py"),
+    Mutant("train.py", "main", "device.type == 'cpu' or schedule.needs_results(state.step)", "False", "test_flags.py"),
     Mutant("train.py", "add_gradients", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),
     Mutant(
         "train.py",
@@ -642,8 +640,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "evaluate",
-        "(sums / counts.clamp_min(1)).sum",
-        "(sums / counts.clamp_min(1)).mean",
+        "(sums / torch.where(counts > 0, counts, 1)).sum",
+        "(sums / torch.where(counts > 0, counts, 1)).mean",
         "test_published_numbers.py",
     ),
     Mutant("tasks/classes.py", "ClassScores.add", "(index, 0)", "(0, 0)", "test_published_numbers.py"),
@@ -1536,8 +1534,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping",
-        "schedule.saves(state.step) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or improved or guard.stopping",
         "test_repeat.py",
     ),
     Mutant(
@@ -1582,7 +1580,7 @@ MUTANTS = [
     Mutant("unet/axes.py", "_stride", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
     Mutant(
         "unet/model.py",
-        "UNet._pad",
+        "UNet._padded_size",
         "padded_size.append(2 * divisor)",
         "padded_size.append(divisor)",
         "test_volumes_network.py test_model.py",
@@ -1755,8 +1753,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping",
-        "schedule.saves(state.step) or schedule.is_over(state) or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or guard.stopping",
         "test_checkpoints.py",
     ),
     Mutant(
@@ -1946,7 +1944,11 @@ MUTANTS = [
         "test_dataset_info.py",
     ),
     Mutant(
-        "data_utils/analysis/inspectors.py", "Inspector._key", "(windows, False)", "(windows,)", "test_dataset_info.py"
+        "data_utils/analysis/inspectors.py",
+        "Inspector.key",
+        "(self.windows, False)",
+        "(self.windows,)",
+        "test_dataset_info.py",
     ),
     Mutant(
         "data_utils/analysis/normalization.py",
@@ -2219,7 +2221,7 @@ MUTANTS = [
     Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
     Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
-    Mutant("runtime/cli.py", "fold", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
+    Mutant("runtime/cli.py", "fold_text", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
     Mutant("runtime/cli.py", "run_script", "code = 128 + signal.SIGINT", "code = 1", "test_cli.py"),
     Mutant("runtime/console.py", "first_few", "len(texts) > count", "len(texts) >= count", "test_console.py"),
     Mutant(
@@ -2373,8 +2375,14 @@ MUTANTS = [
         "0.1",
         "test_schedule.py",
     ),
-    Mutant("train_utils/schedule.py", "Schedule.evaluates", "self.is_last(step)", "False", "test_schedule.py"),
-    Mutant("train_utils/schedule.py", "Schedule.pauses", "self.saves(step)", "False", "test_schedule.py"),
+    Mutant("train_utils/schedule.py", "Schedule.is_evaluation_step", "self.is_last(step)", "False", "test_schedule.py"),
+    Mutant(
+        "train_utils/schedule.py",
+        "Schedule.needs_results",
+        "self.is_checkpoint_step(step)",
+        "False",
+        "test_schedule.py",
+    ),
     Mutant(
         "train_utils/optim.py",
         "build_optimizer",
@@ -3088,8 +3096,8 @@ MUTANTS = [
         "(stat.st_size, int(stat.st_mtime))",
         "test_process_rules.py",
     ),
-    Mutant("runtime/cli.py", "share", "0 < value < 1", "0 < value <= 1", "test_process_rules.py"),
-    Mutant("runtime/cli.py", "seed", "0 <= value < 2**32", "0 <= value <= 2**32", "test_process_rules.py"),
+    Mutant("runtime/cli.py", "fraction_above_0", "0 < value < 1", "0 < value <= 1", "test_process_rules.py"),
+    Mutant("runtime/cli.py", "seed_number", "0 <= value < 2**32", "0 <= value <= 2**32", "test_process_rules.py"),
     Mutant("runtime/console.py", "_PlainLines.write", "' 0/' not in text", "True", "test_process_rules.py"),
     Mutant("runtime/distributed.py", "seed_step", "[seed, step, process]", "[seed, step]", "test_process_rules.py"),
     Mutant(
@@ -3702,7 +3710,7 @@ MUTANTS = [
     ),
     Mutant("unet/backbone.py", "dry_pass", "backbone.train(was_training)", "backbone.train()", "test_network_rules.py"),
     Mutant("unet/recompute.py", "frozen_statistics", "norm.momentum = momentum", "pass", "test_network_rules.py"),
-    Mutant("unet/model.py", "UNet._pad", "all", "any", "test_network_rules.py"),
+    Mutant("unet/model.py", "UNet._padded_size", "all", "any", "test_network_rules.py"),
     Mutant(
         "tasks/landmarks.py",
         "Landmarks.counts",
@@ -4205,28 +4213,30 @@ MUTANTS = [
     Mutant(
         "compare.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.path, default=Path("comparison.html"), metavar="FILE", help=page)',
-        'parser.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE", help=page)',
+        "parser.add_argument('--output', type=arg.non_empty_path, default=Path('comparison.html'),"
+        " metavar='FILE', help=page)",
+        "parser.add_argument('--output', type=Path, default=Path('comparison.html'), metavar='FILE', help=page)",
         "test_comparison.py",
     ),
     Mutant(
         "compare.py",
         "parse_args",
-        'parser.add_argument("runs", nargs="+", type=arg.path, metavar="RUN", help="output folder of train.py")',
-        'parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of train.py")',
+        "parser.add_argument('runs', nargs='+', type=arg.non_empty_path, metavar='RUN',"
+        " help='output folder of train.py')",
+        "parser.add_argument('runs', nargs='+', type=Path, metavar='RUN', help='output folder of train.py')",
         "test_comparison.py",
     ),
     Mutant(
         "review.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.path, default=Path("review"), metavar="DIR", help=folder)',
+        'parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR", help=folder)',
         'parser.add_argument("--output", type=Path, default=Path("review"), metavar="DIR", help=folder)',
         "test_review.py",
     ),
     Mutant(
         "inference/export/__main__.py",
         "main",
-        "cli.path",
+        "cli.non_empty_path",
         "Path",
         "test_export.py",
     ),
@@ -4561,7 +4571,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/class_volumes.py",
         "find_class_volumes",
-        "sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural)",
+        "sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural_sort_key)",
         "sorted({folder.name for folder in chain.from_iterable(folders_of.values())})",
         "test_overlapping_data.py",
     ),

@@ -454,7 +454,7 @@ def test_a_file_names_an_image_beside_itself_before_one_in_the_folder_of_all(tmp
     for folder in ("", "site"):
         write(tmp_path / folder, "x", [shape("cell", BOX, "rectangle")], imagePath="p.png")
         (tmp_path / folder / "x.png").rename(tmp_path / folder / "p.png")
-    contents = labelme.look_at(tmp_path)
+    contents = labelme.read_contents(tmp_path)
     assert labelme.named_image((tmp_path, tmp_path), "site/x.json", contents["site/x.json"]) == "site/p.png"
     assert labelme.named_image((tmp_path, tmp_path), "x.json", contents["x.json"]) == "p.png"
 

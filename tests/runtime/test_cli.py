@@ -14,9 +14,9 @@ from runtime.errors import DataError, UsageError, UserWarningLine
 
 @pytest.mark.parametrize("text", ["0/5", "6/5", "1/1", "-1/5", "2", "2/5/7", "a/b"])
 def test_a_fold_is_the_first_to_the_last_of_two_or_more(text):
-    assert [cli.fold(fold) for fold in ("1/2", "2/2", "5/5")] == ["1/2", "2/2", "5/5"]
+    assert [cli.fold_text(fold) for fold in ("1/2", "2/2", "5/5")] == ["1/2", "2/2", "5/5"]
     with pytest.raises(argparse.ArgumentTypeError, match="is not K/N"):
-        cli.fold(text)
+        cli.fold_text(text)
 
 
 @pytest.fixture

@@ -266,10 +266,10 @@ def test_a_schedule_counts_epochs_of_whole_steps():
 def test_what_happens_after_a_step_is_a_function_of_the_step():
     schedule = replace(schedule_of(total_steps=11), log_every=2, eval_every=3, checkpoint_every=5)
     steps = range(1, 12)
-    assert [step for step in steps if schedule.logs(step)] == [2, 4, 6, 8, 10, 11]
-    assert [step for step in steps if schedule.evaluates(step)] == [3, 6, 9, 11]
-    assert [step for step in steps if schedule.saves(step)] == [5, 10, 11]
-    assert [step for step in steps if not schedule.pauses(step)] == [1, 7]
+    assert [step for step in steps if schedule.is_log_step(step)] == [2, 4, 6, 8, 10, 11]
+    assert [step for step in steps if schedule.is_evaluation_step(step)] == [3, 6, 9, 11]
+    assert [step for step in steps if schedule.is_checkpoint_step(step)] == [5, 10, 11]
+    assert [step for step in steps if not schedule.needs_results(step)] == [1, 7]
     assert schedule.remaining(RunState(step=4)) == range(4, 11) and schedule.epoch(6) == 2
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}, {"of_encoder": True}])
     rate = schedule.set_learning_rate(optimizer, 0)

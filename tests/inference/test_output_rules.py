@@ -36,6 +36,7 @@ from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work, tracked
+from inference.readers import read_inputs
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
@@ -652,6 +653,26 @@ def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_ma
     picture = io.BytesIO()
     Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(picture, "png")
     assert predictor(picture.getvalue()).mask.shape == (8, 9)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [{"scale": 0.25}, {"scale": 1.0}],
+        [{"image_size": (32, 32)}, {"image_size": (128, 128)}],
+        [{"scale": 0.25}, {"scale": 0.25, "draft": False}],
+    ],
+)
+def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, others):
+    pixels = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    configs = [UNetConfig(preprocess=Preprocess(**options)) for options in others]
+    for order in (configs, configs[::-1]):
+        together = read_inputs(tmp_path / "a.jpg", order, "a.jpg", 0, keep_pixels=False).tensors
+        for config, tensor in zip(order, together, strict=True):
+            (alone,) = read_inputs(tmp_path / "a.jpg", [config], "a.jpg", 0, keep_pixels=False).tensors
+            assert torch.equal(tensor, alone)
+        assert together[0].shape != together[1].shape or not torch.equal(*together)
 
 
 def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **options) -> UNet:

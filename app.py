@@ -37,7 +37,7 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument("--model", default=model, help="as for predict.py; else $MODEL, else model/ beside app.py")
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     parser.add_argument("--host", default=host, help="address to listen on; 0.0.0.0 is all of this machine's")
-    parser.add_argument("--port", type=arg.natural, help="default: the first free one from 7860")
+    parser.add_argument("--port", type=arg.positive_int, help="default: the first free one from 7860")
     args = parser.parse_args()
     if args.model is None:
         raise UsageError("--model is missing, and there is no folder model/ beside app.py")

@@ -18,9 +18,9 @@ from train_utils.reporting.comparison.tables import terminal_text
 
 def parse_args(description: str) -> argparse.Namespace:
     parser = arg.Arguments(description, usage="python compare.py RUN RUN ... [--output FILE]")
-    parser.add_argument("runs", nargs="+", type=arg.path, metavar="RUN", help="output folder of train.py")
+    parser.add_argument("runs", nargs="+", type=arg.non_empty_path, metavar="RUN", help="output folder of train.py")
     page = "the page to write"
-    parser.add_argument("--output", type=arg.path, default=Path("comparison.html"), metavar="FILE", help=page)
+    parser.add_argument("--output", type=arg.non_empty_path, default=Path("comparison.html"), metavar="FILE", help=page)
     return parser.parse_args()
 
 

@@ -233,11 +233,15 @@ def main() -> None:
                 output_format.write_joined(args.output, work.jobs)
             if args.coco:
                 writer.write_coco(args.output, work.jobs)
-            if args.rank:
-                print_ranking(args.output, rank(find_candidates(work.jobs, output_format)))
         except (OSError, DataError) as error:
             line = f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
+        if args.rank:
+            try:
+                print_ranking(args.output, rank(find_candidates(work.jobs, output_format)))
+            except (OSError, DataError) as error:
+                line = f"{args.output}: the images cannot be ranked ({error})"
+                failures.append(Failure(line, is_written=True, has_mask=True))
         written = len(work.jobs) - sum(not failure.is_written for failure in failures)
         say(f"{written} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
         for failure in failures:

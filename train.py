@@ -67,7 +67,7 @@ from train_utils.settings.plan import check_scale
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.sharding import full, gathered_weights, prepare_sharding, share_statistics
+from train_utils.sharding import gathered_weights, prepare_sharding, share_statistics, unsharded
 from train_utils.spatial import Slabs, check_slabs, split_network, step_loss
 from train_utils.step_memory import StepMemory
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
@@ -146,7 +146,7 @@ def train_step(
     micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
-    grad_norm = full(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
+    grad_norm = unsharded(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
     is_made = guard.judge(loss, grad_norm, counts[-1])
     optimizer.step()
     optimizer.zero_grad()
@@ -184,9 +184,9 @@ def evaluate(
     scores.sums = accelerator.reduce(scores.sums, "sum")
     scores.by_image = accelerator.reduce(scores.by_image, "sum")
     reliability = accelerator.reduce(reliability, "sum")
-    loss = (sums / counts.clamp_min(1)).sum()
-    state = download([scores.sums, scores.by_image, reliability, loss])  # one wait for the device
-    scores.sums, scores.by_image, scores.reliability, loss = state
+    loss = (sums / torch.where(counts > 0, counts, 1)).sum()
+    results = download([scores.sums, scores.by_image, reliability, loss])  # one wait for the device
+    scores.sums, scores.by_image, scores.reliability, loss = results
     return Evaluation(step, loss.item(), scores)
 
 
@@ -218,7 +218,7 @@ def rehearse_steps(
 ) -> None:
     """Make the optimizer steps that are timed, as a run does."""
     for micro_batches, indices in timed:
-        with tuning.of(micro_batches[0].images.shape[2:]):
+        with tuning.for_shape(micro_batches[0].images.shape[2:]):
             step(micro_batches)
         guard.end_step(indices)
         guard.settle(everything=guard.accelerator.device.type == "cpu")
@@ -322,7 +322,7 @@ def main() -> None:
     model = origin.build(info.channels, task, preprocess)
     check_scale(info, typed_scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
-    criterion = StepLoss(task, strides=model.head_strides)
+    trial_loss = StepLoss(task, strides=model.head_strides)  # without other processes
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
@@ -336,15 +336,15 @@ def main() -> None:
         grow_segments(device)
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
-    with tuning.of(shapes.largest):
-        batch_split = preflight(accelerator, model, criterion, largest_shape, batch_split, copies)
+    with tuning.for_shape(shapes.largest):
+        batch_split = preflight(accelerator, model, trial_loss, largest_shape, batch_split, copies)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
     evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
-    check_evaluation(accelerator, model, criterion, info.channels, evaluation_size, copies)
+    check_evaluation(accelerator, model, trial_loss, info.channels, evaluation_size, copies)
     memory = StepMemory(accelerator, start.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
-    criterion = step_loss(task, model.head_strides, slabs)  # the trials above are without other processes
+    criterion = step_loss(task, model.head_strides, slabs)
     compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
     state = start.checkpoint.run_state()
@@ -412,7 +412,7 @@ def main() -> None:
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0].images.shape[2:]):
+        with memory.shortage_recorded(state.step + 1), tuning.for_shape(micro_batches[0].images.shape[2:]):
             seed_step(args.seed, state.step, mesh.group)  # for dropout
             compile_gain.add_step(micro_batches)
             is_made = train_step(
@@ -431,12 +431,12 @@ def main() -> None:
             monitor.end_step(len(info.train) / schedule.steps_per_epoch)
             guard.end_step(indices)
             micro_batches, indices = next(steps, ([], []))  # while the device computes
-        monitor.add(guard.settle(everything=device.type == "cpu" or schedule.pauses(state.step)))
-        if schedule.logs(state.step):
+        monitor.add(guard.settle(everything=device.type == "cpu" or schedule.needs_results(state.step)))
+        if schedule.is_log_step(state.step):
             monitor.log_training(learning_rate)
         evaluation = None
         improved = False
-        if schedule.evaluates(state.step):
+        if schedule.is_evaluation_step(state.step):
             with monitor.paused(), average.applied(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 improved = state.update(evaluation)
@@ -444,7 +444,7 @@ def main() -> None:
             model.train()
         monitor.show()
         pace.check(state.step)
-        if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
+        if schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()
                 checkpoints.save(state, evaluation)

@@ -20,8 +20,8 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from inference import Predictor
-from inference.export.target import Options, export_proved
-from inference.export.targets import TARGETS
+from inference.export.export_format import Options, export_proved
+from inference.export.export_formats import EXPORT_FORMATS
 from inference.models import load_model
 from inference.outputs import new_format
 from inference.outputs.prediction_format import MaskFormat
@@ -84,9 +84,9 @@ RUNTIMES = {  # name -> format, what opens it, options of its export
 def exported(model: Path, folder: Path) -> Iterator[tuple[str, Segment]]:
     """The model in each runtime; one that refuses it is named."""
     for name, (to, opened, options) in RUNTIMES.items():
-        file = folder / f"{to}{TARGETS[to].suffix}"
+        file = folder / f"{to}{EXPORT_FORMATS[to].suffix}"
         try:
-            export_proved(TARGETS[to], load_model(model), file, options)
+            export_proved(EXPORT_FORMATS[to], load_model(model), file, options)
         except ModelError as error:
             print(f"{name}: {error}")
             continue

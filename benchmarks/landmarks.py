@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("what", choices=("cost", "decoding"))
     parser.add_argument("model", nargs="?")
     parser.add_argument("data", nargs="?")
-    parser.add_argument("--fold", type=cli.fold, default="1/5")
+    parser.add_argument("--fold", type=cli.fold_text, default="1/5")
     parser.add_argument("--size", type=int, nargs="+")
     parser.add_argument("--points", type=int, default=20)
     parser.add_argument("--base-channels", type=int, default=16)

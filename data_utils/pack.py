@@ -107,7 +107,7 @@ def main() -> None:
     parser = cli.Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="images and masks or annotations, in splits or not")
     parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
-    parser.add_argument("--shard-mb", type=cli.positive, default=SHARD_MB, help="size of a shard in megabytes")
+    parser.add_argument("--shard-mb", type=cli.positive_float, default=SHARD_MB, help="size of a shard in megabytes")
     parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()

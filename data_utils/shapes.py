@@ -15,9 +15,9 @@ from runtime.console import say
 def main() -> None:
     parser = cli.Arguments(description="Write the shapes data set as PNG.")
     parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
-    parser.add_argument("--train", type=cli.count, default=200, help="number of training pictures")
-    parser.add_argument("--val", type=cli.count, default=40, help="number of validation pictures")
-    parser.add_argument("--seed", type=cli.seed, default=0, help="of the pictures")
+    parser.add_argument("--train", type=cli.non_negative_int, default=200, help="number of training pictures")
+    parser.add_argument("--val", type=cli.non_negative_int, default=40, help="number of validation pictures")
+    parser.add_argument("--seed", type=cli.seed_number, default=0, help="of the pictures")
     args = parser.parse_args()
 
     colors = palette(len(CLASS_NAMES)).ravel().tolist()

@@ -48,7 +48,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
     masks = "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes; or one file .png or .tif"
-    add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
+    add("--output", required=True, type=arg.non_empty_path, metavar="DIR", help=masks)
     add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"
     add("--truth", type=Path, metavar="DIR", help=truth)
@@ -67,7 +67,7 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--polygons", nargs="?", const="geojson", choices=("geojson", "gpkg"), help=polygons)
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
     smallest = "of objects: leave out those of fewer pixels (default: what is small for the training objects)"
-    add("--min-size", type=arg.natural, metavar="PIXELS", help=smallest)
+    add("--min-size", type=arg.positive_int, metavar="PIXELS", help=smallest)
     add("--drop-border", action="store_true", help="of objects: leave out those that touch the border of the image")
     mirrored = "average over mirrored and turned copies of the image, as far as training used them"
     add("--tta", action="store_true", help=mirrored)
@@ -79,10 +79,10 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
         "side of a tile in pixels, after scaling, for objects without what it must see around; auto: tiles only where"
         " the whole image does not fit"
     )
-    add("--tile-size", type=arg.auto_or(arg.natural), default="auto", metavar="PIXELS", help=tile)
+    add("--tile-size", type=arg.auto_or(arg.positive_int), default="auto", metavar="PIXELS", help=tile)
     overlap = "of tiles; auto: so much that tiles change nothing, where that is possible"
-    add("--overlap", type=arg.auto_or(arg.count), default="auto", metavar="PIXELS", help=overlap)
+    add("--overlap", type=arg.auto_or(arg.non_negative_int), default="auto", metavar="PIXELS", help=overlap)
     shared = "processes that predict each large image or volume together: its tiles are dealt to them (default: 1)"
-    add("--processes-per-volume", type=arg.natural, default=1, metavar="S", help=shared)
+    add("--processes-per-volume", type=arg.positive_int, default=1, metavar="S", help=shared)
     scale = "only for a Pytorch-UNet .pth: the --scale that it was trained with (default: 0.5)"
-    add("--scale", type=arg.positive, metavar="FACTOR", help=scale)
+    add("--scale", type=arg.positive_float, metavar="FACTOR", help=scale)

@@ -137,32 +137,32 @@ def _without(option: str) -> tuple[list[str], list[str]]:
     return words[start:end], [sys.argv[0], *words[:start], *words[end:]]
 
 
-def natural(text: str) -> int:
+def positive_int(text: str) -> int:
     """An integer of at least 1, for argparse."""
     return _number(text, int, lambda value: value >= 1, "a whole number of at least 1")
 
 
-def count(text: str) -> int:
+def non_negative_int(text: str) -> int:
     """An integer of at least 0, for argparse."""
     return _number(text, int, lambda value: value >= 0, "a whole number of at least 0")
 
 
-def positive(text: str) -> float:
+def positive_float(text: str) -> float:
     """A finite number above 0, for argparse."""
     return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
 
 
-def amount(text: str) -> float:
+def non_negative_float(text: str) -> float:
     """A finite number of at least 0, for argparse."""
     return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
 
 
-def share(text: str) -> float:
+def fraction_above_0(text: str) -> float:
     """A number above 0 and below 1, for argparse."""
     return _number(text, float, lambda value: 0 < value < 1, "a number above 0 and below 1")
 
 
-def seed(text: str) -> int:
+def seed_number(text: str) -> int:
     """An integer that every random generator takes, for argparse."""
     return _number(text, int, lambda value: 0 <= value < 2**32, "a whole number from 0 to 2^32 - 1")
 
@@ -172,7 +172,7 @@ def fraction(text: str) -> float:
     return _number(text, float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
 
 
-def fold(text: str) -> str:
+def fold_text(text: str) -> str:
     """`2/5` for the second of five folds, for argparse."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is not None:
@@ -191,7 +191,7 @@ def hub_id(text: str) -> str:
     return text
 
 
-def path(text: str) -> Path:
+def non_empty_path(text: str) -> Path:
     """A path that is not empty, for argparse: `Path("")` would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
@@ -200,7 +200,7 @@ def path(text: str) -> Path:
 
 def empty_folder(text: str) -> Path:
     """A folder to write into, absent or empty, for argparse."""
-    folder = path(text)
+    folder = non_empty_path(text)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise argparse.ArgumentTypeError(f"{text} is not an empty folder: choose another, or empty it first")
     return folder

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import psutil
 import torch
 
+from runtime.control_group import free_bytes
 from runtime.errors import MemoryShortage, one_line
 
 # numbers of glibc's malloc.h
@@ -59,8 +60,12 @@ def grow_segments(device: torch.device) -> None:
 
 
 def available_bytes() -> int:
-    """This process's share of the machine's free memory."""
-    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    """This process's share of the free memory of the machine, or of the container or job that it runs in."""
+    available = psutil.virtual_memory().available
+    of_group = free_bytes()
+    if of_group is not None:
+        available = min(available, of_group)
+    return available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -45,7 +45,7 @@ class Mutant(NamedTuple):
 
 
 EVALUATION_IN_TRAINING = """
-if schedule.evaluates(state.step):
+if schedule.is_evaluation_step(state.step):
     with monitor.paused(), average.applied(), eager(accelerator):
         evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
@@ -53,12 +53,84 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # the plan, what a run begins from, and what is recorded of it
+    Mutant("train_utils/settings/plan.py", "_suits_lite0", "info.config.task != Classes.name", "False", "test_plan.py"),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_scale",
+        "info.train.records.dims == 3 or settings.image_size or settings.crop_size",
+        "info.train.records.dims == 3 or settings.crop_size",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "plan_run",
+        "is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "is_short and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_scale_of_masks",
+        "image_pixels <= pixels or image_pixels > LARGE",
+        "image_pixels <= pixels",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "detail_kept",
+        "(mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)",
+        "mask != IGNORE_INDEX",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/record.py",
+        "resolve_settings",
+        "Path(args.encoder_source).name",
+        "args.encoder_source",
+        "test_starting_rules.py",
+    ),
+    Mutant(
+        "train_utils/settings/starting_point.py",
+        "_architecture",
+        'name == "dropout" or (name == "upsample" and "transpose" not in (value, own_value))',
+        'name == "dropout" or name == "upsample"',
+        "test_starting_rules.py",
+    ),
+    Mutant(
+        "train_utils/settings/flags.py",
+        "_check",
+        "settings.image_size and settings.scale not in (None, 1)",
+        "False",
+        "test_starting_rules.py",
+    ),
+    Mutant("train_utils/run_dir.py", "open_run", "remove_leftovers(folder)", "pass", "test_run_dir.py"),
+    Mutant("train_utils/results.py", "facts", "len(info.val)", "len(info.train)", "test_run_decisions.py"),
+    Mutant(
+        "train_utils/monitoring/tracking.py",
+        "RunLog.pictures",
+        'self.tracker == "tensorboard"',
+        "True",
+        "test_tracking.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.summary",
+        "max(memory for _, memory in gathered)",
+        "peak_memory",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/rehearsal.py",
+        "Rehearsal.time_save",
+        "self.args.ema_decay",
+        "0.0",
+        "test_measuring_rules.py",
+    ),
     # orthogonal steps
     Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
     Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
-    Mutant(
-        "train_utils/muon.py", "Muon._step_orthogonally", "max(direction.shape)", "min(direction.shape)", "test_muon.py"
-    ),
+    Mutant("train_utils/muon.py", "Muon._step_orthogonally", "max(matrix.shape)", "min(matrix.shape)", "test_muon.py"),
     Mutant(
         "train_utils/muon.py",
         "Muon._step_orthogonally",
@@ -485,7 +557,7 @@ MUTANTS = [
         "set_seed(args.seed, deterministic=False)",
         "test_flags.py",
     ),
-    Mutant("train.py", "main", "tuning.of(shapes.largest)", "tuning.of(())", "test_memory.py"),
+    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_memory.py"),
     Mutant("train.py", "train_step", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
         "train.py",
@@ -506,7 +578,7 @@ MUTANTS = [
     ),
     Mutant("train.py", "add_gradients", "counts[:-1]", "criterion.counts(targets)", "test_flags.py test_train.py"),
     Mutant("train.py", "train_step", "loss = accelerator.reduce(loss, 'sum')", "pass", "test_train.py"),
-    Mutant("train.py", "main", "device.type == 'cpu' or schedule.pauses(state.step)", "False", "test_flags.py"),
+    Mutant("train.py", "main", "device.type == 'cpu' or schedule.needs_results(state.step)", "False", "test_flags.py"),
     Mutant("train.py", "add_gradients", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),
     Mutant(
         "train.py",
@@ -533,8 +605,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "evaluate",
-        "(sums / counts.clamp_min(1)).sum",
-        "(sums / counts.clamp_min(1)).mean",
+        "(sums / torch.where(counts > 0, counts, 1)).sum",
+        "(sums / torch.where(counts > 0, counts, 1)).mean",
         "test_published_numbers.py",
     ),
     Mutant("tasks/classes.py", "ClassScores.add", "(index, 0)", "(0, 0)", "test_published_numbers.py"),
@@ -1427,8 +1499,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping",
-        "schedule.saves(state.step) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or improved or guard.stopping",
         "test_repeat.py",
     ),
     Mutant(
@@ -1646,8 +1718,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping",
-        "schedule.saves(state.step) or schedule.is_over(state) or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping",
+        "schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or guard.stopping",
         "test_checkpoints.py",
     ),
     Mutant(
@@ -2110,7 +2182,7 @@ MUTANTS = [
     Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
     Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
-    Mutant("runtime/cli.py", "fold", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
+    Mutant("runtime/cli.py", "fold_text", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
     Mutant("runtime/cli.py", "run_script", "code = 128 + signal.SIGINT", "code = 1", "test_cli.py"),
     Mutant("runtime/console.py", "first_few", "len(texts) > count", "len(texts) >= count", "test_console.py"),
     Mutant(
@@ -2264,8 +2336,14 @@ MUTANTS = [
         "0.1",
         "test_schedule.py",
     ),
-    Mutant("train_utils/schedule.py", "Schedule.evaluates", "self.is_last(step)", "False", "test_schedule.py"),
-    Mutant("train_utils/schedule.py", "Schedule.pauses", "self.saves(step)", "False", "test_schedule.py"),
+    Mutant("train_utils/schedule.py", "Schedule.is_evaluation_step", "self.is_last(step)", "False", "test_schedule.py"),
+    Mutant(
+        "train_utils/schedule.py",
+        "Schedule.needs_results",
+        "self.is_checkpoint_step(step)",
+        "False",
+        "test_schedule.py",
+    ),
     Mutant(
         "train_utils/optim.py",
         "build_optimizer",
@@ -2979,8 +3057,8 @@ MUTANTS = [
         "(stat.st_size, int(stat.st_mtime))",
         "test_process_rules.py",
     ),
-    Mutant("runtime/cli.py", "share", "0 < value < 1", "0 < value <= 1", "test_process_rules.py"),
-    Mutant("runtime/cli.py", "seed", "0 <= value < 2**32", "0 <= value <= 2**32", "test_process_rules.py"),
+    Mutant("runtime/cli.py", "fraction_above_0", "0 < value < 1", "0 < value <= 1", "test_process_rules.py"),
+    Mutant("runtime/cli.py", "seed_number", "0 <= value < 2**32", "0 <= value <= 2**32", "test_process_rules.py"),
     Mutant("runtime/console.py", "_PlainLines.write", "' 0/' not in text", "True", "test_process_rules.py"),
     Mutant("runtime/distributed.py", "seed_step", "[seed, step, process]", "[seed, step]", "test_process_rules.py"),
     Mutant(
@@ -4096,28 +4174,30 @@ MUTANTS = [
     Mutant(
         "compare.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.path, default=Path("comparison.html"), metavar="FILE", help=page)',
-        'parser.add_argument("--output", type=Path, default=Path("comparison.html"), metavar="FILE", help=page)',
+        "parser.add_argument('--output', type=arg.non_empty_path, default=Path('comparison.html'),"
+        " metavar='FILE', help=page)",
+        "parser.add_argument('--output', type=Path, default=Path('comparison.html'), metavar='FILE', help=page)",
         "test_comparison.py",
     ),
     Mutant(
         "compare.py",
         "parse_args",
-        'parser.add_argument("runs", nargs="+", type=arg.path, metavar="RUN", help="output folder of train.py")',
-        'parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of train.py")',
+        "parser.add_argument('runs', nargs='+', type=arg.non_empty_path, metavar='RUN',"
+        " help='output folder of train.py')",
+        "parser.add_argument('runs', nargs='+', type=Path, metavar='RUN', help='output folder of train.py')",
         "test_comparison.py",
     ),
     Mutant(
         "review.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.path, default=Path("review"), metavar="DIR", help=folder)',
+        'parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR", help=folder)',
         'parser.add_argument("--output", type=Path, default=Path("review"), metavar="DIR", help=folder)',
         "test_review.py",
     ),
     Mutant(
         "inference/export/__main__.py",
         "main",
-        "cli.path",
+        "cli.non_empty_path",
         "Path",
         "test_export.py",
     ),
@@ -4452,7 +4532,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/class_volumes.py",
         "find_class_volumes",
-        "sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural)",
+        "sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural_sort_key)",
         "sorted({folder.name for folder in chain.from_iterable(folders_of.values())})",
         "test_overlapping_data.py",
     ),
@@ -4491,6 +4571,127 @@ MUTANTS = [
         "(unknown >> bit & 1).astype(bool)",
         "test_overlapping_data.py",
     ),
+    # data sets: sizes, names, keys and partners
+    Mutant(
+        "data_utils/sources/annotations/coco_mask.py",
+        "CocoMask._size",
+        'check_rendered_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")',
+        "pass",
+        "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/coco_mask.py",
+        "CocoMask.render_classes",
+        "_bits(crowds, size) & ~truth",
+        "_bits(crowds, size)",
+        "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/coco.py",
+        "join",
+        "len(numbers) + 1",
+        "len(categories) + 1",
+        "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/labelme_mask.py",
+        "LabelmeMask.render_classes",
+        "~(1 << bit_of[value])",
+        "0",
+        "test_annotations_labelme.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/labelme_mask.py",
+        "render_shape",
+        "round(low[0])",
+        "int(low[0])",
+        "test_annotations_labelme.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/yolo.py",
+        "open_records",
+        "dict.fromkeys(entries)",
+        "entries",
+        "test_annotations_yolo.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/voc.py",
+        "find",
+        '("segmentationclasspng", "segmentationclass")',
+        '("segmentationclass", "segmentationclasspng")',
+        "test_annotations_folders.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/one_object_masks.py",
+        "OneObjectMasks.render",
+        "values.reshape(*values.shape[:2], -1).any(axis=2)",
+        "values.reshape(*values.shape[:2], -1).all(axis=2)",
+        "test_annotated_objects.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/shape_files.py",
+        "_changed",
+        "os.stat(file).st_mtime_ns",
+        "int(os.stat(file).st_mtime)",
+        "test_placed_masks.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/world_polygons.py",
+        "PolygonMask._shapes_near",
+        "low < size[::-1]",
+        "low < size",
+        "test_placed_masks.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/find.py",
+        "_open_split",
+        "rows.append(row)",
+        "rows.append(len(rows))",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/table.py",
+        "joined_tables",
+        "(table.axes, table.space) != (first.axes, first.space)",
+        "table.axes != first.axes",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/spaces.py",
+        "to_pixels",
+        "source.positions.copy()",
+        "source.positions",
+        "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/tps.py",
+        "read_tps",
+        'specimen.fields.get("IMAGE") or specimen.fields.get("ID")',
+        'specimen.fields.get("ID") or specimen.fields.get("IMAGE")',
+        "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/sources/bands.py",
+        "find_scenes",
+        "check_unpaired(unpaired, len(names), allow_unpaired, images)",
+        "pass",
+        "test_rasters.py",
+    ),
+    Mutant(
+        "data_utils/sources/volumes.py",
+        "open_cases",
+        "config.spacing or spacing_of(images)",
+        "spacing_of(images) or config.spacing",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/targets/find.py",
+        "_reading",
+        'digest("reading of masks", records.digest)',
+        'digest("reading of masks")',
+        "test_target_rules.py",
+    ),
+    Mutant("data_utils/targets/overlapping.py", "OverlapReader.task", "self.mirrors", "True", "test_target_rules.py"),
     # tables and masks of objects and points, areas, the page, limits that are exact
     Mutant(
         "inference/outputs/objects.py",

@@ -49,9 +49,10 @@ class Muon(torch.optim.AdamW):
             state["momentum_buffer"] = torch.zeros_like(weight)
         average = state["momentum_buffer"]
         new_average = average.lerp(weight.grad, 1 - MOMENTUM)
-        direction = weight.grad.lerp(new_average, MOMENTUM).flatten(1)  # Nesterov's
-        scale = MATCHING_SCALE * math.sqrt(max(direction.shape))
-        step = orthogonalized(direction).view(weight.shape)
+        direction = weight.grad.lerp(new_average, MOMENTUM).movedim(1, -1)  # Nesterov's, as channels-last memory has it
+        matrix = direction.flatten(1)
+        scale = MATCHING_SCALE * math.sqrt(max(matrix.shape))
+        step = orthogonalized(matrix).view(direction.shape).movedim(-1, 1)
         new_weight = weight * (1 - learning_rate * weight_decay) - learning_rate * scale * step
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None:

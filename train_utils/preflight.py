@@ -272,7 +272,7 @@ def _attempt_fits(
     """Whether a real step fits on the accelerator, which is left as it was found."""
     if _is_hopeless(accelerator, network, (batch_split.micro_batch_size, *shape)):
         return False  # without the seconds that a trial takes
-    trial = reserved = logits = None
+    trial = reserved = images = targets = logits = None
     try:
         trial = copy.deepcopy(network).to(accelerator.device).train()
         # the gradients come by themselves: whole here, spread later where training shards
@@ -292,7 +292,7 @@ def _attempt_fits(
             say(f"memory: no room for micro-batches of {batch_split.micro_batch_size} images: {one_line(error)}")
         return False
     finally:
-        del trial, reserved, logits
+        del trial, reserved, images, targets, logits
         _forget_trial()
     return True
 

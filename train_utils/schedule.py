@@ -80,21 +80,21 @@ class Schedule:
         """Whether `patience` evaluations in a row were no better than the best one."""
         return self.patience is not None and state.evaluations_since_best >= self.patience
 
-    def logs(self, step: int) -> bool:
+    def is_log_step(self, step: int) -> bool:
         """Whether the numbers of training are logged after `step` steps."""
         return step % self.log_every == 0 or self.is_last(step)
 
-    def evaluates(self, step: int) -> bool:
+    def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""
         return step % self.eval_every == 0 or self.is_last(step)
 
-    def saves(self, step: int) -> bool:
+    def is_checkpoint_step(self, step: int) -> bool:
         """Whether a checkpoint is due after `step` steps."""
         return step % self.checkpoint_every == 0 or self.is_last(step)
 
-    def pauses(self, step: int) -> bool:
+    def needs_results(self, step: int) -> bool:
         """Whether all results must be known after `step` steps: they are logged, evaluated or saved."""
-        return self.logs(step) or self.evaluates(step) or self.saves(step)
+        return self.is_log_step(step) or self.is_evaluation_step(step) or self.is_checkpoint_step(step)
 
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:

@@ -90,7 +90,7 @@ def _is_spread(value: Tensor) -> bool:
     return hasattr(value, "full_tensor")
 
 
-def full(value: Tensor) -> Tensor:
+def unsharded(value: Tensor) -> Tensor:
     """The whole of a tensor, whatever part of it is here; every process must call it."""
     return value.full_tensor() if _is_spread(value) else value
 
@@ -121,7 +121,7 @@ def whole_copies(
     for kind, tensors in groups.items():
         copies[kind] = {}
         for name, value in tensors:
-            value = full(value).detach()
+            value = unsharded(value).detach()
             if accelerator.is_main_process:
                 copies[kind][name] = value.to(
                     "cpu", copy=True, memory_format=torch.contiguous_format, non_blocking=True

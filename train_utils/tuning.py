@@ -47,6 +47,6 @@ class KernelTuning:
         tuned = distinct[counts * (steps / len(shapes)) >= ENOUGH_STEPS]
         return cls(device, set(map(tuple, tuned.tolist())))
 
-    def of(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
+    def for_shape(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
         """A context for passes of images of this shape."""
         return tune_kernels(self.device, enabled=tuple(shape) in self.shapes)

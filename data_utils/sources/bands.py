@@ -9,6 +9,7 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
 from data_utils.image_io.rasters import indices_of_band
 from data_utils.image_io.tiff import is_tiff
+from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from data_utils.sources.walk import walk
@@ -79,7 +80,9 @@ class BandRecords(DerivedRecords):
 class SceneRecords(ListRecords):
     """Images whose bands are files, in a folder for each image, with a mask that is named like the folder."""
 
-    def __init__(self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...]) -> None:
+    def __init__(
+        self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...], unpaired: Sequence[str] = ()
+    ) -> None:
         records: list[Record] = []
         self.paths: list[str] = []
         for name, paths, mask in scenes:
@@ -87,16 +90,19 @@ class SceneRecords(ListRecords):
             self.paths += [*paths, mask]
         super().__init__(records)
         self.bands = bands
+        self.unpaired = tuple(unpaired)
 
     @cached_property
     def digest(self) -> str:
         return digest_of_files(self.paths, repr((self.paths, self.bands)).encode())
 
 
-def find_scenes(images: Path, masks: Path, suffix: str | None, bands: tuple[str, ...] | None) -> SceneRecords | None:
+def find_scenes(
+    images: Path, masks: Path, suffix: str | None, bands: tuple[str, ...] | None, allow_unpaired: bool
+) -> SceneRecords | None:
     """The images of a folder whose bands are files; None where images are files.
 
-    Raises DataError where images do not have the same bands.
+    Raises DataError where images do not have the same bands and, unless allowed, for images or masks without partner.
     """
     folders = scene_folders(images)
     if not folders:
@@ -107,12 +113,15 @@ def find_scenes(images: Path, masks: Path, suffix: str | None, bands: tuple[str,
     names = [name for name in folders if name in mask_of]
     if not names:
         return None
+    unpaired = [f"{name}: image without mask" for name in folders if name not in mask_of]
+    unpaired += [f"{mask}: mask without image" for name, mask in mask_of.items() if name not in folders]
+    check_unpaired(unpaired, len(names), allow_unpaired, images)
     wanted_bands = bands or band_names(folders[names[0]])
     scenes = []
     for name in names:
         paths = tuple(str(images / file) for file in bands_in(folders[name], wanted_bands, str(images / name)))
         scenes.append((name, paths, str(masks / mask_of[name])))
-    return SceneRecords(scenes, wanted_bands)
+    return SceneRecords(scenes, wanted_bands, unpaired)
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from data_utils.image_io.class_masks import layered_label
 from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.annotations.layout import check_unpaired
-from data_utils.sources.folder import children, natural
+from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
 from data_utils.sources.records import DerivedRecords, Record, Records
 from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
@@ -42,7 +42,7 @@ class ClassVolumeRecords(VolumeRecords):
             for case in class_records.cases:
                 images.setdefault(case.name, case.images)
                 self.labels.setdefault(case.name, [""] * len(records))[index] = case.mask
-        cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural)]
+        cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural_sort_key)]
         super().__init__(cases, records[0].spacing, Description(tuple(enumerate(names, 1))), unpaired)
         self.bits = bits_by_class(config, self.classes)
         self.ignored = tuple(parse_values(config.ignore_index))
@@ -89,7 +89,7 @@ def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConf
         folders_of[split] = _class_folders(images, labels, suffixes, config)
     openers: dict[str, Callable[[], Records]] = {}
     if folders_of and all(folders_of.values()):
-        names = sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural)
+        names = sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural_sort_key)
         for split, (images, labels) in splits.items():
             openers[split] = partial(open_class_volumes, images, labels, names, suffixes, config)
     return openers

@@ -24,7 +24,7 @@ ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what el
 NAMED = 5  # how many files a message names
 
 
-def natural(name: str) -> tuple:
+def natural_sort_key(name: str) -> tuple:
     """Sort key that puts 2.png before 10.png."""
     parts: list[Any] = re.split(r"([0-9]+)", name)
     # every second part is a number; Python refuses to make one of thousands of digits
@@ -93,7 +93,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     images = _one_of(folder, IMAGE_FOLDERS)
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:
-        names = sorted(os.listdir(folder), key=natural)
+        names = sorted(os.listdir(folder), key=natural_sort_key)
         listed = ", ".join(first_few(names, NAMED)) or "nothing"
         lacking: list[str] = []
         if images is None:
@@ -220,7 +220,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
 def _of_other_formats(folder: Path, stems: Collection[str], read: Collection[str]) -> list[str]:
     """The files in a folder that have one of the stems, and none of the extensions that are read."""
     names = []
-    for name in sorted(os.listdir(folder), key=natural):
+    for name in sorted(os.listdir(folder), key=natural_sort_key):
         stem = os.path.splitext(name)[0]
         if stem in stems and stem not in read:
             names.append(name)
@@ -263,7 +263,7 @@ def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUF
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {what} in {folder}; found {shown}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}
-    for file in sorted(files, key=natural):
+    for file in sorted(files, key=natural_sort_key):
         stem = os.path.splitext(file)[0]
         if stem in stems:
             raise DataError(f"two {what} with the same name in {folder}: {stems[stem]} and {file}; keep one")

@@ -104,6 +104,8 @@ def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Re
     points = look_for_points(path, named_splits, config)
     if any(table.axes == 3 for table in points.values()):
         return open_points(path, points, config.absent, config.allow_unpaired)
+    if points:  # they stand in the place of masks
+        return open_folder(path, named_splits, config, points)
     splits: dict[str, Callable[[], Records]] = {}
     if config.task in (None, OVERLAPPING):
         splits = find_class_volumes(path, named_splits, config)
@@ -191,7 +193,7 @@ def open_folder(
 
 def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
     """Images and masks of one name; an image is a file, or a folder of its bands."""
-    scenes = find_scenes(images, masks, config.mask_suffix, config.bands)
+    scenes = find_scenes(images, masks, config.mask_suffix, config.bands, config.allow_unpaired)
     return scenes or pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
 
 

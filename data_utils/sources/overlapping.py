@@ -25,7 +25,7 @@ from data_utils.sources.folder import (
     files_by_stem,
     find_splits,
     masks_by_image,
-    natural,
+    natural_sort_key,
 )
 from data_utils.sources.records import DerivedRecords, Record, Records, folders_of
 from data_utils.sources.walk import walk
@@ -358,7 +358,7 @@ def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig
         # a class has the same bit in each split
         names = {folder.name for folder in chain.from_iterable(folders_of.values())}
         for split, (images, masks) in splits.items():
-            folders = [masks / name for name in sorted(names, key=natural)]
+            folders = [masks / name for name in sorted(names, key=natural_sort_key)]
             openers[split] = partial(open_class_folders, images, folders, config)
         return openers
     images, masks = next(iter(splits.values()))

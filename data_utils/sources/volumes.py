@@ -11,7 +11,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
-from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural
+from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural_sort_key
 from data_utils.sources.records import Record, Records
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -152,7 +152,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         no_mask = [name for name in listed if name not in mask_of]
         unpaired = [f"{images}: no image {name}, which {DESCRIPTION} lists" for name in no_image]
         unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
-    names.sort(key=natural)
+    names.sort(key=natural_sort_key)
     if unpaired and not (config.allow_unpaired and names):
         shown = "; ".join(first_few(unpaired, NAMED))
         remedy = " (--allow-unpaired leaves them out)" if names else ""
@@ -179,7 +179,7 @@ def _unpaired_files(
 def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[str, str]:
     """Path below the folder without extension -> path, of all files that may be volumes."""
     stems: dict[str, str] = {}
-    for path in sorted(folder.rglob("*"), key=lambda path: natural(str(path))):
+    for path in sorted(folder.rglob("*"), key=lambda path: natural_sort_key(str(path))):
         below = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in below.parts)
         if is_hidden or not path.name.lower().endswith(suffixes):

@@ -6,9 +6,9 @@ python -m inference.export runs/x/model model.pt2 --to torch
 
 from pathlib import Path
 
+from inference.export.export_format import MASKS_ARE_EQUAL, Options, export_proved
+from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.proof import CHECKED
-from inference.export.target import MASKS_ARE_EQUAL, Options, export_proved
-from inference.export.targets import TARGETS
 from runtime import cli
 from runtime.console import say
 from runtime.errors import WriteError
@@ -19,8 +19,10 @@ def main() -> None:
     """Export a model folder or a Hub id from the command line."""
     parser = cli.Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model folder or Hub id")
-    parser.add_argument("output", type=cli.path, help="the file to write; the folder with --to hub and openvino")
-    parser.add_argument("--to", choices=sorted(TARGETS), default="onnx", help="the format; see docs/export.md")
+    parser.add_argument(
+        "output", type=cli.non_empty_path, help="the file to write; the folder with --to hub and openvino"
+    )
+    parser.add_argument("--to", choices=sorted(EXPORT_FORMATS), default="onnx", help="the format; see docs/export.md")
     parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub and bioimageio")
     author = "who made the model; with --to bioimageio, several times for several"
     parser.add_argument("--author", action="append", metavar="NAME", help=author)
@@ -29,14 +31,14 @@ def main() -> None:
     args = parser.parse_args()
     options = Options(license=args.license, author=args.author, mask=args.mask, folder=Path(args.model))
     model = UNet.from_pretrained(args.model)
-    target = TARGETS[args.to]
+    export_format = EXPORT_FORMATS[args.to]
     try:
-        export_proved(target, model, args.output, options)
+        export_proved(export_format, model, args.output, options)
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
     sizes = len(CHECKED[model.config.dims])
-    proof = MASKS_ARE_EQUAL if args.mask else target.proof
-    say(f"wrote {args.output}; in {target.runtime} {proof} on {sizes} image sizes")
+    proof = MASKS_ARE_EQUAL if args.mask else export_format.proof
+    say(f"wrote {args.output}; in {export_format.runtime} {proof} on {sizes} image sizes")
 
 
 if __name__ == "__main__":

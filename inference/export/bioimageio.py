@@ -24,10 +24,10 @@ from data_utils.image_io.volumes import VolumeHeader
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.visualize import in_a_row, palette, to_rgb
 from inference.decoding import new_decoder
+from inference.export.export_format import ExportFormat, Options, import_package
 from inference.export.graph import ProbabilityNetwork, prepares_images
 from inference.export.onnx import OPSET, traced_images, write_graph
 from inference.export.proof import expected_logits, images_of
-from inference.export.target import Options, Target, import_package
 from inference.outputs import new_format
 from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
@@ -59,7 +59,7 @@ DOCUMENTATION = """# {title}
 """
 
 
-class BioImageIo(Target):
+class BioImageIo(ExportFormat):
     """A .zip with rdf.yaml, weights for onnxruntime and for torch, a test image with our answer, and a picture.
 
     `image` (B, C, *spatial) float32, values as they are in the files -> `probabilities` (B, num_classes, *spatial).

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from inference.export.target import MASKS_ARE_EQUAL, Options, Target
+from inference.export.export_format import MASKS_ARE_EQUAL, ExportFormat, Options
 from unet.config import UNetConfig
 from unet.lite import MODEL_TYPE
 from unet.model import UNet
@@ -33,7 +33,7 @@ whose `predict.py` gives the same masks.
 """
 
 
-class Hub(Target):
+class Hub(ExportFormat):
     """A folder for `pipeline("image-segmentation", FOLDER, trust_remote_code=True)`."""
 
     runtime = "transformers"

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from inference.export.export_format import ExportFormat, Options, export_proved, import_package
 from inference.export.graph import ExportedNetwork
-from inference.export.target import Options, Target, export_proved, import_package
 from inference.onnx_network import PREPARE
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -18,7 +18,7 @@ OPSET = 17
 AXES = ("depth", "height", "width")
 
 
-class Onnx(Target):
+class Onnx(ExportFormat):
     """`images` (B, C, *spatial) float32 raw pixel values -> `logits`, all but C dynamic.
 
     The metadata hold the content of config.json under `config`.

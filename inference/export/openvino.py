@@ -6,9 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from inference.export.export_format import ExportFormat, Options, import_package
 from inference.export.graph import ExportedNetwork, prepares_images
 from inference.export.onnx import write_graph
-from inference.export.target import Options, Target, import_package
 from runtime.errors import ModelError
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -16,7 +16,7 @@ from unet.model import UNet
 INSTALL = "pip install onnx openvino"
 
 
-class OpenVino(Target):
+class OpenVino(ExportFormat):
     """A folder with model.xml and model.bin: `images` (B, C, *spatial), all but C dynamic -> `logits`.
 
     Images are of 8 bits where those of the training were, else float32. With `mask` the output is `mask` instead, the

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch.export import Dim
 
+from inference.export.export_format import ExportFormat, Options
 from inference.export.graph import ExportedNetwork
-from inference.export.target import Options, Target
 from runtime.errors import ModelError, one_line
 from unet.blocks import fold_batch_norm
 from unet.model import UNet
 
 
-class Torch(Target):
+class Torch(ExportFormat):
     """`images` (B, C, *spatial) float32 raw pixel values -> logits, for any B and size.
 
     The extra file `config.json` in the archive holds the content of the model's, and `description.json` texts.

@@ -148,7 +148,7 @@ def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list
     rows: dict[str, list[int]] = {}
     for row, image in enumerate(table.images):
         rows.setdefault(_stem(image), []).append(row)
-    written_files = []
+    jobs_with_truth = []
     missing = []
     for job in jobs:
         stem = _stem(str(job.image))
@@ -157,10 +157,10 @@ def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list
             missing.append(str(job.image))
             continue
         best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
-        written_files.append(replace(job, truth=(path, best)))
+        jobs_with_truth.append(replace(job, truth=(path, best)))
     if missing:
         raise DataError(f"--truth {path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
-    return written_files
+    return jobs_with_truth
 
 
 def _stem(image: str) -> str:

@@ -251,3 +251,38 @@ def test_the_key_of_one_object_masks_changes_with_each_file(tmp_path):
     (tmp_path / "c" / "images").mkdir(parents=True)
     with pytest.raises(DataError, match=r"c: has no image"):
         key()
+
+
+def test_one_object_masks_may_be_colors_and_many_and_hidden_files_are_none(tmp_path):
+    names = {"a": 0, "b": 1}
+    write_set(tmp_path, names)
+    masks = tmp_path / "a" / "masks"
+    picture = np.zeros((*SIZE, 3), np.uint8)
+    for number in range(1, 301):
+        row, column = divmod(number, SIZE[1])
+        picture[:] = 0
+        picture[row, column, number % 3] = 9  # in one of the three channels
+        Image.fromarray(picture).save(masks / f"m{number}.png", compress_level=0)
+    (masks / "._m1.png").write_bytes(b"what a Mac leaves behind")
+    (record, _) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    numbers = np.zeros(SIZE, np.uint16)
+    numbers.flat[1:301] = range(1, 301)
+    assert np.array_equal(record["target"].render(), numbers)
+
+
+def test_folders_of_one_object_masks_are_a_set_where_the_first_five_hold_images_and_masks(tmp_path):
+    for split in ("train", "val", "other"):
+        write_set(tmp_path / split, {name: 1 for name in "abcdef"})
+    splits = one_object_masks.find(tmp_path, ())
+    assert splits == {name: (tmp_path / name, tmp_path / name) for name in ("train", "val")}
+    assert one_object_masks.find(tmp_path / "other", ()) == {"train": (tmp_path / "other", tmp_path / "other")}
+    (tmp_path / "train/f/masks/m1.png").unlink()
+    (tmp_path / "train/f/masks").rmdir()
+    assert one_object_masks.find(tmp_path, ()) == splits
+    with pytest.raises(DataError, match=r"1 files without partner: f: has no masks; --allow-unpaired"):
+        one_object_masks.open_records(tmp_path / "train", allow_unpaired=False)
+    assert len(one_object_masks.open_records(tmp_path / "train", allow_unpaired=True)) == 5
+    (tmp_path / "val/c/masks").rename(tmp_path / "val/c/labels")
+    assert one_object_masks.find(tmp_path, ()) == {"train": splits["train"]}
+    (tmp_path / "other/b/images/b.png").unlink()
+    assert one_object_masks.images_of_set(tmp_path / "other") == []

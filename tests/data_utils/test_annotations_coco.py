@@ -4,6 +4,7 @@ Modules: data_utils/sources/annotations/coco.py, data_utils/sources/annotations/
 data_utils/sources/annotations/find.py, data_utils/sources/annotations/layout.py.
 """
 
+import gc
 import json
 import pickle
 import re
@@ -23,8 +24,10 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
+from data_utils.sources.annotations.layout import find_file, holds_pictures, number_classes
 from data_utils.sources.records import Records
 from runtime.errors import DataError
+from tasks.overlapping import unpack_bits
 
 SIZE = (24, 40)  # (H, W)
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "ant"}, {"id": 90, "name": "bee"}]
@@ -185,6 +188,9 @@ ROOTS = {  # JSON file -> folder of the images
     "label studio": ("result.json", "images"),
     "fiftyone": ("labels.json", "data"),
     "roboflow": ("train/_annotations.coco.json", "train"),
+    "as in VOC": ("annotations.json", "JPEGImages"),
+    "capitals": ("Annotations/instances_Train.json", "Train"),
+    "year apart": ("annotations/instances_train_2017.json", "train"),
 }
 
 
@@ -206,6 +212,7 @@ def test_images_are_found_where_tools_put_them(tmp_path, file, images):
         "/data/upload/1/{}.png",
         "./sub/../{}.png",
         "{}%2Epng",
+        "folder/" * 60 + "{}.png",
     ],
 )
 def test_file_names_of_other_machines_are_understood(tmp_path, name):
@@ -230,6 +237,9 @@ def test_roboflow_splits_and_its_project_category(tmp_path):
     assert train.classes == ((0, "background"), (1, "cell")) and (len(train), len(val)) == (2, 2)
     assert Path(val[0]["image"]).parent.name == "valid"
     assert Path(loaded(tmp_path, val_split="test")[1][0]["image"]).parent.name == "test"
+    for split in ("train", "valid"):  # no category is below it
+        write(tmp_path / split / "_annotations.coco.json", [], None, 2, [categories[0], {"id": 1, "name": "cell"}])
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
     file = tmp_path / "valid" / "_annotations.coco.json"
     write(file, [entry(0, 1, 0, [box(1, 1, 9, 9)])], None, 2, categories)  # now it is used
     assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
@@ -257,6 +267,7 @@ def test_images_of_16_bits_and_sizes_that_the_file_leaves_out(tmp_path):
 
 BAD_OBJECTS = {
     "two points": (entry(17, 1, 3, [[1, 1, 5, 5]]), "annotation 17 of 1.png: polygon 1 has 2 points, at least 3"),
+    "objects": (entry(17, 1, 3, [[{}] * 6]), "annotation 17 of 1.png: polygon 1 has points that are not pairs"),
     "odd": (entry(17, 1, 3, [[1, 1, 5, 5, 6]]), "annotation 17 of 1.png: polygon 1 has 5 coordinates, an odd number"),
     "second part": (entry(17, 1, 3, [box(1, 1, 5, 5), [1, 1]]), "annotation 17 of 1.png: polygon 2 has 1 points"),
     "text": (entry(17, 1, 3, [["a", "b"] * 3]), "annotation 17 of 1.png: polygon 1 has points that are not"),
@@ -275,6 +286,7 @@ BAD_OBJECTS = {
     "size": (entry(17, 1, 3, {"size": [9, 9], "counts": [81]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
     "short": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5]}), "run lengths that do not add up to 24 x 40"),
     "long": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5000]}), "run lengths that do not add up to 24 x 40"),
+    "fraction": (entry(17, 1, 3, {"size": [*SIZE], "counts": [0.5, 959.5]}), "run lengths that do not add up"),
     "negative": (entry(17, 1, 3, {"size": [*SIZE], "counts": [-40, 1000]}), "run lengths that do not add up"),
     "short text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "35"}), "run lengths that do not add up"),
     "no text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "\u00e9~"}), "run lengths that do not add up"),
@@ -360,8 +372,14 @@ def test_images_that_are_not_there_are_named_or_left_out(folder):
     )
     train, _ = loaded(folder, allow_unpaired=True)
     assert [*masks(train)] == ["1.png", "3.png"] and len(train.unpaired) == 1
+    assert train.annotations.annotated == 1 and train.annotations.empty == 1  # of the images that are there
     report, count = check_data(DataConfig(str(folder)))
     assert count == 1 and "2.png: listed, but the file is missing" in report
+    for number in (1, 3):
+        (folder / f"train2017/{number}.png").unlink()
+    message = error_of(folder, allow_unpaired=True)  # nothing would be left
+    assert "3 files without partner: 1.png: listed, but the file is missing; 2.png" in message
+    assert "--allow-unpaired" not in message
 
 
 def test_one_image_listed_twice_is_refused(folder):
@@ -515,3 +533,116 @@ def test_a_file_of_a_split_stands_alone_where_it_has_the_name_of_the_split(folde
     before = masks(loaded(folder)[0])
     write(folder / "annotations/instances_train_small.json", [entry(1, 1, 7, [box(1, 1, 9, 9)])], None, 1)
     np.testing.assert_equal(masks(loaded(folder)[0]), before)
+
+
+def test_a_split_has_its_name_in_any_case_and_files_of_test_are_read_only_where_they_are_named(tmp_path):
+    for name, count in (("Train_2017", 1), ("Val2017", 2), ("test-dev2017", 3)):
+        categories = [{"id": 1, "name": "other"}] if name.startswith("test") else CATEGORIES
+        write(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / "images" / name, count, categories)
+    splits = loaded(tmp_path)
+    assert [len(split) for split in splits] == [1, 2] and len(splits[0].classes) == 4
+    assert [len(split) for split in loaded(tmp_path, val_split="Test-dev")] == [1, 3]
+
+
+def test_a_class_that_only_the_files_of_another_split_name_has_a_number_of_its_own(tmp_path):
+    for name, category in (("train_cars", "car"), ("train_people", "person"), ("val_birds", "bird")):
+        file = tmp_path / f"annotations/instances_{name}.json"
+        write(file, [entry(1, 1, 1, [box(1, 1, 9, 9)])], tmp_path / name, 1, [{"id": 1, "name": category}])
+    train, val = loaded(tmp_path)
+    assert train.classes == val.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "bird"))
+    assert masks(val)["1.png"].max() == 3
+
+
+def test_a_category_called_background_is_none_that_an_image_is_labeled_for(tmp_path):
+    categories = [{"id": 1, "name": "background"}, {"id": 2, "name": "cell"}, {"id": 3, "name": "nucleus"}]
+    write(tmp_path / "train/annotations.json", [], tmp_path / "train", 1, categories)
+    write(tmp_path / "val/annotations.json", [], tmp_path / "val", 1, categories[:2])
+    assert labels_of(loaded(tmp_path)[1]) == {"1.png": ("cell",)}
+
+
+def test_an_object_without_id_is_named_by_its_number(tmp_path):
+    nameless = entry(0, 1, 3, [[1, 1, 5, 5]])
+    del nameless["id"]
+    write(tmp_path / "annotations.json", [entry(9, 2, 3, [box(1, 1, 9, 9)]), nameless], tmp_path)
+    assert "annotation number 1 of 1.png: polygon 1 has 2 points" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['{"images": []}', "{"])
+def test_the_collector_of_garbage_is_on_after_reading(folder, content):
+    (folder / "annotations/instances_val2017.json").write_text(content)
+    with pytest.raises(DataError):
+        loaded(folder)
+    assert gc.isenabled()
+
+
+def test_a_picture_may_be_smaller_than_the_file_says_by_8_times(tmp_path):
+    height, width = SIZE
+    size = {"height": 8 * height, "width": 8 * width}
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(9, 9, 72, 72)])], tmp_path, **size)
+    train, val = loaded(tmp_path)
+    mask = (masks(train) | masks(val))["1.png"]
+    assert mask.shape == (8 * height, 8 * width) and mask.sum() == 72 * 72
+    write(tmp_path / "annotations.json", [], tmp_path, height=9 * height, width=9 * width)
+    assert "the file gives it 216 x 360 pixels (height x width), but the picture has 24 x 40" in error_of(tmp_path)
+    write(tmp_path / "annotations.json", [], tmp_path, height=width, width=height)
+    assert "24 x 40" in error_of(tmp_path) and "40 x 24" in error_of(tmp_path)
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(9, 9, 9, 9)])], tmp_path, height=height, width=0)
+    assert masks(loaded(tmp_path)[0]).popitem()[1].shape == SIZE  # half a size is none
+
+
+def test_outlines_far_outside_are_read_up_to_a_million_pixels(tmp_path):
+    objects = [entry(1, 1, 3, [[0, 0, 999_000, 0, 0, 999_000]]), entry(2, 2, 3, [box(500, 500, 9, 9)])]
+    write(tmp_path / "annotations.json", objects, tmp_path)
+    train, val = loaded(tmp_path)
+    drawn = masks(train) | masks(val)
+    assert drawn["1.png"].all() and not drawn["2.png"].any()
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [[0, 0, 1_000_000, 0, 0, 9]])], tmp_path)
+    assert "polygon 1 has a coordinate that is NaN, infinite or far outside" in error_of(tmp_path)
+
+
+def test_a_run_of_no_pixels_is_no_mistake(tmp_path):
+    whole = [0, SIZE[0] * SIZE[1]]
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, {"size": [*SIZE], "counts": whole})], tmp_path)
+    train, val = loaded(tmp_path)
+    assert (masks(train) | masks(val))["1.png"].all()
+
+
+def test_a_file_is_looked_for_by_its_name_as_it_stands_first_and_with_its_folders_first(tmp_path):
+    names = ("images/a%20b.png", "images/a b.png", "images/1.png", "data/sub/1.png")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    folders = [str(tmp_path / "images"), str(tmp_path / "data")]
+    found = {name: find_file(name, folders) for name in ("a%20b.png", "a%20b.jpg", "sub/1.png", "1.png")}
+    expected = {"a%20b.png": names[0], "a%20b.jpg": None, "sub/1.png": names[3], "1.png": names[2]}
+    assert found == {name: path and str(tmp_path / path) for name, path in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_picture"), [("a.PNG", True), ("._a.png", False), ("sub/a.jpg", True), ("a.txt", False)]
+)
+def test_a_folder_of_pictures_holds_one_that_is_not_hidden(tmp_path, name, is_picture):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    assert holds_pictures(tmp_path) == is_picture
+
+
+def test_a_mask_has_room_for_254_classes_beside_the_background():
+    names = [f"c{number}" for number in range(255)]
+    classes, values = number_classes(names[:254], "a.json")
+    assert values == [*range(1, 255)] and classes[-1] == (254, "c253")
+    with pytest.raises(DataError, match=r"a\.json: 255 classes; a mask has room for 254 beside the background"):
+        number_classes(names, "a.json")
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    (tmp_path / "annotations.json").mkdir()
+    assert f"{tmp_path / 'annotations.json'} cannot be read as JSON (" in error_of(tmp_path)
+
+
+def test_a_class_is_known_where_an_object_of_it_lies_on_a_crowd_of_it(tmp_path):
+    objects = [entry(1, 1, 3, [box(2, 2, 20, 15)], iscrowd=1), entry(2, 1, 3, [box(5, 5, 4, 4)])]
+    write(tmp_path / "train/annotations.json", objects, tmp_path / "train", 1)
+    write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
+    truth, unknown = unpack_bits(loaded(tmp_path)[0][0]["target"].render_classes({1: 0}))
+    assert (truth[6, 6], unknown[6, 6]) == (1, 0) and (truth[3, 3], unknown[3, 3]) == (0, 1)

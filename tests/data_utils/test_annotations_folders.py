@@ -255,3 +255,47 @@ def test_a_folder_of_nothing_says_that_annotations_are_looked_for(tmp_path):
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations/a.xml").write_text("<annotation/>")
     assert "found only .xml, looked for .bmp" in error_of(tmp_path) and "(or annotations of COCO" in error_of(tmp_path)
+
+
+def test_masks_of_png_come_before_others_of_voc(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {})
+    for name in "ab":
+        save(root / "SegmentationClassPNG" / f"{name}.png", rows(0, 2))
+    assert {int(mask.max()) for split in loaded(root) for mask in masks(split).values()} == {2}
+
+
+def test_the_list_test_of_voc_is_read_where_it_is_named(tmp_path):
+    lists = {"train": ["a"], "val": ["b"], "test": ["c"], "test_small": ["d"]}
+    root = voc(tmp_path, [*"abcd"], lists)
+    assert [[*masks(split)] for split in loaded(root, val_split="test")] == [["a.jpg"], ["c.jpg"]]
+
+
+def test_without_lists_an_image_of_voc_without_mask_is_named(tmp_path):
+    root = voc(tmp_path, [*"abc"], {})
+    (root / "SegmentationClass/b.png").unlink()
+    assert "1 files without partner: b: no mask; --allow-unpaired" in error_of(root)
+    train, val = loaded(root, allow_unpaired=True)
+    assert sorted([*masks(train), *masks(val)]) == ["a.jpg", "c.jpg"]
+    assert (train.annotations.annotated, train.annotations.empty) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "line", ["cell:256,0,64::", "cell:128,256,64::", "cell:128,0,256::", "cell:128,0::", "cell:-1,0,0::"]
+)
+def test_a_color_of_cvat_has_three_numbers_up_to_255(tmp_path, line):
+    root = voc(tmp_path, ["a", "b"], {})
+    (root / "labelmap.txt").write_text(f"background:0,0,0::\n{line}\n")
+    assert f"{root / 'labelmap.txt'}: line 2 is '{line}', expected name:red,green,blue" in error_of(root)
+
+
+def test_classes_of_cvat_are_in_the_order_of_its_list_where_masks_have_a_palette(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2))
+    label_map = "# colors\n\nbackground:0,0,0::\n\ncell :128,255,64::\n# more\nnucleus:9,9,9::\n"
+    (root / "labelmap.txt").write_text(label_map)
+    assert loaded(root)[0].classes == ((0, "background"), (1, "cell"), (2, "nucleus"))
+
+
+def test_blank_lines_of_class_names_txt_are_no_classes(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2))
+    (root / "class_names.txt").write_text("__ignore__\n_background_\n\ncat\n  \ndog\n")
+    assert loaded(root)[0].classes == ((0, "background"), (1, "cat"), (2, "dog"))

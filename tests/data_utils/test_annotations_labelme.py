@@ -22,6 +22,10 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
+from data_utils.sources.annotations import labelme
+from data_utils.sources.annotations.labelme_mask import LabelmeMask
+from runtime.errors import DataError
+from tasks.overlapping import unpack_bits
 
 SIZE = (60, 80)  # (H, W)
 
@@ -265,6 +269,15 @@ BAD_SHAPES = {
     "circle": (shape("cell", [[1, 1]], "circle"), "shape 2 (cell): circle has 1 points, at least 2 are needed"),
     "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; supported are polygon, rectangle"),
     "NaN": (shape("cell", [[1, 1], [5, math.nan], [9, 9]]), "shape 2 (cell): polygon has a coordinate that is NaN"),
+    "too few corners": (shape("cell", BOX, "oriented_rectangle"), "shape 2 (cell): oriented_rectangle has 2 points"),
+    "a wide mask": (
+        shape("cell", BOX, "mask", mask=png(np.ones((1, 161), bool))),
+        "shape 2 (cell) cannot be read (its mask of 161 x 1 pixels is larger than the picture)",
+    ),
+    "a tall mask": (
+        shape("cell", BOX, "mask", mask=png(np.ones((121, 1), bool))),
+        "shape 2 (cell) cannot be read (its mask",
+    ),
     "no points": (shape("cell", None), "shape 2 (cell): polygon has"),
     "no mask": (shape("cell", BOX, "mask"), "shape 2 (cell) cannot be read"),
     "bad mask": (shape("cell", BOX, "mask", mask="AAAA"), "shape 2 (cell) cannot be read"),
@@ -369,3 +382,86 @@ def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):
         for record, stored in zip(ours, packed, strict=True):
             np.testing.assert_array_equal(read_mask(stored["target"], ""), read_mask(record["target"], ""))
             np.testing.assert_array_equal(read_image(stored["image"]), read_image(record["image"]))
+
+
+LEAST = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "circle": 2, "line": 2, "linestrip": 2}
+
+
+@pytest.mark.parametrize(("kind", "least"), LEAST.items())
+def test_each_kind_of_shape_takes_so_many_points(tmp_path, kind, least):
+    corners = [[5, 5], [50, 9], [40, 50], [9, 40]]
+    file = write(tmp_path, "x", [shape("a", corners[:least], kind)])
+    mask = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1})
+    assert mask.render().any()
+    write(tmp_path, "x", [shape("a", corners[: least - 1], kind)])
+    with pytest.raises(DataError, match=rf"{kind} has {least - 1} points, at least {least} are needed"):
+        mask.render()
+
+
+def test_a_mask_shape_lies_at_the_nearest_pixel(tmp_path):
+    stamp = png(np.ones((4, 5), bool))
+    mask = drawn(tmp_path, shape("b", [[20.6, 30.7], [24.6, 33.7]], "mask", mask=stamp))
+    assert np.argwhere(mask == 2).min(axis=0).tolist() == [31, 21]
+
+
+def test_groups_are_told_apart_by_their_labels_and_0_is_one(tmp_path):
+    boxes = [[[x, 5], [x + 8, 12]] for x in (5, 20, 35, 50)]
+    shapes = [shape(label, box, "rectangle") for label, box in zip("aabb", boxes, strict=True)]
+    file = write(tmp_path, "x", [part | {"group_id": 0} for part in shapes])
+    numbers, values = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2}).render_objects()
+    assert [int(numbers[8, x + 2]) for x in (5, 20, 35, 50)] == [1, 1, 2, 2] and values.tolist() == [0, 1, 2]
+
+
+def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path):
+    shapes = [shape("__ignore__", [[0, 0], [40, 40]], "rectangle"), shape("a", [[10, 10], [20, 20]], "rectangle")]
+    file = write(tmp_path, "x", shapes)
+    mask = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2, "__ignore__": 255})
+    truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 1}))
+    assert (truth[15, 15], unknown[15, 15]) == (1, 2) and (truth[5, 5], unknown[5, 5]) == (0, 3)
+    assert (truth[50, 50], unknown[50, 50]) == (0, 0)
+
+
+def test_the_size_in_the_file_must_be_that_of_the_picture_or_up_to_8_times(tmp_path):
+    height, width = SIZE
+    write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=8 * height, imageWidth=8 * width)
+    write(tmp_path, "b", [])
+    assert masks(tmp_path)["a.png"].shape == (8 * height, 8 * width)
+    file = write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=9 * height, imageWidth=9 * width)
+    assert f"{file}: the file gives it 540 x 720 pixels (height x width)" in error_of(tmp_path)
+    write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=width, imageWidth=height)
+    assert "60 x 80" in error_of(tmp_path) and "80 x 60" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["json", "jsons", "labelme", "labels", "annotations"])
+def test_files_lie_in_a_folder_of_any_of_these_names_and_endings_may_be_capitals(tmp_path, folder):
+    file = write(tmp_path / folder, "a", [shape("cell", BOX, "rectangle")], tmp_path / "images")
+    file.rename(file.with_suffix(".JSON"))
+    assert labelme.find(tmp_path, ()) == {"train": (tmp_path / "images", tmp_path / folder)}
+
+
+def test_labels_txt_of_the_data_set_comes_before_that_of_a_split(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / split, "a", [shape("b", BOX, "rectangle"), shape("a", BOX, "rectangle")])
+    (tmp_path / "train/labels.txt").write_text("b\na\n")
+    assert loaded(tmp_path)[1].classes == ((0, "background"), (1, "b"), (2, "a"))
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    assert loaded(tmp_path)[1].classes == ((0, "background"), (1, "a"), (2, "b"), (3, "c"))
+    (tmp_path / "labels.txt").write_text("a\nb\na\n")
+    assert f"{tmp_path / 'labels.txt'}: two classes are called a" in error_of(tmp_path)
+
+
+def test_a_file_names_an_image_beside_itself_before_one_in_the_folder_of_all(tmp_path):
+    for folder in ("", "site"):
+        write(tmp_path / folder, "x", [shape("cell", BOX, "rectangle")], imagePath="p.png")
+        (tmp_path / folder / "x.png").rename(tmp_path / folder / "p.png")
+    contents = labelme.read_contents(tmp_path)
+    assert labelme.named_image((tmp_path, tmp_path), "site/x.json", contents["site/x.json"]) == "site/p.png"
+    assert labelme.named_image((tmp_path, tmp_path), "x.json", contents["x.json"]) == "p.png"
+
+
+def test_objects_of_files_that_are_left_out_are_not_counted(tmp_path):
+    for stem in "abc":
+        write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    (tmp_path / "c.png").unlink()
+    summary = loaded(tmp_path, allow_unpaired=True)[0].annotations
+    assert (summary.annotated, summary.empty, summary.instances) == (2, 0, {"cell": 2})

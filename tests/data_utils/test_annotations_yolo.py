@@ -16,6 +16,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
+from data_utils.sources.annotations import yolo
 from data_utils.sources.annotations.yolo import labels_of
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
@@ -86,6 +87,7 @@ def test_labels_lie_where_the_last_folder_of_images_does(tmp_path):
     assert labels_of(tmp_path / "images/site/images/train", tmp_path) == tmp_path / "images/site/Labels/train"
     assert labels_of(tmp_path / "imgs/b", tmp_path) == tmp_path / "labels/b"
     assert labels_of(tmp_path / "images/site", tmp_path / "images") == tmp_path / "images/site"
+    assert labels_of(tmp_path / "Images/c", tmp_path) == tmp_path / "labels/c"
 
 
 SETTINGS = {  # data.yaml -> images and labels of both splits
@@ -93,6 +95,8 @@ SETTINGS = {  # data.yaml -> images and labels of both splits
     "dict": ("train: images/train\nval: images/val\nnames:\n  1: dog\n  0: car\n", "images/{}", "labels/{}", "val"),
     "roboflow": ("train: ../train/images\nval: ../valid/images\nnc: 2\n" + LIST, "{}/images", "{}/labels", "valid"),
     "no paths": (LIST, "images/{}", "labels/{}", "valid"),
+    "validation": (LIST, "{}/images", "{}/labels", "validation"),
+    "two folders up": ("train: ../../train/images\nval: ../../val/images\n" + LIST, "{}/images", "{}/labels", "val"),
     "beside": ("train: train\nval: val\n" + LIST, "{}", "{}", "val"),
     "list files": ("train: train.txt\nval: val.txt\n" + LIST, "images/{}", "labels/{}", "val"),
 }
@@ -134,6 +138,8 @@ BAD_LINES = {
     "odd": ("0 0 0 1 0 1 1 0", "line 2: polygon has 7 coordinates, an odd number"),
     "text": ("0 0 0 1 0 1 x", "line 2: polygon has points that are not pairs of numbers"),
     "pixels": ("0 0 0 31 0 31 12", "line 2: polygon has a coordinate of 31; they are shares of the size"),
+    "just too far": ("0 0 0 2 0 2.001 1", "line 2: polygon has a coordinate of 2.001; they are shares"),
+    "too far to the left": ("0 0 0 -2.5 0 1 1", "line 2: polygon has a coordinate of 2.5; they are shares"),
     "NaN": ("0 0 0 1 0 1 nan", "line 2: polygon has a coordinate that is NaN"),
 }
 
@@ -215,7 +221,9 @@ def test_names_that_change_places_are_noticed(tmp_path):
         train, _ = loaded(tmp_path)
         assert train.classes == ((0, "background"), (1, "car")) and read_mask(train[0]["target"], "").max() == value
         digests.append(train.digest)
-    assert digests[0] != digests[1]
+    (tmp_path / "classes.txt").write_text("bus\nbackground\n")  # the same pixels under another name
+    digests.append(loaded(tmp_path)[0].digest)
+    assert len({*digests}) == 3
 
 
 def test_masks_beside_the_images_stay_masks(folder):
@@ -227,3 +235,44 @@ def test_masks_beside_the_images_stay_masks(folder):
     (folder / "labels").rmdir()
     train, _ = loaded(folder)
     assert isinstance(train[0]["target"], str) and train.annotations is None
+
+
+@pytest.mark.parametrize("name", ["data.yaml", "data.yml", "dataset.yaml", "dataset.yml"])
+def test_settings_may_have_any_of_these_names(tmp_path, name):
+    (tmp_path / "images/train").mkdir(parents=True)
+    (tmp_path / name).write_text("train: images/train\n" + LIST)
+    assert yolo.find(tmp_path, ()) == {"train": (tmp_path / "images/train", tmp_path / name)}
+
+
+def test_a_split_test_is_read_where_it_is_named(folder):
+    write(folder, "images/test", "labels/test", {"x": TREE, "y": None})
+    (folder / "data.yaml").write_text("train: images/train\nval: images/val\ntest: images/test\n" + LIST)
+    assert [*masks(loaded(folder, val_split="test")[1])] == ["x.jpg", "y.jpg"]
+
+
+def test_polygons_may_reach_two_widths_far_and_lines_may_be_blank(folder):
+    (folder / "labels/train/a.txt").write_text("0 -2 -2 2 -2 2 2 -2 2\n   \n")
+    assert (masks(loaded(folder)[0])["a.jpg"] == 1).all()
+
+
+def test_a_list_of_images_may_name_one_twice_and_says_which_are_missing(folder):
+    (folder / "data.yaml").write_text("train: train.txt\nval: images/val\n" + LIST)
+    (folder / "train.txt").write_text("images/train/a.jpg\nimages/train/a.jpg\nimages/train/c.jpg\n")
+    assert [*masks(loaded(folder)[0])] == ["a.jpg", "c.jpg"]
+    (folder / "train.txt").write_text("images/train/z.jpg\n")
+    missing = "images/train/z.jpg: listed in train.txt, but the file is missing"
+    assert f"{folder / 'train.txt'}: 1 files without partner: {missing}" in error_of(folder)
+
+
+def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
+    (folder / "labels/train/c.txt").write_bytes(b"\xff\xfe 0 0")
+    summary = loaded(folder)[0].annotations
+    assert (summary.annotated, summary.empty, summary.instances) == (1, 2, {"car": 1, "dog": 0})
+
+
+def test_names_may_begin_with_a_mark_of_byte_order_and_must_be_text(tmp_path):
+    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
+    (tmp_path / "classes.txt").write_text("\ufeffcar\ndog\n")
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+    (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
+    assert f"{tmp_path / 'classes.txt'} cannot be read as text (" in error_of(tmp_path)

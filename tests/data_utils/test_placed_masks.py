@@ -6,6 +6,7 @@ data_utils/image_io/well_known_binary.py.
 """
 
 import json
+import os
 import struct
 from unittest import mock
 
@@ -24,6 +25,8 @@ from data_utils.config import DataConfig
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
+from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
+from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
@@ -238,3 +241,122 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     with mock.patch.dict("sys.modules", {"pyogrio": None}), pytest.raises(DataError, match="pip install -r req"):
         (tmp_path / "areas.gpkg").touch()
         load_records(settings)
+
+
+def one_image(folder, *features):
+    """An image, and polygons beside its folder."""
+    write_raster(folder / "images" / "a.tif", scene(0)[0])
+    write_geojson(folder / "areas.geojson", [*features])
+
+
+def areas_of(folder, **settings):
+    """The records of images with polygons, opened without holding any out."""
+    return {split: opener() for split, opener in find_polygons(folder, (), config(folder, **settings)).items()}
+
+
+def test_a_polygon_at_the_border_is_drawn_and_a_window_is_a_part_of_the_whole(tmp_path):
+    one_image(tmp_path, feature(square(45, 30, 30)), feature(square(-5, -5, 8)), feature(square(60, 5, 9)))
+    mask = areas_of(tmp_path)["train"][0]["target"]
+    whole = mask.render()
+    expected = np.zeros((40, 56), np.uint8)
+    expected[30:, 45:] = 1
+    expected[:3, :3] = 1
+    assert np.array_equal(whole, expected)
+    for rows, columns in (((28, 40), (40, 56)), ((0, 10), (0, 5)), ((5, 9), (2, 50))):
+        assert np.array_equal(mask.render_part(rows, columns), whole[slice(*rows), slice(*columns)])
+
+
+def test_classes_of_polygons_are_in_natural_order_and_counted_once_for_all_images(tmp_path):
+    features = [feature(square(5 * place, 5, 4), kind=kind) for place, kind in enumerate((10, 2, 0, 2.5))]
+    one_image(tmp_path, *features)
+    write_raster(tmp_path / "images" / "b.tif", scene(1)[0])
+    records = areas_of(tmp_path, label_column="kind")["train"]
+    assert [name for _, name in records.classes] == ["background", "0", "2", "2.5", "10"]
+    assert records.annotations == ("GeoJSON", 2, 0, {"0": 1, "2": 1, "2.5": 1, "10": 1}, 0)
+    digests = {areas_of(tmp_path, label_column=column)["train"].digest for column in ("kind", None)}
+    assert len(digests) == 2
+
+
+def test_a_split_may_have_a_file_of_polygons_of_its_own_and_not_two(tmp_path):
+    for split in ("train", "val"):
+        write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
+    write_geojson(tmp_path / "areas.GEOJSON", [feature(square(0, 0, 5))])
+    write_geojson(tmp_path / "val" / "areas.geojson", [feature(square(0, 0, 7))])
+    found = {split: int(records[0]["target"].render().sum()) for split, records in areas_of(tmp_path).items()}
+    assert found == {"train": 25, "val": 49}
+    write_geojson(tmp_path / "val" / "more.geojson", [feature(square(0, 0, 7))])
+    with pytest.raises(DataError, match=r"val: holds areas\.geojson, more\.geojson; keep one, or one for each image"):
+        areas_of(tmp_path)
+
+
+def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp_path):
+    for name in "ab":
+        write_raster(tmp_path / "images" / f"{name}.tif", scene(0)[0])
+    for name in "bc":
+        write_geojson(tmp_path / "masks" / f"{name}.geojson", [feature(square(0, 0, 5), kind="x")])
+    message = r"2 files without partner: a\.tif: image without polygons; c\.geojson: polygons without image"
+    with pytest.raises(DataError, match=message):
+        areas_of(tmp_path, label_column="kind")
+    records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
+    assert [record["name"] for record in records] == ["b.tif"] and records.classes[1:] == ((1, "x"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "crs"),
+    [
+        (None, 4326),
+        ("urn:ogc:def:crs:OGC:1.3:CRS84", 4326),
+        ("urn:ogc:def:crs:ogc:1.3:crs84", 4326),
+        ("EPSG:32633", 32633),
+        ("urn:ogc:def:crs:epsg::3857", 3857),
+        ("urn:ogc:def:crs:EPSG::1234567", "expected an EPSG number"),
+        ("urn:ogc:def:crs:IGNF::4326", "expected an EPSG number"),
+        ("EPSG:WGS84", "expected an EPSG number"),
+    ],
+)
+def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, crs):
+    triangle = square(0, 0, 9)[:3]  # not closed
+    content = {"features": [feature(triangle)]} | ({"crs": {"properties": {"name": name}}} if name else {})
+    file = tmp_path / "a.geojson"
+    file.write_text(json.dumps(content))
+    if isinstance(crs, str):
+        with pytest.raises(DataError, match=crs):
+            read_shapes(str(file), None)
+    else:
+        shapes = read_shapes(str(file), None)
+        assert shapes.crs == crs and [ring.shape for ring in shapes.shapes[0].rings] == [(3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("geometry", "properties", "line"),
+    [
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("nan"), 1]]]}, {"kind": 1}, "not finite"),
+        (
+            {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]},
+            {"kind": [1]},
+            r"has \[1\] in the column kind",
+        ),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]}, {"kind": None, "n": 1}, "columns are kind, n"),
+        (None, {}, None),  # nothing drawn here
+        ({"type": "Polygon", "coordinates": [[[0, 0, 5], [1, 0, 5], [1, 1, 5]]]}, {"kind": ""}, None),  # heights
+    ],
+)
+def test_a_feature_of_geojson_is_read_or_named(tmp_path, geometry, properties, line):
+    file = tmp_path / "a.geojson"
+    good = feature(square(0, 0, 9), kind="a")
+    file.write_text(json.dumps({"features": [good, {"geometry": geometry, "properties": properties}]}))
+    if line:
+        with pytest.raises(DataError, match=f"feature 2.*{line}"):
+            read_shapes(str(file), "kind")
+    else:
+        labels = [shape.label for shape in read_shapes(str(file), "kind").shapes]
+        assert labels == (["a"] if geometry is None else ["a", ""])
+
+
+def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
+    file = tmp_path / "a.geojson"
+    for count, moment in ((1, 10**18), (2, 10**18 + 1000)):  # within one second
+        write_geojson(file, [feature(square(0, 0, 9))] * count)
+        os.utime(file, ns=(moment, moment))
+        assert len(read_shapes(str(file), None).shapes) == count
+        assert len(shapes_in(str(file), None, 32633).shapes) == count

@@ -22,6 +22,8 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
+from data_utils.sources.points.coco_keypoints import find_keypoints
+from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.nnlandmark import case_of
 from data_utils.sources.points.spaces import from_pixels, to_pixels
 from data_utils.sources.points.table import PointTable
@@ -344,3 +346,169 @@ def test_other_json_files_list_no_points(tmp_path):
     Image.new("L", (4, 4)).save(stream, "png")
     (tmp_path / "b.txt").write_bytes(stream.getvalue())
     assert files.read(tmp_path / "b.txt") is None
+
+
+def written(tmp_path: Path, table: PointTable) -> Path:
+    file = tmp_path / f"one{files.FORMATS[table.layout].extension}"
+    file.write_bytes(files.content(table))
+    return file
+
+
+def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path):
+    positions = np.array([[[2.0, 9.0], [5.0, 4.0], [90.0, 90.0]]])
+    table = PointTable("coco", ("a", "b", "c"), ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]), ("",))
+    content = json.loads(written(tmp_path, table).read_text())
+    (entry,) = content["annotations"]
+    assert (entry["bbox"], entry["area"], entry["num_keypoints"]) == ([2, 4, 3, 5], 15, 2)
+    assert entry["keypoints"] == [2, 9, 2, 5, 4, 2, 0, 0, 0]
+    assert entry["image_id"] == content["images"][0]["id"] and "score" not in entry
+    values = np.array([[0.25, 0.5, 0.75]])
+    table = replace(table, presence=np.ones((1, 3)), confidence=values)
+    (entry,) = json.loads(written(tmp_path, table).read_text())["annotations"]
+    assert entry["score"] == 0.5 and entry["keypoint_confidence"] == values[0].tolist()
+
+
+def test_parts_of_a_split_of_keypoints_are_joined_and_names_are_those_of_a_category(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    for part in ("train_a", "train_b", "val"):
+        content = coco_content([f"{part}.png"], np.ones((1, 3, 2)))
+        (tmp_path / "annotations" / f"keypoints_{part}.json").write_text(json.dumps(content))
+    tables = find_keypoints(tmp_path, (), explicit=False)
+    assert {split: table.images for split, table in tables.items()} == {
+        "train": ("train_a.png", "train_b.png"),
+        "val": ("val.png",),
+    }
+
+
+def test_keypoints_in_a_file_of_their_own_may_have_outlines_too(tmp_path):
+    content = coco_content(["a.png"], np.ones((1, 3, 2)))
+    content["annotations"][0]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    (tmp_path / "keypoints_train.json").write_text(json.dumps(content))
+    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
+    (tmp_path / "keypoints_train.json").rename(tmp_path / "annotations.json")
+    assert find_keypoints(tmp_path, (), explicit=False) == {}
+    assert find_keypoints(tmp_path, (), explicit=True)["train"].names == NAMES
+
+
+CATEGORY = COCO["categories"][0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"categories": [CATEGORY | {"keypoints": ["nose", "nose", "ear"]}]}, "'mouse' names its keypoints"),
+        (
+            {"annotations": [OBJECT | {"keypoints": [1, 2, 2] * 4}]},
+            "has 12 numbers, expected x, y and v of 3 keypoints",
+        ),
+        ({"annotations": [OBJECT | {"keypoints": [1, 2, [2]] * 3}]}, r"v of 'nose' is \[2\], expected 0, 1 or 2"),
+        (
+            {
+                "categories": [CATEGORY, CATEGORY | {"id": 2, "name": "cat"}],
+                "annotations": [OBJECT, OBJECT | {"category_id": 2}],
+            },
+            "2 categories have keypoints, mouse, cat; keep one",
+        ),
+    ],
+)
+def test_keypoints_that_cannot_be_told_apart_are_one_line(tmp_path, changes, message):
+    (tmp_path / "a.json").write_text(changed(COCO, **changes))
+    with pytest.raises(DataError, match=message):
+        files.read(tmp_path / "a.json")
+
+
+def test_a_category_that_no_object_has_is_not_that_of_the_keypoints(tmp_path):
+    categories = [CATEGORY | {"id": 2, "name": "cat", "keypoints": ["paw"]}, CATEGORY]
+    other = OBJECT | {"category_id": 3, "keypoints": [7, 7, 2]}
+    content = changed(COCO, categories=[*categories, {"id": 3, "name": "box"}], annotations=[OBJECT, other])
+    (tmp_path / "a.json").write_text(content)
+    table = files.read(tmp_path / "a.json")
+    assert table.names == NAMES and table.sizes.tolist() == [list(SIZE)]
+    (tmp_path / "a.json").write_text(changed(COCO, annotations=[OBJECT | {"keypoints": [5, 5, 0] * 3}]))
+    table = files.read(tmp_path / "a.json")  # nothing is labeled
+    assert table.names == NAMES and table.states.tolist() == [[UNKNOWN] * 3]
+
+
+def test_points_of_labelme_are_those_of_the_image_that_the_file_names(tmp_path):
+    write_set(tmp_path, "labelme", count=3)
+    images = tmp_path / "images"
+    (images / "frame_00.json").rename(images / "other.json")
+    content = json.loads((images / "frame_01.json").read_text())
+    (images / "frame_01.json").write_text(json.dumps(content | {"imageData": "AAAA"}))
+    (tmp_path / "images" / "notes.json").write_text("{}")  # it is something else
+    table = find_shapes(tmp_path, (), explicit=False)["train"]
+    assert sorted(table.images) == [f"images/frame_{number:02}.png" for number in range(3)]
+    assert table.sizes.tolist() == [list(SIZE)] * 3
+
+
+def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_list_of_their_own(tmp_path):
+    for points in ([[1, 2], [3, 4]], [[1, 2, 3]], []):
+        (tmp_path / "a.json").write_text(json.dumps({"shapes": [SHAPE, SHAPE | {"label": "b", "points": points}]}))
+        with pytest.raises(DataError, match=r"shape 2: a point has .*, expected"):
+            files.read(tmp_path / "a.json")
+    states = np.array([[PRESENT, ABSENT]])
+    table = PointTable("labelme", ("a", "b"), ("x.png",), np.ones((1, 2, 2)), states, ("",), sizes=np.array([[30, 40]]))
+    content = json.loads(written(tmp_path, table).read_text())
+    assert [shape["label"] for shape in content["shapes"]] == ["a"] and "absent_shapes" not in content
+    assert (content["imageHeight"], content["imageWidth"]) == (30, 40)
+
+
+def test_tps_is_read_with_names_of_old_programs_curves_and_many_points(tmp_path):
+    text = "LM=2\n0 0\n3 NA\nCURVES=1\nPOINTS=2\n7 7\n8 8\nIMAGE=b\xe4r.png\nIMAGE=x.png\nID=3\n"
+    (tmp_path / "a.tps").write_bytes(text.encode("latin-1"))
+    table = files.read(tmp_path / "a.tps")
+    assert table.images == ("b\xe4r.png",) and table.names == ("1", "2")
+    assert table.states.tolist() == [[PRESENT, UNKNOWN]] and table.space == "pixels from the bottom"
+    many = "\n".join(["LM=10000", *["1 2"] * 10_000, "ID=a"])
+    (tmp_path / "a.tps").write_text(many)
+    assert len(files.read(tmp_path / "a.tps").names) == 10_000
+    (tmp_path / "a.tps").write_text("LM=10001\n1 2\n")
+    with pytest.raises(DataError, match="'10001' is no number of points, 0 to 10,000"):
+        files.read(tmp_path / "a.tps")
+    (tmp_path / "a.tps").write_text("LM=2\n1 2\n1 x\nID=a\n")
+    with pytest.raises(DataError, match="line 1: point 2: 'x' is no coordinate"):
+        files.read(tmp_path / "a.tps")
+
+
+def test_a_comment_of_tps_that_speaks_of_fewer_points_is_no_prediction(tmp_path):
+    text = "LM=2\n1 2\n3 4\nID=a\nCOMMENT=5 6 presence 0.9 confidence 0.8\n"
+    (tmp_path / "a.tps").write_text(text)
+    table = files.read(tmp_path / "a.tps")
+    assert table.presence is None and table.positions.tolist() == [[[1, 2], [3, 4]]]
+
+
+def test_tps_counts_its_images_from_0_and_leaves_no_number_out(tmp_path):
+    positions = np.array([[[5.0, 6.0]], [[7.0, 8.0]]])
+    table = PointTable("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
+    lines = written(tmp_path, table).read_text().splitlines()
+    assert lines[:6] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png", "ID=0"] and lines[-1] == "ID=1"
+    table = replace(table, presence=np.ones((2, 1)), confidence=np.ones((2, 1)))
+    again = files.read(written(tmp_path, table))
+    assert again.states.tolist() == [[ABSENT, ABSENT, PRESENT]] * 2 and again.with_names(("3",)).axes == 2
+
+
+def test_nnlandmark_lists_cases_without_points_and_places_that_are_not_known(tmp_path):
+    cases = {"a": {"tip": [1, 2, 3], "rim": None}, "b": {}}
+    (tmp_path / "a.json").write_text(json.dumps(cases))
+    table = files.read(tmp_path / "a.json")
+    assert table.images == ("a", "b") and table.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
+    images = replace(table, images=("A_0000.NII.GZ", "b"))
+    assert json.loads(files.content(images)) == {"A": {"tip": [1, 2, 3]}, "b": {}}
+    (tmp_path / "a.json").write_text(json.dumps(cases | {"version": 3}))
+    assert files.read(tmp_path / "a.json") is None  # it is something else
+    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3, 4]}}))
+    with pytest.raises(DataError, match="tip of a: has 4 coordinates, expected three"):
+        files.read(tmp_path / "a.json")
+
+
+def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
+    positions = np.array([[[5.0, 6.0]]])
+    table = PointTable("tps", ("1",), ("a",), positions, np.full((1, 1), PRESENT), ("",), "pixels from the bottom")
+    for _ in range(2):
+        assert to_pixels(table.source(0), (10, 20), "a").tolist() == [[3, 5]]
+    pixels = np.array([[3.0, 5.0]])
+    assert from_pixels(pixels, table.space, (10, 20)).tolist() == [[5, 6]] and pixels.tolist() == [[3, 5]]
+    resized = table.source(0)._replace(space="pixels", size=(10, 20))
+    assert to_pixels(resized, (5, 10), "a").tolist() == [[2.75, 2.25]]
+    with pytest.raises(DataError, match=r"a: is 20 x 10 \(height x width\), but .* gives points of .* of 10 x 20"):
+        to_pixels(resized, (20, 10), "a")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import unnoticed
 from PIL import Image
 from points import NAMES, SIZE, dot_center, dots, write_dots
 
@@ -24,7 +25,20 @@ from data_utils.loading.dataset import TrainingDataset
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.table import EMPTY, PointTable
+from data_utils.sources.points.find import find_points, lacks_masks, read_truth
+from data_utils.sources.points.table import (
+    EMPTY,
+    PointRecords,
+    PointTable,
+    TableBuilder,
+    channel_files,
+    joined_tables,
+    path_stem,
+    said_size,
+)
+from data_utils.sources.points.table import (
+    number as coordinate,
+)
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
@@ -370,3 +384,214 @@ def test_the_helpers_draw_what_they_say():
     images, positions, states = dots(2, seed=0)
     assert len(images) == 2 and positions.shape == (2, 3, 2) and (states == PRESENT).all()
     assert EMPTY not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)
+
+
+def table_of(tmp_path: Path, text: str, name: str = "a.csv") -> PointTable:
+    (tmp_path / name).write_text(text)
+    table = files.read(tmp_path / name)
+    assert table is not None
+    return table
+
+
+def test_the_first_line_of_a_table_says_its_separator_and_may_begin_with_a_mark_of_byte_order(tmp_path):
+    text = "\ufeffimage;landmark;x;y\n\n;;;\na,b,c,d,e.png;nose, left;1;2\n"
+    for separator in (";", "\t"):
+        table = table_of(tmp_path, text.replace(";", separator))
+        assert (table.images, table.names) == (("a,b,c,d,e.png",), ("nose, left",))
+    assert table_of(tmp_path, "image,nose_x,nose_y\na,1,2\n", "A.CSV").names == ("nose",)
+
+
+@pytest.mark.parametrize("empty", ["", "nan", "NaN", "NA", "n/a", "None", "null"])
+def test_an_empty_cell_may_be_written_in_words(tmp_path, empty):
+    assert table_of(tmp_path, f"image,a_x,a_y\na,{empty},{empty}\n").states.tolist() == [[EMPTY]]
+
+
+def test_a_state_in_a_table_counts_whatever_its_coordinates_are(tmp_path):
+    table = table_of(tmp_path, "image,landmark,x,y,state\na,p,1,2,Absent\na,q,1,2,unknown\na,r,,,\n")
+    assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY]]
+
+
+def test_titles_of_columns_keep_their_spelling_and_a_visibility_of_0_is_unknown(tmp_path):
+    table = table_of(tmp_path, "image,Left Eye_x,Left Eye_y,Left Eye_v,TAIL_X,TAIL_Y,n_x\na,1,2,0.0,3,4,5\n")
+    assert table.names == ("Left Eye", "tail") and table.states.tolist() == [[UNKNOWN, PRESENT]]
+
+
+def test_what_a_network_of_deeplabcut_found_is_present(tmp_path):
+    heads = "scorer,n,n,n,n,n,n\nbodyparts,a,a,a,b,b,b\ncoords,x,y,likelihood,x,y,likelihood\n"
+    table = table_of(tmp_path, heads + "img.png,1,2,0.9,3,4,0.1\n")
+    assert table.states.tolist() == [[PRESENT, PRESENT]] and table.presence is None and table.axes == 2
+    heads = "scorer,n,n,n,n,n\nbodyparts,a,a,a,b,b\ncoords,x,y,z,x,y\n"
+    assert table_of(tmp_path, heads + "img.png,1,2,9,3,4\n").positions.tolist() == [[[1, 2], [3, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image,landmark,x,y\na.png,one,1,2,3\n", "row 2: has 5 cells, the heading 4"),
+        ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "row 3, a: 'z' is no coordinate"),
+        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,z\n", "row 4, a: 'z' is no coordinate"),
+        ("image,landmark,x,y\na.png,one,-10000001,2\n", "coordinate -10000001 is not within 10,000,000"),
+    ],
+)
+def test_a_mistake_in_a_row_is_named_by_its_line(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        table_of(tmp_path, text)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_states_and_places_of_both_kinds_are_written_in_full(tmp_path, layout, axes):
+    states = np.array([[PRESENT, ABSENT], [UNKNOWN, PRESENT]])
+    positions = np.full((2, 2, axes), 1 / 3) * (states == PRESENT)[:, :, None]
+    table = PointTable(layout, ("a", "7"), ("one", "two"), positions, states, ("", ""))
+    (tmp_path / "a.csv").write_bytes(files.content(table))
+    again = files.read_written(tmp_path / "a.csv", layout)
+    kept = states if layout == "long" else np.where(states == PRESENT, PRESENT, EMPTY)  # the others have no word for it
+    assert (again.names, again.images, again.axes) == (table.names, table.images, axes)
+    assert np.array_equal(again.positions, positions) and np.array_equal(again.states, kept)
+
+
+def test_a_file_that_holds_no_points_any_more_is_one_line(tmp_path):
+    (tmp_path / "a.csv").write_text("name,r,g,b\ncar,1,2,3\n")
+    with pytest.raises(DataError, match=r"a\.csv: holds no points any more; --overwrite writes it again"):
+        files.read_written(tmp_path / "a.csv", "long")
+
+
+def test_points_have_the_same_names_in_all_splits_and_tables_their_split_in_any_case(tmp_path):
+    write(tmp_path, "image,a_x,a_y,b_x,b_y\na,1,2,3,4\n", images=3, name="Train.csv")
+    (tmp_path / "val.csv").write_text("image,b_x,b_y,c_x,c_y\nb,1,2,3,4\n")
+    (tmp_path / "TEST.csv").write_text("image,c_x,c_y\nc,1,2\n")
+    train, val = load_records(DataConfig(dataset=str(tmp_path), val_split="test"))
+    assert train.landmarks.names == val.landmarks.names and sorted(val.landmarks.names) == ["a", "b", "c"]
+    (records,) = point_records([val])
+    assert records.table.with_names(("a", "b", "c")).states.tolist() == [[UNKNOWN, UNKNOWN, PRESENT]]
+    assert len(load_records(DataConfig(dataset=str(tmp_path)))[1]) == 1
+
+
+def test_tables_in_folders_of_splits_are_found_by_the_name_that_is_given(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / split, "image,a_x,a_y\na,1,2\n")
+    assert [len(split) for split in load_records(DataConfig(dataset=str(tmp_path), val_split="test"))] == [1, 1]
+
+
+def test_two_tables_in_a_folder_are_one_line_and_hidden_ones_are_none(tmp_path):
+    folder = write(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
+    (folder / "._points.csv").write_text("image,a_x,a_y\na,1,2\n")
+    assert len(read(folder).images) == 2
+    (folder / "more.csv").write_text("image,a_x,a_y\na,1,2\n")
+    with pytest.raises(DataError, match=r"2 files list points: .*more\.csv; .*points\.csv; keep one of them"):
+        read(folder)
+
+
+def test_tables_below_are_read_where_they_are_deeplabcuts(tmp_path):
+    long = "image,landmark,x,y\na.png,one,1,2\n"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.csv").write_text(long)
+    assert find_points(tmp_path, (), explicit=True) == {}
+    (tmp_path / "video").mkdir()
+    (tmp_path / "video" / "a.csv").write_text("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].names == ("a",)
+
+
+def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):
+    folder = write(tmp_path, "image,p_x,p_y\nx,9,9\na,1,2\ny,9,9\nb,3,4\n", images=2)
+    train, val = load_records(DataConfig(dataset=str(folder), allow_unpaired=True))
+    places = {record["name"]: record["target"].positions.tolist() for split in (train, val) for record in split}
+    assert places == {"a.png": [[1, 2]], "b.png": [[3, 4]]}
+    assert train.unpaired[0] == "x: listed in points.csv, but the file is missing" and len(val.unpaired) == 2
+    with pytest.raises(DataError, match="2 files without partner: x: listed in"):
+        load_records(DataConfig(dataset=str(folder)))
+
+
+def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
+    folder = write(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
+    (folder / "masks").mkdir()
+    (folder / "masks" / "._a.png").write_bytes(b"what a Mac leaves behind")
+    assert lacks_masks(folder, ())
+    (folder / "masks" / "a.PNG").write_bytes(b"a mask")
+    assert not lacks_masks(folder, ())
+
+
+def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
+    write_dots(tmp_path, 2, seed=0)
+    shutil.copytree(tmp_path / "images", tmp_path / "masks")
+    text = (tmp_path / "points.csv").read_text().splitlines()
+    image, name, *_ = text[1].split(",")
+    (tmp_path / "points.csv").write_text("\n".join([text[0], f"{image},{name},,,", *text[2:]]))
+    truth = read_truth(tmp_path)
+    assert truth.names == NAMES and truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
+
+
+def test_the_key_of_points_changes_with_all_that_they_are(tmp_path):
+    folder = write(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
+    paths = [str(folder / "images" / name) for name in ("a.png", "b.png")]
+    table = files.read(folder / "points.csv")
+    assert table is not None
+    unlike = {
+        "layout": replace(table, layout="long"),
+        "names": replace(table, names=("q",)),
+        "space": replace(table, space="pixels from the bottom"),
+        "positions": replace(table, positions=table.positions + 1),
+        "states": replace(table, states=table.states * 0 + UNKNOWN),
+    }
+    digests = [PointRecords(other, paths).digest for other in (table, *unlike.values())]
+    digests += [PointRecords(table, paths[:1]).digest, PointRecords(table, paths, dims=3).digest]
+    assert len({*digests}) == len(digests) and PointRecords(table, paths).digest == digests[0]
+    key_files = [*(folder / "images").iterdir(), folder / "points.csv"]
+    assert unnoticed(key_files, lambda: PointRecords(table, paths).digest) == []
+
+
+def test_the_files_of_the_channels_of_a_volume_are_all_that_follow_the_first(tmp_path):
+    names = ["a_0000_0000.nii.gz", "a_0000_0001.nii.gz", "a_0000_0002.nii.gz", "a_0000_0004.nii.gz", "b.nii.gz"]
+    for name in names:
+        (tmp_path / name).touch()
+    paths = [str(tmp_path / name) for name in names]
+    assert channel_files(paths[0]) == tuple(paths[:3]) and channel_files(paths[4]) == (paths[4],)
+    (tmp_path / "c_0000").mkdir()
+    assert channel_files(str(tmp_path / "c_0000/d.nii")) == (str(tmp_path / "c_0000/d.nii"),)
+
+
+def test_tables_are_joined_where_axes_and_space_agree():
+    def table(image: str, **changes) -> PointTable:
+        whole = PointTable("tps", (image,), (image,), np.ones((1, 1, 2)), np.full((1, 1), PRESENT), (f"{image}.tps",))
+        return replace(whole, **changes)
+
+    joined = joined_tables([table("a", sizes=np.array([[3, 4]])), table("b", sizes=np.array([[5, 6]]))])
+    assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]] and joined.files == ("a.tps", "b.tps")
+    assert joined.rows([1]).sizes.tolist() == [[5, 6]] and joined.rows([1]).files == ("b.tps",)
+    assert joined_tables([table("a", sizes=np.array([[3, 4]])), table("b")]).sizes is None
+    for other in (table("b", space="pixels from the bottom"), table("b", positions=np.ones((1, 1, 3)))):
+        with pytest.raises(DataError, match=r"a\.tps lists points of 2 axes in pixels, b\.tps of [23] axes in pixels"):
+            joined_tables([table("a"), other])
+
+
+def test_some_rows_of_a_table_keep_their_own_points_and_a_size_of_0_is_none():
+    states = np.array([[PRESENT], [ABSENT], [UNKNOWN]])
+    table = PointTable("long", ("p",), ("a", "b", "c"), np.arange(6.0).reshape(3, 1, 2), states, ("1", "2", "3"))
+    table = replace(table, sizes=np.array([[0, 0], [3, 4], [0, 7]]))
+    chosen = table.rows([2, 1])
+    assert chosen.images == ("c", "b") and chosen.positions.tolist() == [[[4, 5]], [[2, 3]]]
+    assert chosen.states.tolist() == [[UNKNOWN], [ABSENT]]
+    assert [chosen.source(row).size for row in (0, 1)] == [None, (3, 4)]
+    assert [chosen.source(row).file for row in (0, 1)] == ["3", "2"]
+
+
+def test_a_predicted_point_is_there_from_a_presence_of_one_half_on():
+    builder = TableBuilder("long", 2)
+    for name, presence in (("a", 0.5), ("b", 0.4999)):
+        builder.add("file", "image", name, UNKNOWN, (1, 2), (0.9, presence))
+    builder.add_image("file", "image", (3, 4))
+    builder.add_image("other", "image")
+    builder.add_image("other", "more")
+    table = builder.table()
+    assert table.states.tolist() == [[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]] and table.files == ("file", "other")
+    assert table.presence[0].tolist() == [0.5, 0.4999] and table.confidence[0].tolist() == [0.9, 0.9]
+    assert table.sizes.tolist() == [[3, 4], [0, 0]]
+
+
+def test_what_is_no_coordinate_or_size_is_none(tmp_path):
+    with pytest.raises(DataError, match=r"here: '1000.*' is no coordinate"):
+        coordinate(10**400, "here")
+    sizes = ((3, 4), (0, 4), (3, -1), (3.0, 4), (None, 4), (3, 10**8))
+    assert [said_size(*size) for size in sizes] == [(3, 4), None, None, None, None, None]
+    assert [path_stem(name) for name in ("C:\\data\\a.b.png", "x/a.png", "a")] == ["a.b", "a", "a"]

@@ -5,11 +5,13 @@ Modules: data_utils/image_io/rasters.py, data_utils/image_io/places.py, data_uti
 
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
 import tifffile
+from conftest import unnoticed
 from rasterio.enums import MaskFlags, Resampling
 from rasterio.transform import Affine
 from rasters import NORTH_UP, scene, write_raster
@@ -19,14 +21,25 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.config import DataConfig
 from data_utils.image_io import rasters as rasters_module
-from data_utils.image_io.formats import BandSource
+from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.image_io.places import place_of
 from data_utils.image_io.rasters import open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.samples import new_samples
+from data_utils.sources.bands import (
+    SceneRecords,
+    as_model_reads,
+    as_picture,
+    band_names,
+    bands_in,
+    find_scenes,
+    scene_folders,
+    with_bands,
+)
 from data_utils.visualize import to_rgb
 from runtime.errors import DataError, ImageError
+from unet.config import Preprocess
 
 LAYOUTS = [
     {"interleave": "pixel"},
@@ -216,3 +229,90 @@ def test_a_damaged_header_is_one_line(tmp_path):
         read_image(path, "a.tif")
     with pytest.raises((DataError, ImageError), match=r"a\.tif"):
         read_mask(path, "a.tif")
+
+
+def test_bands_of_a_source_are_those_of_its_file_and_page():
+    bands = ("3", "1")
+    assert with_bands("a.tif", ()) == "a.tif" and with_bands(Path("a.tif"), bands) == BandSource(("a.tif",), bands)
+    assert with_bands({"path": "a.tif", "page": 2}, bands) == BandSource(("a.tif",), bands, 2)
+    assert with_bands({"path": "a.tif"}, bands).page == 0
+    assert with_bands(BandSource(("a.tif", "b.tif"), ("9",), 1), bands) == BandSource(("a.tif", "b.tif"), bands, 1)
+    for source in (b"bytes", {"path": "a.tif", "bytes": b"bytes"}):
+        with pytest.raises(DataError, match="--bands chooses bands of TIFF files, and these images are none"):
+            with_bands(source, bands)
+
+
+def test_a_model_reads_bands_or_places_or_pictures():
+    assert as_model_reads("a.tif", Preprocess(place=True, bands=("2",))) == BandSource(("a.tif",), ("2",))
+    assert as_model_reads("a.tif", Preprocess(bands=("2",))) == BandSource(("a.tif",), ("2",))
+    assert as_model_reads("a.tif", Preprocess(place=True)) == "a.tif"
+    for source, picture in (
+        ("a.tif", PictureFile("a.tif")),
+        ({"path": "a.tif", "page": 3}, PictureFile("a.tif", 3)),
+        ("a.png", "a.png"),
+        ({"path": "a.tif", "bytes": b""}, {"path": "a.tif", "bytes": b""}),
+    ):
+        assert as_model_reads(source, Preprocess()) == as_picture(source) == picture
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["x/S2_B02.tif", "x/S2_B03.tif"], ("B02", "B03")),
+        (["a.1 red.tif", "a.2 red.tif"], ("1", "2")),
+        (["a_x_1.tif", "a_x_2.tif", "a_y_3.tif"], ("1", "2", "3")),  # the first word in which all of them differ
+        (["red.tif", "nir-2.tif"], ("red", "nir")),
+        (["a_b.tif"], ("a_b",)),
+        (["a.tif", "a_b.tif"], ("a", "a_b")),
+    ],
+)
+def test_bands_that_are_files_are_called_by_the_word_that_tells_them_apart(files, names):
+    assert band_names(files) == names
+
+
+def test_a_band_is_one_file_of_its_scene():
+    files = ["s/B02.tif", "s/B03.tif", "s/B03_old.tif"]
+    assert bands_in(files, ["B03", "B02"], "s") == ["s/B03.tif", "s/B02.tif"]
+    with pytest.raises(
+        DataError, match=r"s: no file is band B08; its files are B02\.tif, B03\.tif, B03_old\.tif; give"
+    ):
+        bands_in(files, ["B08"], "s")
+
+
+def test_scenes_are_folders_of_tiffs_alone(tmp_path):
+    for name in ("a/B1.tif", "a/B2.tif", "b/B1.tif"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in (".DS_Store", "a/notes.txt", "a/._B1.png", ".cache/x.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert scene_folders(tmp_path) == {"a": ["a/B1.tif", "a/B2.tif"], "b": ["b/B1.tif"]}
+    (tmp_path / "b" / "quick.PNG").touch()
+    assert scene_folders(tmp_path) == {}
+    (tmp_path / "b" / "quick.PNG").unlink()
+    (tmp_path / "c.tif").touch()
+    assert scene_folders(tmp_path) == {}
+
+
+def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
+    files = [tmp_path / name for name in ("B1.tif", "B2.tif", "mask.png")]
+    for file in files:
+        file.write_bytes(b"x")
+    paths = [str(file) for file in files]
+
+    def key(*bands: str) -> str:
+        return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands).digest
+
+    assert unnoticed(files, lambda: key("B1", "B2")) == [] and key("B1", "B2") != key("B2", "B1")
+
+
+def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
+    for name in ("images/a/B1.tif", "images/b/B1.tif", "masks/a.png", "masks/c.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    folders = (tmp_path / "images", tmp_path / "masks")
+    message = r"2 files without partner: b: image without mask; c\.png: mask without image; --allow-unpaired"
+    with pytest.raises(DataError, match=message):
+        find_scenes(*folders, None, None, allow_unpaired=False)
+    records = find_scenes(*folders, None, None, allow_unpaired=True)
+    assert [record["name"] for record in records] == ["a"] and len(records.unpaired) == 2

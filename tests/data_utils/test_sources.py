@@ -16,7 +16,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT
+from conftest import ROOT, unnoticed
 from PIL import Image, ImageFile
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
@@ -29,7 +29,7 @@ from data_utils.sources import hf_datasets
 from data_utils.sources.folder import detect_suffix
 from data_utils.sources.hf_datasets import HFRecords, TableName
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import LandmarkNames, ListRecords, StreamRecords, Subset, spread_indices
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from runtime.errors import DataError
@@ -107,7 +107,7 @@ def test_names_are_in_natural_order(tmp_path):
     assert names(train) == [f"{i}.png" for i in range(12) if f"{i}.png" in names(train)]
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 1), (0.01, 1), (0.5, 2), (1.0, 3)])
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 1), (0.01, 1), (0.4, 2), (0.5, 2), (1.0, 3)])
 def test_each_part_of_a_split_holds_an_image(tmp_path, fraction, expected):
     train, val = loaded(flat(tmp_path, 4), val_fraction=fraction)
     assert (len(train), len(val)) == (4 - expected, expected)
@@ -636,3 +636,95 @@ def test_camvid_has_both_splits_and_a_void_class():
     assert (check_sizes(val) == (360, 480)).all()
     class_map = resolve_classes(discover(train), (), "11")
     assert (class_map.values, class_map.ignore_value) == (tuple(range(11)), 11)
+
+
+def test_an_image_of_another_format_is_named_also_where_masks_have_a_suffix(tmp_path):
+    write(tmp_path, "images/a.png", "masks/a_mask.png", "masks/b_mask.png")
+    for name in ("b.HEIC", "a.txt"):
+        (tmp_path / "images" / name).write_bytes(b"x")
+    assert f"{tmp_path / 'images'} holds b.HEIC, which is not read; convert HEIC to JPEG" in error_of(tmp_path)
+
+
+def test_a_file_beside_an_image_of_its_name_is_no_image_of_another_format(tmp_path):
+    write(tmp_path, "images/a.png", "masks/a.png", "masks/b.png")
+    (tmp_path / "images/a.txt").write_text("x")
+    assert "which is not read" not in error_of(tmp_path)
+
+
+def test_what_has_no_partner_is_kept_as_a_line_for_each_file(tmp_path):
+    write(flat(tmp_path, 3), "images/x.png", "masks/y.png")
+    for split in loaded(tmp_path, allow_unpaired=True):
+        assert split.unpaired == ("x.png: image without mask", "y.png: mask without image")
+
+
+def test_the_key_of_a_folder_changes_with_each_file_and_with_the_pages(tmp_path):
+    files = [*flat(tmp_path / "flat", 3).glob("*/*")]
+    assert len(files) == 6 and unnoticed(files, lambda: loaded(tmp_path / "flat")[0].digest) == []
+    before = loaded(tmp_path / "flat")[0].digest
+    for kind in ("images", "masks"):
+        (tmp_path / "flat" / kind / "1.png").rename(tmp_path / "flat" / kind / "11.png")
+    assert loaded(tmp_path / "flat")[0].digest != before
+
+
+def test_a_part_of_records_says_all_that_the_whole_says():
+    class Whole(ListRecords):
+        def labeled(self, i):
+            return (str(i),)
+
+    whole = Whole([{"image": "", "target": "", "name": name} for name in "abc"])
+    said = {
+        "unpaired": ("x",),
+        "classes": ((0, "cell"),),
+        "dims": 3,
+        "modality": "CT",
+        "landmarks": LandmarkNames(("nose",), "long"),
+        "label_sets": {("cell",): "a table"},
+        "has_rules": False,
+        "task": "objects",
+        "bands": ("red",),
+    }
+    vars(whole).update(said, unlisted=("c", "a"))
+    part = Subset(whole, np.array([2, 1]))
+    assert {name: getattr(part, name) for name in said} == said and part.unlisted == ("c",)
+    assert [record["name"] for record in part] == [part.name(0), part.name(1)] == ["c", "b"]
+    assert [part.labeled(0), part.labeled(1)] == [("2",), ("1",)]
+
+
+class Groups(StreamRecords):
+    """Groups of 2, 1 and 3 records, each record its group and its place; `read` lists what was read."""
+
+    def __init__(self) -> None:
+        super().__init__(["file"], np.zeros((3, 1), np.int64), np.array([2, 1, 3]))
+        self.read: list[int] = []
+
+    def _read_group(self, group):
+        self.read.append(group)
+        return group
+
+    def __getitem__(self, i):
+        group, place = self._group_of(i)
+        return self._group(group), place
+
+    def part(self, chosen):
+        raise NotImplementedError
+
+
+def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_kept():
+    records = Groups()
+    assert list(records) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)] and records.read == [0, 1, 2]
+    for index in (-1, 6):
+        with pytest.raises(IndexError, match=f"record {index} of 6"):
+            records[index]
+    records = Groups()
+    records.open_groups = 2
+    for index in (0, 2, 1, 3, 0, 2):  # group 0 is used again before group 2 takes a place
+        records[index]
+    assert records.read == [0, 1, 2, 1]
+    assert pickle.loads(pickle.dumps(records))[5] == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("length", "count", "indices"), [(10, 4, [0, 3, 6, 9]), (3, 9, [0, 1, 2]), (9, 1, [0]), (5, 2, [0, 4])]
+)
+def test_indices_are_spread_from_the_first_to_the_last(length, count, indices):
+    assert spread_indices(length, count) == indices

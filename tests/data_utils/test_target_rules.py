@@ -13,18 +13,19 @@ import pytest
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
-from data_utils.sources.records import ListRecords, Subset
+from data_utils.sources.records import LandmarkNames, ListRecords, Subset
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor
-from data_utils.targets.find import EITHER, holds_many_values, reading_of_numbers
+from data_utils.targets.find import EITHER, find_task, holds_many_values, reading_of_numbers, task_warnings
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.reader import TargetReader
-from data_utils.targets.regions import RegionReader
-from data_utils.targets.sides import mirrored_name, point_sides
-from runtime.errors import DataError
+from data_utils.targets.regions import RegionReader, parse_regions
+from data_utils.targets.sides import Sides, mirrored_name, point_sides
+from runtime.errors import DataError, SettingsError
 from tasks.matching import pack_labels
+from tasks.overlapping import pack_bits
 from tasks.points import ABSENT, OUTSIDE, PRESENT
 from tasks.regions import Region
 
@@ -231,6 +232,12 @@ def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():
 def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
     states = np.array([PRESENT, PRESENT, ABSENT, PRESENT])
     positions = np.array([[3.5, 1.5], [39.5, 0], [7, 7], [-0.5, -0.5]])  # (x, y) in an image of 20 x 40
+    last = PointReader(("a",), (0,), (0,)).read(
+        {"image": "", "target": PointSource("file", "pixels", np.array([[39.25, 19.0]]), states[:1]), "name": "a"},
+        (20, 40),
+        (10, 10),
+    )
+    assert last.points.tolist() == [[9.25, 9.4375]] and last.states.tolist() == [PRESENT]
     record = {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
     reader = PointReader(tuple("dcba"), (3, 2, 1, 0), (0, 1, 2, 3))
     target = reader.read(record, (20, 40), (10, 10))
@@ -269,6 +276,7 @@ def test_all_ignored_values_are_unknown_and_kept_for_prediction():
         (("left ear", "right ear", "left eye"), (0, 1, 2), False),  # one has no partner
         (("left ear", "right eye"), (0, 1), False),
         (("left ear", "left eye"), (0, 1), True),  # a picture of one side
+        (("Left ear", "left eye", "L_paw"), (0, 1, 2), True),
         (("1",), (0,), True),
         (("1", "2"), (0, 1), False),
         (("1", "tip"), (0, 1), True),
@@ -302,3 +310,149 @@ def test_what_a_setting_of_the_data_means():
     read = DataConfig.from_args(SimpleNamespace(**flags))
     assert (read.image_size, read.spacing, read.crop_size, read.fold) == ((4, 5), (1, 2, 3), (2, 2), (2, 5))
     assert read.bands == ("3", "1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, {}),
+        ({"classes": "0=no,1=a"}, None),
+        ({"ignore_index": "3"}, None),
+        ({"task": "classes"}, None),
+        ({"regions": "a=1"}, None),
+        ({}, {"classes": ((0, "no"),)}),
+        ({}, {"group_sizes": np.array([8])}),
+        ({}, {"task": "objects"}),
+    ],
+)
+def test_numbers_are_in_doubt_only_where_nothing_says_what_they_are(settings, said):
+    records = Masks([numbered(9, broken=number == 0) for number in range(8)])
+    vars(records).update(said or {})
+    lines = task_warnings(records, DataConfig(**settings))
+    assert len(lines) == (not settings and not said)
+
+
+def test_a_flag_says_the_task_before_the_records_do_and_these_before_their_masks():
+    records = Masks([numbered(3)])
+    vars(records)["task"] = "overlapping"
+    assert find_task(records, DataConfig(task="classes")) == "classes"
+    assert find_task(records, DataConfig()) == "overlapping"
+    assert find_task(records, DataConfig(regions="a=1")) == "regions"
+    doubtful = Masks([numbered(9)] * 8)
+    assert find_task(doubtful, DataConfig()) == "classes"
+
+
+class Kept(Masks):
+    """Masks with a key, under which is kept what they are."""
+
+    def __init__(self, masks: list[np.ndarray], digest: str) -> None:
+        super().__init__(masks)
+        self.digest = digest
+
+
+def test_what_is_kept_of_one_data_set_is_not_that_of_another():
+    objects = Kept([numbered(highest) for highest in range(11, 19)], "a data set of objects")
+    classes = Kept([numbered(3)] * 8, "a data set of classes")
+    assert [find_task(records, DataConfig()) for records in (objects, classes)] == ["objects", "classes"]
+    large = np.repeat(np.arange(1, 4), 20)[None]
+    readers = [ObjectReader().with_records(records) for records in (objects, Kept([large], "three large objects"))]
+    assert [reader.smallest for reader in readers] == [1, 10]
+    objects.read.clear()
+    assert find_task(objects, DataConfig()) == "objects" and len(objects.read) == 1  # it is not looked at again
+
+
+def test_a_hole_in_every_twentieth_object_is_taken_for_a_mistake():
+    ring = np.ones((5, 5), int)
+    ring[2, 2] = 0
+    for count, are_filled in ((20, True), (19, False)):
+        mask = np.concatenate([ring, *(np.full((5, 5), number) for number in range(2, count + 1))])
+        assert shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"] == are_filled
+    records = Masks([NOTHING] * 60, dims=3)
+    shapes_of_objects(records, ObjectReader())
+    assert len(records.read) == 4
+
+
+def test_a_reader_of_objects_tells_its_task_and_itself():
+    reader = ObjectReader(classes=((9, "a"), (7, "b")), smallest=7, fills_holes=True, class_pixels=(10, 0, 30))
+    task = reader.task("ce", ["auto"])
+    assert (task.smallest, task.fills_holes, task.classes.names) == (7, True, ("background", "a", "b"))
+    assert task.classes.class_weights.tolist() == pytest.approx([(4 / 3) ** 0.5, 1, (4 / 9) ** 0.5])
+    assert reader.describe() == "numbered objects of the classes a, b"
+    assert ObjectReader().describe() == "numbered objects"
+    assert ObjectReader.of_values({}, (), DataConfig(ignore_index="3,9")) == ObjectReader((3, 9))
+    highest = np.array([[0, 2**31 - 1]])
+    assert ObjectReader().of_mask(highest, "a").ids.tolist() == highest.tolist()
+
+
+def test_a_census_says_the_median_and_names_three_images_with_pieces():
+    census = ObjectCensus()
+    for name in "abcd":
+        census.add(name, np.array([[1, 0, 1, 0, 2, 0, 3, 3, 3, 3, 3, 3, 3]]))
+    median, pieces = census.lines()[1:]
+    assert median.startswith("sizes of objects in pixels: 1 to 7, median 2; 0 (0.0%) touch")
+    assert pieces.endswith("in 4 images a number names several pieces, which count as one object: a, b, c, ...")
+
+
+def test_a_reader_of_classes_describes_what_is_ignored_and_shows_what_is_known():
+    reader = ClassReader(ClassMap(("a", "b"), (1, 2), 0))
+    assert reader.describe() == "classes 1=a, 2=b, ignored 0"
+    partly = PartlyLabeledReader(TWO, label_sets=BY_A)
+    target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {"labeled": ("a",)})
+    assert partly.shown_truth(target).tolist() == [[0, 255]] and target.mask.tolist() == [[0, 1]]
+    whole = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {})
+    assert partly.shown_truth(whole).tolist() == [[0, 1]]
+
+
+SIDED = Sides((1, 0), False, "")
+
+
+def test_a_reader_of_overlapping_classes_hands_on_values_sides_and_weights():
+    classes = ((1, "a"), (2, "b"), (3, "a"))
+    reader = OverlapReader.of_values({}, classes, DataConfig())
+    assert reader.values == ((1, 3), (2,))
+    reader = OverlapReader(("a", "b"), class_pixels=(30, 10), sides=SIDED)
+    task = reader.task("ce", ["auto"])
+    assert (task.partners, task.mirrors) == ((1, 0), False)
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+    unknown = int(pack_bits(np.array(0), np.array(2)))
+    assert reader.is_empty(0) and reader.is_empty(unknown) and not reader.is_empty(1)
+    text = "classes that may overlap a, b"
+    assert reader.describe() == text
+    assert OverlapReader(("a", "b"), overlap=0.25).describe() == f"{text} (25.0% of their pixels have several)"
+
+
+def test_a_reader_of_regions_hands_on_its_classes_sides_and_weights():
+    config = DataConfig(regions="left=1+2;right=3", swap="left=right", ignore_index="9")
+    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5, 3: 5, 9: 5}, (), config)
+    assert reader.ignored == (9,) and reader.describe() == "regions left=1+2, right=3, ignored 9"
+    reader = reader.with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
+    assert reader.class_pixels == (30, 10)
+    task = reader.task("ce", ["auto"])
+    assert (task.partners, task.mirrors, task.regions) == ((1, 0), True, reader.regions)
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+    off = RegionReader((Region("left", (1,)), Region("right", (2,))), sides=SIDED).task("ce", None)
+    assert (off.partners, off.mirrors) == ((1, 0), False)
+
+
+def test_as_many_regions_as_bits_are_read_and_each_is_compared_with_all_before_it():
+    regions = parse_regions(";".join(f"r{number}={number}" for number in range(1, 32)))
+    assert len(regions) == 31
+    with pytest.raises(SettingsError, match="a and c would both be written as 1"):
+        parse_regions("a=1;b=2;c=1+2")
+
+
+def test_a_reader_of_points_hands_on_all_that_the_task_needs():
+    given = {"unit": "mm", "layout": "tps", "space": "LPS", "sigma": 1.5, "nowhere": 3.0, "mirrors": False}
+    reader = PointReader(("b", "a"), (1, 0), (1, 0), **given)
+    task = reader.task("", None)
+    assert {name: getattr(task, name) for name in given} == given
+    assert (task.names, task.partners) == (("b", "a"), (1, 0)) and reader.sided_pairs == [(1, 0)]
+    points = ListRecords([])
+    points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long")
+    chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
+    assert (chosen.chosen, chosen.partners, chosen.unit) == ((2, 1), (1, 0), "px")
+    swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
+    assert swapped.partners == (2, 1, 0)
+    assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)
+    with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
+        PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))

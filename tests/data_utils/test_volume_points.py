@@ -3,6 +3,7 @@
 Modules: data_utils/sources/points/markups.py, data_utils/sources/points/spaces.py.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import nibabel
 import numpy as np
 import pytest
 from in_process import run_train
+from PIL import Image
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
+from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points
 from data_utils.sources.points.spaces import from_voxels, to_voxels
@@ -170,3 +173,78 @@ def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_pat
     places = to_voxels(truth.positions[0], truth.space, header)
     errors = [np.linalg.norm(np.subtract(point.place, place)) for point, place in zip(landmarks, places, strict=True)]
     assert min(errors) < 2
+
+
+def test_slicers_markups_say_name_state_and_space(tmp_path):
+    points = [
+        {"id": "7", "label": "tip", "position": [1, 2, 3]},
+        {"id": "8", "position": [4, 5, 6], "positionStatus": "missing"},
+        {"position": None},
+        {"label": "old", "position": [4, 5, 6], "positionStatus": "undefined"},
+        {
+            "label": "found",
+            "position": [4, 5, 6],
+            "positionStatus": "missing",
+            "description": "presence 0.75 confidence 1",
+        },
+    ]
+    file = tmp_path / "Scan.MRK.JSON"
+    file.write_text(json.dumps({"markups": [{"controlPoints": points}]}))
+    table = files.read(file)
+    assert table.images == ("Scan",) and table.names == ("tip", "8", "3", "old", "found") and table.space == "LPS"
+    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, PRESENT]]
+    file.write_text(json.dumps({"markups": [{"controlPoints": points}] * 2}))
+    with pytest.raises(DataError, match="holds 2 lists of points; keep one with controlPoints"):
+        files.read(file)
+    file.write_text(json.dumps({"markups": [{"controlPoints": [{"position": [1, 2, 3, 4]}]}]}))
+    with pytest.raises(DataError, match=r"point 1: position is \[1, 2, 3, 4\], expected three numbers"):
+        files.read(file)
+
+
+@pytest.mark.parametrize("space", ["LPS", "RAS"])
+def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
+    states = np.array([[ABSENT, UNKNOWN, PRESENT]])
+    table = PointTable("markups", ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
+    markup = json.loads(files.content(table))["markups"][0]
+    points = markup["controlPoints"]
+    assert [(point["id"], point["positionStatus"]) for point in points] == [
+        ("1", "missing"),
+        ("2", "undefined"),
+        ("3", "defined"),
+    ]
+    assert markup["coordinateSystem"] == space and ["position" in point for point in points] == [False, False, True]
+    text = files.content(replace(table, layout="fcsv")).decode().splitlines()
+    assert f"# CoordinateSystem = {space}" in text
+    assert [line for line in text if line[0] != "#"] == ["3,1.0,1.0,1.0,0,0,0,1,1,1,0,c,,"]
+
+
+def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
+    file = tmp_path / "a.fcsv"
+    head = "\ufeff# CoordinateSystem = 1\n# columns = label,id,z,y,x\n"
+    file.write_text(head + "one,7,3,2,1\n,8,6,5,4\n\n,,9,8,7\n")
+    table = files.read(file)
+    assert table.names == ("one", "8", "3") and table.space == "LPS"
+    assert table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    file.write_text("1,1,2\n")
+    with pytest.raises(DataError, match="point 1 has 3 cells, expected 14; is the file cut off"):
+        files.read(file)
+
+
+@pytest.mark.parametrize("folder", ["", "points", "landmarks", "fiducials", "images", "imagesTr"])
+def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
+
+
+def test_images_and_volumes_or_two_coordinates_of_volumes_are_one_line(tmp_path):
+    (tmp_path / "images").mkdir()
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), tmp_path / "images" / "a.nii.gz")
+    (tmp_path / "points.csv").write_text("image,landmark,x,y\na,one,1,2\n")
+    config = DataConfig(dataset=str(tmp_path))
+    with pytest.raises(DataError, match="its points have 2 coordinates, but it lists volumes, which take x, y and z"):
+        load_records(config)
+    Image.new("L", (9, 9)).save(tmp_path / "images" / "b.png")
+    (tmp_path / "points.csv").write_text("image,landmark,x,y,z\na,one,1,2,3\nb,one,1,2,3\n")
+    with pytest.raises(DataError, match="lists images and volumes; give a data set of each"):
+        load_records(config)

@@ -27,7 +27,8 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records, Subset
-from data_utils.sources.volumes import spacing_of
+from data_utils.sources.volume_slices import SliceRecords
+from data_utils.sources.volumes import Case, Description, VolumeRecords, open_volumes, read_description, spacing_of
 from runtime.errors import DataError
 
 HIPPOCAMPUS = ROOT.parent / "shared" / "data" / "hippocampus"
@@ -389,3 +390,96 @@ def test_the_hippocampus_is_read_once(monkeypatch):
     assert [part.shape[1] for part in places] == [3, 3]
     mask, _ = read_label_volume(Subset(info.train.records, np.array([0]))[0]["target"], "a")
     assert all((mask[tuple(part.T)] == value).all() for value, part in enumerate(places, 1))
+
+
+def test_a_spacing_is_for_files_that_hold_none_in_any_case():
+    (record,) = VolumeRecords([Case("a", ("A.NPY",), "a.nii.gz")], (3.0, 2.0, 1.0), Description())
+    assert record["image"].spacing == (3.0, 2.0, 1.0) and record["target"].spacing is None
+
+
+@pytest.mark.parametrize("place", ["", "images", "masks"])
+def test_a_flag_says_the_spacing_before_a_file_that_may_lie_in_a_folder(tmp_path, place):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for name in "ab":
+            np.save(tmp_path / kind / f"{name}.npy", np.zeros((2, 3, 4), np.uint8))
+    (tmp_path / place / "spacing.json").write_text("[50, 4, 4]")
+    train, _ = load_records(config(tmp_path))
+    assert train.dims == 3 and train[0]["image"].spacing == (None if place == "masks" else (50.0, 4.0, 4.0))
+    assert load_records(config(tmp_path, spacing=(2.0, 1.0, 1.0)))[0][0]["image"].spacing == (2.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("text", ["[1, 1, 1, 1]", "[0, 1, 1]", "[1, -1, 1]", '["1", 1, 1]', "[]"])
+def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
+    (tmp_path / "spacing.json").write_text(text)
+    with pytest.raises(DataError, match=r"spacing\.json holds .*, expected \[z, y, x\] in mm"):
+        spacing_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "classes", "modality", "channels"),
+    [
+        ({"labels": {"1": "b", "0": "a"}, "modality": {"0": "MR", "1": "CT", "2": "MR"}}, "ab", "MR, CT", None),
+        ({"labels": {"a": 0, "b": "1", "ignore": 2}, "channel_names": {"0": "MR", "1": "MR"}}, "ab", "MR", 2),
+        ({"labels": {"0": "a"}}, "a", None, None),
+        ({"labels": {"0": "a"}, "modality": "CT"}, "a", None, None),
+    ],
+)
+def test_a_description_says_classes_modality_and_channels(tmp_path, content, classes, modality, channels):
+    (tmp_path / "dataset.json").write_text(json.dumps(content))
+    description = read_description(tmp_path / "dataset.json")
+    assert description == (tuple(enumerate(classes)), modality, channels, None)
+
+
+@pytest.mark.parametrize("entry", [{"image": "a.nii.gz"}, "a.nii.gz", {"label": 3}])
+def test_a_list_of_cases_names_the_label_of_each(tmp_path, entry):
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {}, "training": [entry]}))
+    with pytest.raises(DataError, match='"training" lists something else than'):
+        read_description(tmp_path / "dataset.json")
+    good = [{"image": "i/b_0000.nii.gz", "label": "l/b.nii.gz"}, {"label": "a.v1.nii.gz"}]
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {}, "training": good}))
+    assert read_description(tmp_path / "dataset.json").cases == ("b", "a.v1")
+
+
+def test_cases_are_in_natural_order_and_folders_of_the_decathlon_may_be_capitals(tmp_path):
+    root = decathlon(tmp_path)
+    content = json.loads((root / "dataset.json").read_text())
+    (root / "dataset.json").write_text(json.dumps(content | {"training": content["training"][::-1]}))
+    for folder in ("imagesTr", "labelsTr"):
+        (root / folder).rename(root / folder.upper())
+    records = open_volumes(root, (), config(root))["train"]()
+    assert [case.name for case in records.cases] == NAMES and records.modality == "CT"
+
+
+def test_channels_are_as_many_as_most_cases_have_where_nothing_describes_them(tmp_path):
+    root = nnunet(tmp_path, channels=2)
+    (root / "dataset.json").unlink()
+    records = open_volumes(root, (), config(root))["train"]()
+    assert [len(case.images) for case in records.cases] == [2] * 4
+    (root / "imagesTr" / f"{NAMES[1]}_0001.nii.gz").unlink()
+    with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
+        open_volumes(root, (), config(root))["train"]()
+
+
+def test_slices_say_all_that_their_volumes_say():
+    volumes = VolumeRecords([], None, Description(((0, "a"),), "CT"), ["x: image without mask"])
+    said = {"label_sets": {("a",): "a table"}, "unlisted": ("x",), "task": "classes"}
+    vars(volumes).update(said)
+    slices = SliceRecords(volumes)
+    said |= {"unpaired": volumes.unpaired, "classes": volumes.classes, "modality": "CT"}
+    assert {name: getattr(slices, name) for name in said} == said and slices.dims == 2
+    assert slices.digest != volumes.digest
+
+
+def test_a_volume_that_cannot_be_read_is_named_by_its_slice(tmp_path):
+    root = plain(tmp_path)
+    (root / "images" / f"{NAMES[0]}.nii.gz").write_bytes(b"damaged")
+    slices = SliceRecords(open_volumes(root, (), config(root))["train"]())
+    depth = case(0)[1].shape[2]
+    assert len(slices) == 1 + 3 * depth and slices.name(0) == f"{NAMES[0]}_0001"
+    assert [slices.name(1), slices.name(len(slices) - 1)] == [f"{NAMES[1]}_0001", f"{NAMES[3]}_{depth:04}"]
+    with pytest.raises(DataError, match=NAMES[0]):
+        read_image(slices[0]["image"])
+    write_nifti(root / "images" / f"{NAMES[0]}.nii.gz", case(0)[0], RAS * 2)
+    with pytest.raises(DataError, match=f"{NAMES[0]}: image and label differ in shape or affine"):
+        len(SliceRecords(open_volumes(root, (), config(root))["train"]()))

@@ -1,8 +1,8 @@
 """Models for other programs: each format gives the logits of predict.py on any size, or is not written.
 
 Modules: inference/export/__main__.py, inference/export/graph.py, inference/export/hub.py, inference/export/onnx.py,
-inference/export/opener.py, inference/export/openvino.py,
-inference/export/proof.py, inference/export/target.py, inference/export/targets.py, inference/export/torch.py,
+inference/export/opener.py, inference/export/openvino.py, inference/export/proof.py, inference/export/torch.py,
+inference/export/export_format.py, inference/export/export_formats.py,
 inference/onnx_network.py.
 """
 
@@ -26,12 +26,12 @@ from data_utils.image_io.resize import resize_image
 from inference import Predictor
 from inference.export import proof
 from inference.export.__main__ import main as export_command
+from inference.export.export_format import Options, export_proved
+from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import resized, resized_bytes
 from inference.export.hub import Hub
 from inference.export.onnx import export
 from inference.export.opener import text_of
-from inference.export.target import Options, export_proved
-from inference.export.targets import TARGETS
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
@@ -115,7 +115,7 @@ def test_the_graph_resizes_as_predict_py_does(channels, size, target):
 
 def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
     model = network("batch", "transpose")
-    export_proved(TARGETS["torch"], model, tmp_path / "model.pt2", Options())
+    export_proved(EXPORT_FORMATS["torch"], model, tmp_path / "model.pt2", Options())
     texts = {"config.json": "", "description.json": ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=texts).module()
     assert UNetConfig.from_json(json.loads(texts["config.json"])) == model.config
@@ -127,7 +127,7 @@ def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
             logits = program(torch.from_numpy(image).permute(2, 0, 1)[None].float())
         np.testing.assert_array_equal(logits[0].argmax(0), predictor.mask(image))
     with pytest.raises(SettingsError, match=r"model\.zip: the name must end in \.pt2"):
-        export_proved(TARGETS["torch"], model, tmp_path / "model.zip", Options())
+        export_proved(EXPORT_FORMATS["torch"], model, tmp_path / "model.zip", Options())
 
 
 @pytest.mark.slow
@@ -146,8 +146,8 @@ def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
 @pytest.mark.parametrize("target", ["onnx", "torch"])
 def test_all_kinds_of_models_are_proved(config, target, tmp_path):
     torch.manual_seed(0)
-    path = tmp_path / f"model{TARGETS[target].suffix}"
-    export_proved(TARGETS[target], UNet(config), path, Options())
+    path = tmp_path / f"model{EXPORT_FORMATS[target].suffix}"
+    export_proved(EXPORT_FORMATS[target], UNet(config), path, Options())
     assert path.is_file()
 
 
@@ -223,7 +223,7 @@ def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
     with pytest.raises(ModelError, match=r"^the model takes volumes; a pipeline of transformers takes images$"):
         export_proved(Hub(), volumes, tmp_path / "hub", Options())
     with pytest.raises(SettingsError, match="--license is not for --to onnx"):
-        export_proved(TARGETS["onnx"], volumes, tmp_path / "a.onnx", Options(license="mit"))
+        export_proved(EXPORT_FORMATS["onnx"], volumes, tmp_path / "a.onnx", Options(license="mit"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,7 +232,7 @@ def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, tmp_path):
     torch.manual_seed(0)
     preprocess = Preprocess(mean=(90.0,) * 3, std=(50.0,) * 3, pixel_types=("uint8",))
     model = UNet(UNetConfig(3, 3, 4, 3, preprocess=preprocess)).eval()
-    export_proved(TARGETS["openvino"], model, tmp_path / "ir", Options(mask=mask))
+    export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options(mask=mask))
     assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin"}
     network = openvino.compile_model(tmp_path / "ir" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     image = np.random.default_rng(0).integers(0, 256, (97, 131, 3), dtype=np.uint8)
@@ -245,15 +245,15 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     model = UNet(UNetConfig(3, 3, 4, 2))
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(SettingsError, match=r"model: is a folder with other files, which would be lost"):
-        export_proved(TARGETS["openvino"], model, tmp_path / "model", Options())
+        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "model", Options())
     with pytest.raises(SettingsError, match="model: is a folder, and --to onnx writes a file"):
-        export_proved(TARGETS["onnx"], model, tmp_path / "model", Options())
+        export_proved(EXPORT_FORMATS["onnx"], model, tmp_path / "model", Options())
     assert list(tmp_path.iterdir()) == [tmp_path / "model"] and (tmp_path / "model" / "model.safetensors").is_file()
     (tmp_path / "ir").mkdir()
     for _ in range(2):
-        export_proved(TARGETS["openvino"], model, tmp_path / "ir", Options())
+        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options())
     with pytest.raises(SettingsError, match="is a file, and --to openvino writes a folder"):
-        export_proved(TARGETS["openvino"], model, tmp_path / "ir" / "model.xml", Options())
+        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir" / "model.xml", Options())
 
 
 def test_a_model_is_opened_with_the_network_off(tmp_path):
@@ -271,7 +271,7 @@ def test_what_a_runtime_raises_is_one_line_even_if_it_says_nothing():
 def test_a_mask_is_refused_where_pixels_have_no_single_class(tmp_path):
     model = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS))
     with pytest.raises(ModelError, match=r"--mask is for models of classes, and the task is landmarks"):
-        export_proved(TARGETS["openvino"], model, tmp_path / "ir", Options(mask=True))
+        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options(mask=True))
 
 
 def test_a_mask_may_differ_only_where_two_classes_are_equally_likely():

@@ -19,7 +19,7 @@ from PIL import Image
 from inference import Predictor
 from inference.export import bioimageio as module
 from inference.export.bioimageio import BioImageIo, checked_license, input_tensor, output_tensor, overlap_text
-from inference.export.target import Options, export_proved
+from inference.export.export_format import Options, export_proved
 from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 

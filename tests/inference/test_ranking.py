@@ -117,5 +117,11 @@ def test_images_are_ranked_by_what_is_written_of_them(model, photos, tmp_path, f
     assert again.returncode == 0 and "5 of 5 masks are there already" in again.stdout
     with open(tmp_path / "out" / "rank.csv", newline="") as file:
         assert list(csv.DictReader(file)) == rows
+    (tmp_path / "out" / "a.uncertainty.png").write_bytes(b"cut off")
+    damaged = predict(model, [photos], tmp_path / "out", "--rank")
+    assert damaged.returncode == 1 and "5 of 5 masks" in damaged.stdout
+    assert (
+        f"{tmp_path / 'out'}: the images cannot be ranked" in damaged.stderr and "a.uncertainty.png" in damaged.stderr
+    )
     refused = predict(model, [photos / "a.png"], tmp_path / "one.png", "--rank")
     fails_with(refused, "--rank orders several images; give a folder as --output", 2)

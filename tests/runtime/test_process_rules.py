@@ -38,15 +38,15 @@ from runtime.parallel import map_ahead, map_indices
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (cli.natural, {"1": 1, "70": 70}, ["0", "-1", "1.5", ""]),
-        (cli.count, {"0": 0, "3": 3}, ["-1", "0.5"]),
-        (cli.positive, {"0.1": 0.1, "3": 3.0, "1e-9": 1e-9}, ["0", "-1", "inf", "nan", "x"]),
-        (cli.amount, {"0": 0.0, "2.5": 2.5}, ["-0.1", "inf", "nan"]),
-        (cli.share, {"0.1": 0.1, "0.99": 0.99}, ["0", "1", "20"]),
+        (cli.positive_int, {"1": 1, "70": 70}, ["0", "-1", "1.5", ""]),
+        (cli.non_negative_int, {"0": 0, "3": 3}, ["-1", "0.5"]),
+        (cli.positive_float, {"0.1": 0.1, "3": 3.0, "1e-9": 1e-9}, ["0", "-1", "inf", "nan", "x"]),
+        (cli.non_negative_float, {"0": 0.0, "2.5": 2.5}, ["-0.1", "inf", "nan"]),
+        (cli.fraction_above_0, {"0.1": 0.1, "0.99": 0.99}, ["0", "1", "20"]),
         (cli.fraction, {"0": 0.0, "0.99": 0.99}, ["1", "-0.1"]),
-        (cli.seed, {"0": 0, "4294967295": 4294967295}, ["-1", "4294967296", "1.0"]),
+        (cli.seed_number, {"0": 0, "4294967295": 4294967295}, ["-1", "4294967296", "1.0"]),
         (cli.hub_id, {"me/cells": "me/cells", "cells": "cells"}, ["a/b/c", "me/", "bad name"]),
-        (cli.auto_or(cli.natural), {"auto": "auto", "2": 2}, ["0", "automatic"]),
+        (cli.auto_or(cli.positive_int), {"auto": "auto", "2": 2}, ["0", "automatic"]),
     ],
     ids=["natural", "count", "positive", "amount", "share", "fraction", "seed", "hub_id", "auto_or"],
 )

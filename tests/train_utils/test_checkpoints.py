@@ -260,6 +260,27 @@ def test_a_damaged_checkpoint_is_passed_over(checkpoints, damage):
     assert found.run_state().step == 1 and len(found.passed_over) == 1
 
 
+@pytest.mark.parametrize("entry", ["../../other", "model.safetensors"])
+def test_a_manifest_lists_all_files_of_a_checkpoint_and_none_elsewhere(checkpoints, entry):
+    save_all(checkpoints, (1, None), (2, None))
+    file = checkpoints.folder / "step-00000002" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    if manifest.pop(entry, None) is None:
+        manifest[entry] = manifest["state.json"]
+    file.write_text(json.dumps(manifest))
+    found = find_checkpoint("auto", checkpoints.folder)
+    (reason,) = found.passed_over
+    assert found.run_state().step == 1 and "manifest.json is damaged: it lists other files than a" in reason
+
+
+def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints):
+    save_all(checkpoints, (1, 0.6), (2, 0.2))
+    for run in ("[]", "null"):
+        (checkpoints.folder / "step-00000002" / "state.json").write_text(f'{{"run": {run}}}')
+        found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
+        assert found.run_state().step == 1
+
+
 def test_a_run_state_survives_the_file_and_knows_its_best_evaluation(checkpoints):
     state = RunState(step=4, skipped=1, window={"sums": [0.5], "steps": 2})
     assert state.update(evaluation(4, 0.6)) and not state.update(evaluation(5, 0.6))  # as good is no better

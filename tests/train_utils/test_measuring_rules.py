@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from in_process import process_state_kept
 from torch.autograd import DeviceType
 
 from data_utils.loading.batch_sampler import BatchSplit
@@ -129,6 +131,30 @@ def test_an_evaluation_takes_as_long_as_three_of_its_batches_say(clock, batches,
         next(seconds)
 
 
+def test_a_save_is_timed_until_it_is_on_disk_with_the_average_and_leaves_nothing(tmp_path, clock, monkeypatch):
+    write = Checkpoints._write
+    kinds = []
+
+    def write_slowly(checkpoints: Checkpoints, state: object, tensors: dict) -> bool:
+        kinds.append(sorted(tensors))
+        clock.takes(5)
+        return write(checkpoints, state, tensors)
+
+    monkeypatch.setattr(Checkpoints, "_write", write_slowly)
+    rehearsed = new_rehearsal(10)
+    rehearsed.folder = tmp_path / ".rehearsal"
+    (rehearsed.folder / "checkpoints" / "step-00000000").mkdir(parents=True)  # of a run that was killed here
+    rehearsed.args = SimpleNamespace(ema_decay=0.9)
+    rehearsed.state = RunState()
+    network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with process_state_kept():
+        rehearsed.accelerator = Accelerator(cpu=True)
+        rehearsed.time_save(network, optimizer)
+    assert rehearsed.times.save == 5 and kinds == [["average", "model", "optimizer"]]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_are_said(clock, monkeypatch, capsys):
     left = []
 
@@ -151,11 +177,15 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     assert "499 steps are few and may give poor masks; 1,000 steps take at least 19 minutes here" in said
     assert "precision: in bf16 a step takes 0.79 s" in said
     rehearsed.model = rehearsed.loaders = None
+    rehearsed._scaler_state = {"scale": 8.0}
+    scales = []
+    rehearsed.accelerator.scaler = SimpleNamespace(load_state_dict=scales.append)
     rehearsed._bf16_step = 0.8
     monkeypatch.setattr(rehearsal, "count_steps", lambda *arguments: 500)
     assert rehearsed.count_steps() == 500
     said = capsys.readouterr().out
     assert "are few" not in said and "bf16" not in said
+    assert scales == [{"scale": 8.0}]  # that of fp16, as the run found it
 
 
 @pytest.mark.parametrize(

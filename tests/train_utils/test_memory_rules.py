@@ -15,10 +15,10 @@ from in_process import parsed
 
 import train_utils.preflight
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import SettingsError
+from runtime.errors import MemoryShortage, SettingsError
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils.microbatch import MemoryLimit, MicroBatch, memory_limit
+from train_utils.microbatch import MemoryLimit, MicroBatch, memory_limit, split_batch
 from train_utils.preflight import Copies, EvaluationSize, preflight
 from train_utils.step_memory import StepMemory
 from train_utils.tuning import KernelTuning
@@ -164,6 +164,41 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert undone == [True] and memory.size == 3
     assert memory_limit(tmp_path) == MemoryLimit(3, recomputes)
+
+
+@pytest.mark.parametrize(
+    ("size", "recomputes", "remedy", "limit"),
+    [
+        (5, False, "to continue with micro-batches of 3", MemoryLimit(3, False)),
+        (1, False, "to continue with activation checkpointing", MemoryLimit(1, True)),
+        (1, True, "lower --crop-size, --scale or --base-channels", MemoryLimit()),
+    ],
+)
+def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
+    tmp_path, monkeypatch, size, recomputes, remedy, limit
+):
+    monkeypatch.setenv("RANK", "9")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    network.activation_checkpointing = recomputes
+    memory = StepMemory(new_accelerator(16), tmp_path, network, BatchSplit(80, 16, size, 1))
+    with pytest.raises(MemoryShortage) as caught, memory.shortage_recorded(7):
+        raise MemoryError("full")
+    line = f"process 9: out of memory in step 7 with micro-batches of {size}"
+    assert str(caught.value).startswith(line) and remedy in str(caught.value)
+    assert memory_limit(tmp_path) == limit
+
+
+@pytest.mark.parametrize("content", ['{"micro_batch_size": 0}', '{"micro_batch_size": true}', '{"size": 2}', "[]", "{"])
+def test_a_damaged_record_of_memory_is_said_and_left_out(tmp_path, capsys, content):
+    (tmp_path / "memory.json").write_text(content)
+    assert memory_limit(tmp_path) == MemoryLimit()
+    assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
+
+
+def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
+    split = split_batch(4, 2, None, 8)
+    assert (split.micro_batch_size, split.accumulation) == (1, 2)
 
 
 @pytest.mark.parametrize(("free", "fits"), [(1000, False), (1001, True)])

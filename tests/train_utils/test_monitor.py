@@ -150,6 +150,25 @@ def test_a_bottleneck_is_said_once(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == "slow disk\n"
 
 
+def test_what_slows_a_run_down_is_told_with_its_loader_processes_and_cache_and_steps_are_traced(tmp_path):
+    run = new_monitor(tmp_path, RunState())
+    run.meter = SimpleNamespace(bottleneck=lambda workers, cached: f"{workers} {cached}", end_step=lambda images: None)
+    assert run.bottleneck() == "2 False"
+    log = Written(tmp_path)
+    log.settings.flags["cache"] = True
+    cached = Monitor(
+        run.accelerator, nn.Linear(1, 1), run.schedule, RunState(), log, flops=1.0, task=Classes(("a", "b"))
+    )
+    cached.meter = run.meter
+    assert cached.bottleneck() == "2 True"
+    calls = []
+    run.trace = SimpleNamespace(step=lambda: calls.append("step"), close=lambda: calls.append("close"))
+    run.end_step(4)
+    run.close()
+    cached.close()
+    assert calls == ["step", "close"]
+
+
 def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)

@@ -6,6 +6,7 @@ train_utils/run_dir.py, train_utils/run_state.py, train_utils/schedule.py, unet/
 """
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from runtime.errors import SettingsError
+from tasks.calibration import no_counts
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
@@ -35,7 +37,7 @@ from train_utils.run_state import RunState
 from train_utils.schedule import Schedule, learning_rate
 from train_utils.settings.plan import Plan, check_axes, patch_size, plan_run
 from train_utils.settings.record import RunSettings
-from unet import UNetConfig
+from unet import UNet, UNetConfig
 from unet.axes import level_axes
 from unet.config import Preprocess
 
@@ -70,6 +72,24 @@ def test_patches_are_as_long_along_each_axis_and_what_a_short_one_leaves_the_oth
 def test_patches_of_a_model_to_start_from_have_its_spacing():
     info = info_of(split_of(5, (200, 200, 200), (1, 1, 1)))
     assert patch_size(info, 60, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
+
+
+def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of_the_model_before(tmp_path):
+    info = info_of(split_of(5, (200, 200, 200), (1, 1, 1)))
+
+    def patch(*flags: str, state: CheckpointState | None = None, model: Path | None = None) -> tuple[int, ...]:
+        source = None if model is None else str(model)
+        start = RunStart(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
+        return tuple(start.plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
+
+    long, short = patch_size(info, 60), patch_size(info, 59)
+    assert patch() == long and patch("--max-minutes", "59") == short != long
+    for recorded, expected in (([4, 5, 6], (4, 5, 6)), (None, long)):
+        settings = RunSettings(flags={"crop_size": recorded})
+        assert patch(state=CheckpointState(settings, UNetConfig(), RunState(), None, None)) == expected
+    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(2.0, 2.0, 2.0)))
+    UNet(config).save_pretrained(tmp_path / "model")
+    assert patch(model=tmp_path / "model") == (112, 112, 112)  # of its spacing
 
 
 @pytest.mark.parametrize(
@@ -246,10 +266,10 @@ def test_a_schedule_counts_epochs_of_whole_steps():
 def test_what_happens_after_a_step_is_a_function_of_the_step():
     schedule = replace(schedule_of(total_steps=11), log_every=2, eval_every=3, checkpoint_every=5)
     steps = range(1, 12)
-    assert [step for step in steps if schedule.logs(step)] == [2, 4, 6, 8, 10, 11]
-    assert [step for step in steps if schedule.evaluates(step)] == [3, 6, 9, 11]
-    assert [step for step in steps if schedule.saves(step)] == [5, 10, 11]
-    assert [step for step in steps if not schedule.pauses(step)] == [1, 7]
+    assert [step for step in steps if schedule.is_log_step(step)] == [2, 4, 6, 8, 10, 11]
+    assert [step for step in steps if schedule.is_evaluation_step(step)] == [3, 6, 9, 11]
+    assert [step for step in steps if schedule.is_checkpoint_step(step)] == [5, 10, 11]
+    assert [step for step in steps if not schedule.needs_results(step)] == [1, 7]
     assert schedule.remaining(RunState(step=4)) == range(4, 11) and schedule.epoch(6) == 2
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}, {"of_encoder": True}])
     rate = schedule.set_learning_rate(optimizer, 0)
@@ -277,6 +297,13 @@ def test_the_best_evaluation_is_the_first_of_the_highest_scores_and_patience_cou
     state.forget_best()
     assert (state.best, state.evaluations_since_best) == (-1, 0) and not schedule.is_over(state)
     assert state.update(evaluation_of(18, 0)) and state.best == 0  # a score of 0 is one
+    assert state.best_evaluation(Classes(("a", "b"))).step == 18
+    counts = no_counts()
+    counts[3] = torch.tensor([5, 4, 9])
+    surest = evaluation_of(21, 9)
+    surest.scores.add_reliability(counts)
+    assert state.update(surest)
+    assert state.best_evaluation(Classes(("a", "b"))).scores.reliability.equal(counts)
 
 
 @pytest.mark.parametrize(

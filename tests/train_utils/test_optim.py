@@ -1,6 +1,6 @@
 """Learning rate, optimizer groups and class weights.
 
-Modules: train_utils/schedule.py, train_utils/ema.py, data_utils/targets/classes.py.
+Modules: train_utils/optim.py, train_utils/schedule.py, train_utils/ema.py, data_utils/targets/classes.py.
 """
 
 import pytest
@@ -36,6 +36,11 @@ def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * step
         assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
+
+
+def test_sgd_has_nesterov_momentum():
+    optimizer = build_optimizer(torch.nn.Linear(2, 2), "sgd", 0.1, 0.01)
+    assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"]) == (0.9, True)
 
 
 class NumberOfGPU(torch.Tensor):

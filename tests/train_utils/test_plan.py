@@ -14,6 +14,7 @@ from volumes import write_msd
 from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Subset
+from data_utils.targets.objects import ObjectReader
 from train_utils.settings import plan
 from train_utils.settings.plan import Plan, as_flags, detail_kept, plan_run
 
@@ -77,7 +78,7 @@ def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "scale"), [((128, 160), 1.0), ((480, 640), 0.33), ((2400, 1935), 0.1), ((9000, 12000), 0.02)]
+    ("size", "scale"), [((128, 160), 1.0), ((480, 640), 0.25), ((2400, 1935), 0.06), ((9000, 12000), 0.01)]
 )
 def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale):
     write_dots(tmp_path, 4, seed=0)
@@ -138,6 +139,20 @@ def test_short_runs_have_narrow_networks_and_small_batches(few):
         assert (settings["base_channels"], settings["batch_size"]) == (width, batch_size)
 
 
+@pytest.mark.parametrize("size", ["--image-size", "--crop-size"])
+def test_images_that_have_a_size_are_neither_scaled_nor_cropped_to_another(few, size):
+    settings = planned(sized(few, 10, (3000, 2000)), size, "64", "96")
+    assert settings["scale"] == 1.0 and settings.get("crop_size") is None
+
+
+def test_images_that_are_read_in_windows_and_objects_keep_their_scale(few, monkeypatch):
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+    assert planned(sized(few, 10, (4096, 4096)))["scale"] == 0.25
+    assert planned(sized(few, 10, (4096, 4097)))["scale"] == 1.0
+    objects = replace(few, reader=ObjectReader())
+    assert planned(sized(objects, 10, (4096, 4096)))["scale"] == 1.0
+
+
 def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 4096), thin=True))
     height, width = planned(info, "--max-minutes", "10")["crop_size"]
@@ -157,6 +172,18 @@ def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(fe
         replace(few, train=Split(Subset(few.train.records, np.arange(5)), info.train.sizes)), 0.25
     )
     assert 0 < kept < 1
+
+
+def test_ignored_pixels_have_no_detail(tmp_path):
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    mask = np.zeros((64, 64), np.uint8)
+    mask[32:] = 1
+    mask[9:11] = 255  # they become other rows in a quarter of the size
+    for number in range(3):
+        Image.fromarray(mask).save(tmp_path / "images" / f"{number}.png")
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+    assert detail_kept(load_info(tmp_path), 0.25) == 1.0
 
 
 def test_detail_of_classes_that_overlap_is_measured_class_by_class(tmp_path):
@@ -219,6 +246,7 @@ def test_rare_classes_of_volumes_are_not_weighted(tmp_path):
     info = replace(info, reader=replace(info.reader, class_pixels=(9800, 190, 10)))
     settings = planned(info)
     assert settings["class_weights"] is None and settings["batch_size"] == 2
+    assert planned(info, "--max-minutes", "0.01")["augment"] == "basic"  # which many images would not have
 
 
 def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
@@ -226,6 +254,8 @@ def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
     assert planned(info, "--max-minutes", "3")["augment"] == "mirror"
     assert "augment" not in planned(info, "--max-minutes", "3", "--augment", "basic")
     assert planned(info, "--max-minutes", "4")["augment"] == planned(info)["augment"] == "basic"
+    for images, augment in ((90, "mirror"), (89, "basic")):
+        assert planned(sized(info, images, (16, 24)), "--max-minutes", "3")["augment"] == augment
 
 
 def test_a_very_short_run_freezes_a_pretrained_encoder(tmp_path):
@@ -308,6 +338,14 @@ def test_other_images_get_the_plain_network(photographs, changes, size):
     info = replace(info, normalization=info.normalization._replace(**changes))
     settings = planned(info, "--dataset", photographs.config.dataset, "--scale", "1")
     assert settings["encoder"] is None and settings["base_channels"] == 32
+
+
+def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder_if_they_have_classes(photographs):
+    flags = ("--dataset", photographs.config.dataset, "--scale", "1")
+    largest = sized(photographs, 10, (4096, 4096))
+    assert planned(largest, *flags)["encoder"] == "lite0"
+    overlapping = replace(largest, config=replace(largest.config, task="overlapping"))
+    assert planned(overlapping, *flags)["encoder"] is None
 
 
 def test_grey_images_saved_as_color_have_three_channels_that_are_alike(tmp_path):

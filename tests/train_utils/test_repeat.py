@@ -180,8 +180,10 @@ def test_a_given_size_replaces_the_recorded_one(like):
 
 
 def test_other_versions_are_said(like, capsys):
-    like({}, run={"torch": "1.0", "numpy": None})
-    assert "it was recorded with torch 1.0 (here 2." in capsys.readouterr().out
+    like({}, run={"torch": "1.0", "git_commit": "0000000", "command": "train.py"})
+    text = capsys.readouterr().out
+    assert "it was recorded with torch 1.0 (here 2." in text and ", git_commit 0000000 (here " in text
+    assert "command" not in text
 
 
 @pytest.mark.parametrize(

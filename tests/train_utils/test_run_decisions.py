@@ -6,6 +6,7 @@ train_utils/checkpoints/checkpoint_state.py, train_utils/settings/record.py.
 
 import hashlib
 import json
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,19 @@ def test_a_run_has_finished_unless_more_steps_are_asked_for(tmp_path):
     assert run.line() is None
 
 
+def test_a_run_that_found_its_task_and_places_has_finished_without_these_flags(tmp_path):
+    checkpoint_folder(tmp_path / "checkpoints", 30).mkdir(parents=True)
+    schedule = replace(Schedule.from_args(settings_of(), 12, None), total_steps=30)
+    mark_finished(tmp_path, replace(settings_of(), task="classes", place=True), schedule, 30)
+    for flags, has_finished in (((), True), (("--task", "landmarks"), False), (("--no-place",), False)):
+        assert (finished_line(tmp_path, settings_of(*flags)) is not None) is has_finished
+    record = json.loads((tmp_path / "finished.json").read_text())
+    del record["flags"]["task"]  # earlier versions knew classes alone
+    (tmp_path / "finished.json").write_text(json.dumps(record))
+    for task, has_finished in (("classes", True), ("landmarks", False)):
+        assert (finished_line(tmp_path, settings_of("--task", task)) is not None) is has_finished
+
+
 def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path):
     run = finished(tmp_path, 20, 20, "--max-minutes", "3")  # fewer steps than the ten epochs of --epochs
     assert run.line("--max-minutes", "3") and run.line("--max-minutes", "2")
@@ -176,11 +190,12 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, w
 
 def data_set(dataset: str, channels: int, images: int = 3) -> DatasetInfo:
     picture = np.zeros((4, 6), np.uint8)
-    records = ListRecords([{"image": picture, "target": picture, "name": f"i{index}"} for index in range(images)])
-    split = Split(records, np.full((images, 2), (4, 6)))
+    records = [{"image": picture, "target": picture, "name": f"i{index}"} for index in range(images)]
+    val = Split(ListRecords(records), np.full((images, 2), (4, 6)))
+    train = Split(ListRecords([*records, *records]), np.full((2 * images, 2), (4, 6)))
     reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
     normalization = Normalization((1.0, 2.0, 3.0)[:channels], (1.0,) * channels, ("uint8",))
-    return DatasetInfo(DataConfig(dataset, task="classes"), split, split, reader, normalization)
+    return DatasetInfo(DataConfig(dataset, task="classes"), train, val, reader, normalization)
 
 
 def test_what_the_judgement_of_a_run_is_told():
@@ -195,6 +210,9 @@ def test_what_the_judgement_of_a_run_is_told():
         assert not facts(RunState(), Evaluation(60, None, scores), info, new_section(info), network).lacks_encoder
     grey = replace(data_set("photos", 3), normalization=Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",)))
     assert not facts(RunState(), Evaluation(60, None, scores), grey, new_section(grey), UNet(MODEL)).lacks_encoder
+    points = replace(data_set("photos", 3), reader=SimpleNamespace(takes_points=True))
+    section = new_section(info)
+    assert not facts(RunState(), Evaluation(60, None, scores), points, section, UNet(MODEL)).lacks_encoder
     info = data_set("shapes", 3)
     assert facts(RunState(), Evaluation(60, None, scores), info, new_section(info), UNet(MODEL)).is_generated
 
@@ -219,6 +237,7 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     monkeypatch.setattr(results, "write_report", lambda *arguments, **options: reports.append((arguments, options)))
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
     task = info.reader.task("ce+dice", None)
+    monkeypatch.setattr(results, "STARTED", time.monotonic() - 90)
     monitor = SimpleNamespace(run_log=SimpleNamespace(output_dir=tmp_path))
     publisher = Publisher(accelerator, network, best_model, monitor, info, new_section(info))
     write_results(publisher, state, task, ["it was fast", None])
@@ -226,7 +245,8 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     views = options["views"]
     judgement = options["judgement"]
     assert (folder, compared_by, options["speed_notes"]) == (tmp_path, "mean IoU", ["it was fast"])
-    assert options["extent"]["training images"] == "3"
+    assert options["extent"] == {"training images": "6", "minutes since the last start": "1.5"}
+    assert (tmp_path / "images.csv").exists() is is_saved  # a resumed run may have lost it
     printed = capsys.readouterr().out
     assert "it was fast\n" in printed
     if is_saved:
@@ -253,6 +273,12 @@ def test_another_identity_is_another_run():
         compare_settings(saved, run_settings(identity={"seed": 0, "batch size": 8}))
     with pytest.raises(CheckpointError, match="the checkpoint's norm is None, this run's is batch"):
         compare_settings(saved, run_settings(identity={"norm": "batch"}))
+    line = r"this run's is x \(--seed was 0 and is 1\); give the same flags"  # it chooses the validation images too
+    with pytest.raises(CheckpointError, match=line):
+        compare_settings(
+            run_settings(identity={"data set": "y"}, flags={"seed": 0}),
+            run_settings(identity={"data set": "x"}, flags={"seed": 1}),
+        )
     # a run of an earlier version did not record the content
     assert compare_settings(saved, run_settings(identity={"content of the data set": "x"})) == []
     with pytest.raises(CheckpointError, match="content of the data set is y, this run's is x"):

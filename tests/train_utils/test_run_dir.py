@@ -1,15 +1,19 @@
 """The folder of a run, and what is written down of the run itself.
 
-Modules: train_utils/settings/record.py.
+Modules: train_utils/run_dir.py, train_utils/settings/record.py.
 """
 
 import atexit
+import subprocess
+from unittest.mock import Mock
 
 import pytest
 import torch
+from in_process import parsed
 
 from runtime.errors import CheckpointError, SettingsError
-from train_utils.run_dir import make_run_dir
+from runtime.lock import locks_released
+from train_utils.run_dir import make_run_dir, open_run
 from train_utils.settings.record import describe_run
 
 
@@ -29,6 +33,7 @@ def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, m
     checkpoint.mkdir()
     (checkpoint / "manifest.json").write_text("{}")
     assert make_run_dir(None, str(checkpoint)) == tmp_path
+    assert make_run_dir(tmp_path / "other", str(checkpoint)) == tmp_path / "other"
 
 
 def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
@@ -36,6 +41,7 @@ def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(atexit, "register", lambda *call: calls.append(call))
     for name in ("failed", "begun"):
         make_run_dir(tmp_path / name, None)
+    make_run_dir(tmp_path / "begun", "auto")  # which was there before
     (tmp_path / "begun" / "run.json").write_text("{}")
     for function, folders in calls:
         function(folders)
@@ -47,3 +53,27 @@ def test_what_is_written_down_of_a_run_says_how_to_repeat_it():
     assert {"command", "started", "python", "platform", "torch", "accelerate", "git_commit"} <= set(run)
     assert run["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert all(isinstance(value, str) and value for value in run.values())
+
+
+@pytest.mark.parametrize(
+    ("answer", "commit"),
+    [("abc1234-dirty\n", "abc1234-dirty"), ("", "unknown"), (FileNotFoundError("git"), "unknown")],
+)
+def test_the_commit_of_a_run_is_unknown_without_git_or_its_folder(monkeypatch, answer, commit):
+    monkeypatch.setattr(
+        subprocess, "run", Mock(side_effect=[answer if isinstance(answer, OSError) else Mock(stdout=answer)])
+    )
+    assert describe_run()["git_commit"] == commit
+
+
+def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):
+    leftover = tmp_path / ".run.json.0123abcd.tmp"
+    leftover.write_text("half")
+    (tmp_path / "memory.json").write_text('{"micro_batch_size": 2, "activation_checkpointing": true}')
+    args = parsed("--output-dir", str(tmp_path), "--resume", "auto", "--init-from", "m")
+    with locks_released():
+        start = open_run(args)
+        assert (start.output_dir, start.init_from, start.finished) == (tmp_path, "m", None)
+        assert start.limit == (2, True) and not leftover.exists()
+        with pytest.raises(SettingsError, match="is in use by process"):
+            open_run(args)

@@ -70,10 +70,10 @@ def test_an_encoder_learns_at_a_tenth_of_the_rate_unless_its_weights_are_random(
 
 def test_steps_that_log_evaluate_and_save():
     plan = schedule("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "3", total_steps=11)
-    assert steps_of(plan.logs) == [5, 10, 11, 12]
-    assert steps_of(plan.evaluates) == [4, 8, 11, 12]
-    assert steps_of(plan.saves) == [3, 6, 9, 11, 12]
-    assert steps_of(plan.pauses) == [3, 4, 5, 6, 8, 9, 10, 11, 12]
+    assert steps_of(plan.is_log_step) == [5, 10, 11, 12]
+    assert steps_of(plan.is_evaluation_step) == [4, 8, 11, 12]
+    assert steps_of(plan.is_checkpoint_step) == [3, 6, 9, 11, 12]
+    assert steps_of(plan.needs_results) == [3, 4, 5, 6, 8, 9, 10, 11, 12]
     assert steps_of(plan.is_last) == [11, 12]
     assert plan.epoch(6) == 2.0 and plan.epoch(4) == 4 / 3
 

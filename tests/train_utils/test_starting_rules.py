@@ -26,11 +26,13 @@ from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import RunStart
 from train_utils.run_state import RunState
-from train_utils.settings.encoder import read_license, read_normalization, with_channels
+from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
 from train_utils.settings.plan import as_flags, check_axes, check_scale
 from train_utils.settings.record import RunSettings, flags_as_json, resolve_settings
-from train_utils.settings.starting_point import copy_weights
+from train_utils.settings.starting_point import NetworkSettings, StartingPoint, copy_weights, starting_point
+from train_utils.settings.train_settings import flag_of
 from unet import UNet, UNetConfig
+from unet.axes import NetworkAxes
 from unet.config import Preprocess
 
 
@@ -64,6 +66,72 @@ def test_the_defaults_of_the_flags_are_these():
         "tracker": "tensorboard",
         "seed": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("flag", "taken", "refused"),
+    [
+        ("--epochs", "1", "0"),
+        ("--max-steps", "1", "0"),
+        ("--patience", "1", "0"),
+        ("--max-minutes", "0.5", "0"),
+        ("--scale", "2.5", "0"),
+        ("--learning-rate", "1e-9", "0"),
+        ("--encoder-lr-factor", "2", "0"),
+        ("--weight-decay", "0", "-1"),
+        ("--max-grad-norm", "0", "-1"),
+        ("--ema-decay", "0", "1"),
+        ("--dropout", "0", "1"),
+        ("--val-fraction", "0.99", "1"),
+        ("--warmup-steps", "0", "-1"),
+        ("--eval-every", "0", "-1"),
+        ("--checkpoint-every", "0", "-1"),
+        ("--log-every", "0", "-1"),
+        ("--trace-steps", "0", "-1"),
+        ("--num-workers", "0", "-1"),
+        ("--keep-checkpoints", "1", "0"),
+        ("--base-channels", "1", "0"),
+        ("--depth", "1", "0"),
+        ("--batch-size", "1", "0"),
+        ("--micro-batch-size", "1", "0"),
+        ("--processes-per-volume", "1", "0"),
+        ("--val-blocks", "1", "0"),
+        ("--seed", "4294967295", "4294967296"),
+        ("--fold", "2/2", "1/1"),
+        ("--dims", "3", "4"),
+    ],
+)
+def test_a_flag_takes_its_smallest_or_largest_number_and_none_beyond(capsys, flag, taken, refused):
+    name = flag.removeprefix("--").replace("-", "_")
+    assert str(getattr(parsed("--dataset", "data", flag, taken), name)) in (taken, str(float(taken.split("/")[0])))
+    with pytest.raises(SystemExit):
+        parsed("--dataset", "data", flag, refused)
+    assert f"argument {flag}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ("--image-size 8 8 --scale 0.5", "--image-size and --scale both set the size"),
+        ("--max-minutes 3 --max-steps 4", "--max-minutes and --max-steps both say how long the run is"),
+        ("--regions a=1 --task classes", "--regions is for --task regions, and --task is classes"),
+        ("--crop-size 8 8 8 8", "--crop-size has 4 sides; give H W, or D H W for volumes"),
+        ("other --dataset=data", "other and --dataset data both name a data set"),
+        ("--spacing 1 1", "argument --spacing: expected 3 arguments"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(capsys, flags, line):
+    with pytest.raises(SystemExit):
+        parsed(*flags.split())
+    assert line in capsys.readouterr().err
+
+
+def test_flags_that_say_the_same_twice_go_together():
+    assert parsed("data", "--dataset", "data").dataset == "data"
+    assert parsed("data", "--image-size", "8", "8", "--scale", "1").scale == 1
+    for task in ((), ("--task", "overlapping"), ("--task", "regions")):
+        assert parsed("data", "--regions", "a=1", *task).task == "regions"
+    assert parsed("data", "--val-blocks").val_blocks == 0  # of a size that is chosen
 
 
 def test_without_a_plan_the_flags_are_those_of_the_original():
@@ -108,6 +176,57 @@ def test_flags_that_do_not_fit_the_network_are_refused(flags, line):
     with pytest.raises(ModelError) as caught:
         start_from(None, flags)
     assert str(caught.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("upsample", "flags", "is_refused"),
+    [
+        ("transpose", {"upsample": "bilinear"}, True),
+        ("bilinear", {"upsample": "transpose"}, True),
+        ("bilinear", {"upsample": "bilinear_aligned"}, False),
+        ("bilinear", {"dropout": 0.5}, False),
+        ("transpose", {"base_channels": 2, "depth": 1, "norm": "batch", "block": "plain"}, False),
+        ("transpose", {"base_channels": 4}, True),
+        ("transpose", {"depth": 2}, True),
+        ("transpose", {"norm": "group"}, True),
+        ("transpose", {"block": "residual"}, True),
+    ],
+)
+def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample, flags, is_refused):
+    model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
+    settings = NetworkSettings(init_from="m", **flags)
+    if is_refused:
+        ((name, value),) = flags.items()
+        line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
+        with pytest.raises(ModelError, match=line):
+            starting_point(settings, model=model)
+    else:
+        start = starting_point(settings, model=model)
+        assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
+        assert (start.source, start.model, start.trained) == ("m", model, model.config)
+
+
+def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
+    volumes = {"dims": 3, "kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}
+    config = UNetConfig(base_channels=2, depth=1, **volumes)
+    own = starting_point(NetworkSettings(init_from="m"), NetworkAxes(3), model=UNet(config))
+    assert (own.architecture.kernels, own.architecture.strides) == (config.kernels, config.strides)
+    with pytest.raises(ModelError, match=r"m: takes volumes, but the data are images; .* or give --dims 3"):
+        starting_point(NetworkSettings(init_from="m"), NetworkAxes(2), model=UNet(config))
+    with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
+        starting_point(NetworkSettings(), NetworkAxes(2), checkpoint=config)
+
+
+def test_the_normalization_of_a_model_is_kept_for_as_many_channels():
+    config = UNetConfig(in_channels=3, preprocess=Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3))
+    start = StartingPoint(config, trained=config)
+    assert start.source_preprocess(3) is config.preprocess and start.source_preprocess(1) is None
+
+
+def test_the_built_in_encoder_sees_images_as_in_its_pretraining():
+    encoder = load_encoder("lite0", pretrained=False)
+    assert (encoder.mean, encoder.std, encoder.depth) == ((127.0,) * 3, (128.0,) * 3, 5)
+    assert encoder.weights is None and encoder.config["num_channels"] == 3
 
 
 def test_flags_of_an_encoder_are_refused_without_one():
@@ -286,6 +405,24 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
     assert settings.profile == {"processes": 2} and settings.credentials_left_out == []
 
 
+def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
+    args = parsed("--dataset", str(folder), "--plan", "none", "--encoder", "some/where/resnet", "--freeze-encoder")
+    encoder = {"_name_or_path": "resnet", "license": "mit", "num_channels": 3}
+    settings = resolve_settings(
+        args,
+        load_info(folder),
+        UNetConfig(base_channels=2, depth=1, encoder=encoder),
+        output_dir=Path("out"),
+        profile={"processes": 1},
+        batch_split=BatchSplit(4, 1, 4, 1),
+        total_steps=70,
+        num_workers=0,
+    )
+    assert settings.encoder == "resnet (mit)" and settings.identity["encoder"] == "resnet"
+    assert settings.identity["freeze_encoder"] is True and settings.identity["deep supervision"] is True
+    assert settings.flags["draft"] is True  # as the model has it, whatever the flag says
+
+
 def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_the_flag(folder):
     info = load_info(folder)  # 16 x 16
 
@@ -298,6 +435,11 @@ def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_th
     line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
     with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
         check(0.2, 0.2)
+    low = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[6, 50]])))
+    with pytest.raises(
+        SettingsError, match=r"as small as 3 x 25, .* give --scale 1 or more"
+    ):  # never more than there is
+        check_scale(low, 0.5, UNetConfig(depth=4, preprocess=Preprocess(scale=0.5)))
     tiny = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[3, 50]])))
     check_scale(tiny, 0.5, UNetConfig(preprocess=Preprocess(scale=0.5)))  # it is so small from the start
     info.train.sizes[:] = 0  # a stream
@@ -353,7 +495,8 @@ def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):
     new = UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(place=True))
     assert (reads_places(None), reads_places(new), reads_places(old)) == (True, True, False)
     assert (reads_places(None, "--no-place"), reads_places(old, "--place")) == (False, True)
-    assert reads_places(old, "--val-blocks") and reads_places(old, "--bands", "1")  # which ask for places
+    for flags in (("--val-blocks",), ("--bands", "1"), ("--label-column", "kind")):  # which ask for places
+        assert reads_places(old, *flags)
     for config, expected in ((old, False), (new, True)):
         UNet(config).save_pretrained(tmp_path / "model")
         assert reads_places(None, "--init-from", str(tmp_path / "model")) == expected

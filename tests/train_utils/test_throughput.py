@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from train_utils.monitoring.flops import peak_of, training_flops
-from train_utils.monitoring.throughput import Meter
+from train_utils.monitoring.throughput import Meter, _Times
 from unet import UNet, UNetConfig
 
 
@@ -118,7 +118,8 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
-    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda found: found)
+    other_process = [(_Times(), 5.0)]
+    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda own: [*own, *other_process])
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
     meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
     for _ in range(3 + 4):
@@ -133,7 +134,7 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     values = meter.summary()
     assert values["perf/images_per_second"] == 2
     assert values["perf/data_wait_percent"] == 25
-    assert values["perf/peak_memory_gb"] == 3
+    assert values["perf/peak_memory_gb"] == 5  # that of the process which needs most
 
 
 def test_without_measured_steps_there_is_no_throughput(monkeypatch):

@@ -1,10 +1,12 @@
 """metrics.jsonl, TensorBoard's one run with its hyper-parameters, and trackers that fail, which costs no run.
 
-Modules: train_utils/monitoring/monitor.py.
+Modules: train_utils/monitoring/tracking.py, train_utils/monitoring/monitor.py.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from accelerate import Accelerator
 from conftest import records
@@ -96,3 +98,26 @@ def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_pa
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 and "No space left on device" in lines[0]
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("name", "options"), [("tensorboard", {"dataformats": "NHWC"}), ("wandb", {})])
+def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_printed(tmp_path, name, options):
+    calls = []
+    tracker = SimpleNamespace(log_images=lambda pictures, **given: calls.append((pictures, given)))
+    log = RunLog(Accelerator(cpu=True), tmp_path, "none", SETTINGS, (), 0)
+    log.tracker = name
+    log.accelerator = SimpleNamespace(
+        is_main_process=True,
+        get_tracker=lambda name: tracker,
+        log=lambda values, step: calls.append((values, step)),
+    )
+    log.scalars(3, 0.5, {"train/loss": 0.0, "eval/iou/a": None})
+    picture = np.zeros((2, 4, 3), np.uint8)
+    log.pictures(5, {"pictures/a\x1bb": picture})
+    (numbers, step), (pictures, given) = calls
+    assert (numbers, step) == ({"train/loss": 0.0}, 3)
+    assert given == {"step": 5, **options} and pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
+    log.accelerator.is_main_process = False
+    log.pictures(6, {"pictures/a": picture})
+    log.scalars(6, 0.5, {"train/loss": 1.0})
+    assert len(calls) == 2 and not log.takes_pictures()

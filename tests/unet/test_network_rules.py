@@ -44,6 +44,8 @@ def test_what_an_old_config_json_does_not_say_is_as_it_was_then():
         "clip": None,
         "standardize": False,
         "turned": True,
+        "bands": (),
+        "place": False,
     }
     network = {
         "in_channels": 3,
@@ -59,20 +61,21 @@ def test_what_an_old_config_json_does_not_say_is_as_it_was_then():
         "kernels": (),
         "strides": (),
         "task": None,
+        "temperature": 1.0,
     }
     defaults = dataclasses.asdict(UNetConfig.from_json({}))
     assert {name: defaults["preprocess"][name] for name in preprocess} == preprocess
     assert {name: defaults[name] for name in network} == network
 
 
-def test_config_json_holds_joined_values_and_a_task_only_where_there_are_some():
+def test_config_json_holds_what_most_models_do_not_have_only_where_there_is_some():
     plain = tiny().to_json()
-    assert "task" not in plain
-    assert not {"joined_values", "outside_class"} & plain["preprocess"].keys()
-    preprocess = Preprocess(joined_values=((4, 1),), outside_class=0)
-    full = tiny(preprocess=preprocess, task={"name": "objects"}).to_json()
-    assert full["task"] == {"name": "objects"}
-    assert (full["preprocess"]["joined_values"], full["preprocess"]["outside_class"]) == (((4, 1),), 0)
+    assert not {"task", "temperature"} & plain.keys()
+    values = {"joined_values": ((4, 1),), "outside_class": 0, "bands": ("B04",), "place": True}
+    assert not values.keys() & plain["preprocess"].keys()
+    full = tiny(preprocess=Preprocess(**values), task={"name": "objects"}, temperature=1.5).to_json()
+    assert full["task"] == {"name": "objects"} and full["temperature"] == 1.5
+    assert {name: full["preprocess"][name] for name in values} == values
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,9 @@ def test_config_json_holds_joined_values_and_a_task_only_where_there_are_some():
         ("detect_unit_range", 1),
         ("standardize", 0),
         ("turned", 1),
+        ("draft", 0),
+        ("place", 1),
+        ("bands", (4,)),
         ("spacing", (1.0, 0.0, 1.0)),
         ("spacing", (1.0, 1.0)),
         ("clip", (5, 4)),
@@ -109,6 +115,8 @@ def test_preprocessing_that_no_model_has_is_refused(field, value):
         ({"strides": [(2, 2), (2, 2, 2)]}, "strides is .*, expected 2 times 2 numbers"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"dropout": -0.1}, "dropout is -0.1"),
+        ({"temperature": 0}, "temperature is 0, expected a number above 0"),
+        ({"task": {"classes": 2}}, "task is .*, expected null, or an object with a name"),
         ({"dims": 4}, "dims is 4, expected 2 or 3"),
         ({"dims": 3, "encoder": LITE}, "dims is 3, expected 2, for the encoder takes images"),
         ({"dims": 3, "upsample": "bilinear_aligned"}, "upsample is .*, expected transpose or bilinear, for volumes"),

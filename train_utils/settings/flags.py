@@ -101,11 +101,11 @@ def _add_first_flags(group: Group) -> None:
     resume = "auto: continue the run in --output-dir, or start it; or the path of a checkpoint"
     add("--resume", metavar="auto|CHECKPOINT", help=resume)
     minutes = "as many steps as fit into this time, from the start of the program; instead of --epochs"
-    add("--max-minutes", type=arg.positive, metavar="MINUTES", help=minutes)
-    add("--epochs", type=arg.natural, metavar="N", help="passes over the images (default: 2,000 steps or more)")
-    add("--scale", type=arg.positive, metavar="FACTOR", help=f"resize images; 0.5 halves each side {CHOSEN}")
+    add("--max-minutes", type=arg.positive_float, metavar="MINUTES", help=minutes)
+    add("--epochs", type=arg.positive_int, metavar="N", help="passes over the images (default: 2,000 steps or more)")
+    add("--scale", type=arg.positive_float, metavar="FACTOR", help=f"resize images; 0.5 halves each side {CHOSEN}")
     crop = f"train on random crops of H W pixels, or D H W voxels {CHOSEN}"
-    add("--crop-size", type=arg.natural, nargs="+", metavar="SIDE", help=crop)
+    add("--crop-size", type=arg.positive_int, nargs="+", metavar="SIDE", help=crop)
     strength = f"mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise {CHOSEN}"
     add("--augment", choices=STRENGTHS, help=strength)
 
@@ -120,12 +120,12 @@ def _add_data_flags(group: Group) -> None:
     split = "split to evaluate on (default: val or validation; without one, a share of the training images)"
     add("--val-split", metavar="NAME", help=split)
     held_out = "share of the training images held out for validation"
-    add("--val-fraction", type=arg.share, default=0.1, metavar="SHARE", help=held_out)
+    add("--val-fraction", type=arg.fraction_above_0, default=0.1, metavar="SHARE", help=held_out)
     names = "hold out whole groups of images: '^(donor\\d+)_' groups them by the part of the name in brackets"
     add("--val-group", metavar="REGEX", help=names)
     blocks = "hold out blocks of scenes with a place, of so many pixels a side (default: about 40 blocks in all)"
-    add("--val-blocks", type=arg.natural, nargs="?", const=0, metavar="PIXELS", help=blocks)
-    add("--fold", type=arg.fold, metavar="K/N", help="cross-validation: hold out the K-th of N disjoint parts")
+    add("--val-blocks", type=arg.positive_int, nargs="?", const=0, metavar="PIXELS", help=blocks)
+    add("--fold", type=arg.fold_text, metavar="K/N", help="cross-validation: hold out the K-th of N disjoint parts")
     add("--image-column", metavar="NAME", help="column of the images (default: image)")
     add("--mask-column", metavar="NAME", help="column of the masks (default: mask, label or annotation)")
     add("--mask-suffix", metavar="SUFFIX", help="masks are named <image><suffix>.<ext> (default: detected)")
@@ -151,18 +151,18 @@ def _add_data_flags(group: Group) -> None:
     add("--absent", choices=tuple(ABSENCES), help=absent)
     pairs = "points or overlapping classes that change places in the mirror, left=right,... (default: by their names)"
     add("--swap", metavar="PAIRS", help=pairs)
-    add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
+    add("--image-size", type=arg.positive_int, nargs=2, metavar=("H", "W"), help="resize all images to one size")
     draft = "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels"
     add("--draft", action="store_true", help=draft)
     workers = "processes that load data (default: by the number of CPUs)"
-    add("--num-workers", type=arg.count, metavar="N", help=workers)
+    add("--num-workers", type=arg.non_negative_int, metavar="N", help=workers)
 
 
 def _add_volume_flags(group: Group) -> None:
     add = group.add_argument
     add("--dims", type=int, choices=(2, 3), help="2: train on slices of volumes (default: what the files hold)")
     spacing = "voxel size in mm, for formats that hold none (.npy, TIFF)"
-    add("--spacing", type=arg.positive, nargs=3, metavar=("Z", "Y", "X"), help=spacing)
+    add("--spacing", type=arg.positive_float, nargs=3, metavar=("Z", "Y", "X"), help=spacing)
     kinds = "z-score: each volume by its own mean; ct: clipped, by the mean of all (default: by the modality)"
     add("--normalization", choices=NORMALIZATIONS, help=kinds)
 
@@ -176,9 +176,9 @@ def _add_model_flags(group: Group) -> None:
     weights = "what --encoder starts from (default: pretrained)"
     add("--encoder-weights", choices=("pretrained", "random"), help=weights)
     add("--freeze-encoder", action=argparse.BooleanOptionalAction, help=f"train only the decoder {CHOSEN}")
-    add("--base-channels", type=arg.natural, metavar="N", help=f"channels of the first level {CHOSEN}")
+    add("--base-channels", type=arg.positive_int, metavar="N", help=f"channels of the first level {CHOSEN}")
     levels = source.format("4, with --encoder its levels")
-    add("--depth", type=arg.natural, metavar="N", help=f"how often the sides are halved {levels}")
+    add("--depth", type=arg.positive_int, metavar="N", help=f"how often the sides are halved {levels}")
     add("--norm", choices=NORMS, help=f"normalization layers {source.format('batch')}")
     add("--block", choices=BLOCKS, help=f"convolutions without or with a shortcut {CHOSEN}")
     add("--upsample", choices=UPSAMPLINGS, help=f"layers of the expanding path {source.format('transpose')}")
@@ -188,18 +188,23 @@ def _add_model_flags(group: Group) -> None:
 
 def _add_optimization_flags(group: Group) -> None:
     add = group.add_argument
-    add("--max-steps", type=arg.natural, metavar="N", help="optimizer steps, instead of --epochs")
+    add("--max-steps", type=arg.positive_int, metavar="N", help="optimizer steps, instead of --epochs")
     patience = "stop after N evaluations without a better score (default: never)"
-    add("--patience", type=arg.natural, metavar="N", help=patience)
+    add("--patience", type=arg.positive_int, metavar="N", help=patience)
     optimizers = "muon: orthogonal steps of convolutions, adamw for the rest; sgd has momentum 0.9"
     add("--optimizer", choices=OPTIMIZERS, help=f"{optimizers} {CHOSEN}")
-    add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="highest one; it falls to 0")
+    add("--learning-rate", type=arg.positive_float, default=1e-3, metavar="RATE", help="highest one; it falls to 0")
     factor = "share of --learning-rate for the encoder (default: 0.1; with random weights 1)"
-    add("--encoder-lr-factor", type=arg.positive, metavar="FACTOR", help=factor)
-    add("--weight-decay", type=arg.amount, default=1e-2, metavar="RATE", help="not of norms and biases")
+    add("--encoder-lr-factor", type=arg.positive_float, metavar="FACTOR", help=factor)
+    add("--weight-decay", type=arg.non_negative_float, default=1e-2, metavar="RATE", help="not of norms and biases")
     add("--schedule", choices=SCHEDULES, default="cosine", help="decay of the learning rate")
-    add("--warmup-steps", type=arg.count, metavar="N", help="in which the learning rate rises from 0 (default: 5%%)")
-    add("--max-grad-norm", type=arg.amount, default=1.0, metavar="NORM", help="clip gradients; 0 is off")
+    add(
+        "--warmup-steps",
+        type=arg.non_negative_int,
+        metavar="N",
+        help="in which the learning rate rises from 0 (default: 5%%)",
+    )
+    add("--max-grad-norm", type=arg.non_negative_float, default=1.0, metavar="NORM", help="clip gradients; 0 is off")
     average = "average the weights, and evaluate and save the average; 0 is off"
     add("--ema-decay", type=arg.fraction, default=0.0, metavar="DECAY", help=average)
     add("--loss", choices=LOSSES, default="ce+logdice", help="cross-entropy, Dice or both")
@@ -213,7 +218,7 @@ def _class_weight(text: str) -> float | str:
     if text in ("auto", "none"):
         return text
     try:
-        return arg.positive(text)
+        return arg.positive_float(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, nor auto or none") from error
 
@@ -221,16 +226,16 @@ def _class_weight(text: str) -> float | str:
 def _add_batch_flags(group: Group) -> None:
     add = group.add_argument
     images = f"images in one optimizer step, of all processes together {CHOSEN}"
-    add("--batch-size", type=arg.natural, metavar="N", help=images)
+    add("--batch-size", type=arg.positive_int, metavar="N", help=images)
     micro = "images in one forward pass of one process; auto: as many as fit into memory"
-    add("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", metavar="N", help=micro)
+    add("--micro-batch-size", type=arg.auto_or(arg.positive_int), default="auto", metavar="N", help=micro)
     recompute = "compute activations again in the backward pass: less memory, a third more time"
     add("--activation-checkpointing", action="store_true", help=recompute)
     norms = "batch norm over all processes; auto: where there are several"
     add("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help=norms)
     add("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help="compress the gradients that processes exchange")
     slabs = "processes that share each volume or image, one slab each: for volumes that do not fit into one's memory"
-    add("--processes-per-volume", type=arg.natural, default=1, metavar="S", help=f"{slabs} (default: 1)")
+    add("--processes-per-volume", type=arg.positive_int, default=1, metavar="S", help=f"{slabs} (default: 1)")
 
 
 def _add_run_flags(group: Group) -> None:
@@ -239,13 +244,19 @@ def _add_run_flags(group: Group) -> None:
     add("--plan", choices=("auto", "none"), default="auto", help=plan)
     add("--like", type=Path, metavar="RUN.json", help="repeat a recorded run; flags given here win")
     epoch = f"0: after each epoch {CHOSEN}"
-    add("--eval-every", type=arg.count, metavar="STEPS", help=f"evaluate after so many steps; {epoch}")
-    add("--checkpoint-every", type=arg.count, metavar="STEPS", help=f"save after so many steps; {epoch}")
-    add("--keep-checkpoints", type=arg.natural, default=2, metavar="N", help="how many of the newest, beside the best")
+    add("--eval-every", type=arg.non_negative_int, metavar="STEPS", help=f"evaluate after so many steps; {epoch}")
+    add("--checkpoint-every", type=arg.non_negative_int, metavar="STEPS", help=f"save after so many steps; {epoch}")
+    add(
+        "--keep-checkpoints",
+        type=arg.positive_int,
+        default=2,
+        metavar="N",
+        help="how many of the newest, beside the best",
+    )
     log = "record the training loss after so many steps; 0: after each epoch"
-    add("--log-every", type=arg.count, default=10, metavar="STEPS", help=log)
-    add("--trace-steps", type=arg.count, default=0, metavar="N", help="profile N steps with torch.profiler")
+    add("--log-every", type=arg.non_negative_int, default=10, metavar="STEPS", help=log)
+    add("--trace-steps", type=arg.non_negative_int, default=0, metavar="N", help="profile N steps with torch.profiler")
     add("--push-to-hub", type=arg.hub_id, metavar="ID", help="upload the best model to the Hub at the end")
     add("--tracker", default="tensorboard", help="any installed tracker that accelerate knows, or none")
-    add("--seed", type=arg.seed, default=0, help="of weights, order of the images and augmentation")
+    add("--seed", type=arg.seed_number, default=0, help="of weights, order of the images and augmentation")
     add("--deterministic", action="store_true", help="use deterministic kernels only; slower on GPUs")

@@ -262,7 +262,7 @@ def _scale(info: DatasetInfo, args: TrainSettings, pixels: int) -> float:
     if has_size or not info.reader.may_shrink:
         return 1.0
     if info.reader.takes_points:
-        return _scale_of_points(info, max(pixels, SHORT_RESIZED_PIXELS))
+        return _scale_of_points(info, pixels)
     return _scale_of_masks(info, pixels)
 
 

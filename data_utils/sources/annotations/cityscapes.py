@@ -15,7 +15,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMas
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in, wanted_splits
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import natural, splits_below
+from data_utils.sources.folder import natural_sort_key, splits_below
 from data_utils.sources.records import AnnotationSummary, Records
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX, MaskValue
@@ -89,7 +89,7 @@ def open_records(
     """Pairs of images and the masks with this ending."""
     pictures = files(images, IMAGE)
     ids = files(masks, ending)
-    pairs = [(pictures[name], ids[name]) for name in sorted(pictures.keys() & ids, key=natural)]
+    pairs = [(pictures[name], ids[name]) for name in sorted(pictures.keys() & ids, key=natural_sort_key)]
     unpaired = [f"{pictures[name]}: image without mask" for name in sorted(pictures.keys() - ids)]
     unpaired += [f"{ids[name]}: mask without image" for name in sorted(ids.keys() - pictures)]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)

@@ -130,32 +130,32 @@ def is_labelme(file: str | Path) -> bool:
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it. All files are looked at: classes are those of all together."""
-    contents_of = {split: look_at(files) for split, (_, files) in splits.items()}
+    contents_by_split = {split: read_contents(files) for split, (_, files) in splits.items()}
     labels_files = [root / LABELS]
     labels_files += [files / LABELS for _, files in splits.values()]
     labels_file = next((path for path in labels_files if path.is_file()), None)
-    names = sorted(_used_labels(contents_of.values())) if labels_file is None else read_lines(labels_file)
+    names = sorted(_used_labels(contents_by_split.values())) if labels_file is None else read_lines(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
     classes, numbers = number_classes(names, str(labels_file or root))
     values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX}
     values |= dict(zip(names, numbers, strict=True))
     openers: dict[str, Callable[[], Records]] = {}
     for split, folders in splits.items():
-        openers[split] = partial(open_records, folders, contents_of[split], classes, values, allow_unpaired)
+        openers[split] = partial(open_records, folders, contents_by_split[split], classes, values, allow_unpaired)
     return openers
 
 
 def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
     """The labels that any shape in the files of all splits has."""
     labels: set[str] = set()
-    for contents_of in splits:
-        for contents in contents_of.values():
+    for contents_by_split in splits:
+        for contents in contents_by_split.values():
             if contents is not None:
                 labels.update(contents.objects)
     return labels
 
 
-def look_at(folder: Path) -> dict[str, Contents | None]:
+def read_contents(folder: Path) -> dict[str, Contents | None]:
     """JSON file below the folder -> what it holds, None where it cannot be read; cached until a file changes."""
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
@@ -165,10 +165,10 @@ def look_at(folder: Path) -> dict[str, Contents | None]:
             return list(pool.map(_contents, paths))
 
     key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
-    contents_of: dict[str, Contents | None] = {}
+    contents_by_split: dict[str, Contents | None] = {}
     for file, contents in zip(files, cached(key, read_all), strict=True):
-        contents_of[file] = contents and Contents(*contents)  # the cache holds lists
-    return contents_of
+        contents_by_split[file] = contents and Contents(*contents)  # the cache holds lists
+    return contents_by_split
 
 
 def _contents(path: str) -> Contents | None:
@@ -190,7 +190,7 @@ def _contents(path: str) -> Contents | None:
 
 def open_records(
     folders: tuple[Path, Path],
-    contents_of: dict[str, Contents | None],
+    contents_by_split: dict[str, Contents | None],
     classes: tuple[tuple[MaskValue, str], ...],
     values: dict[str, int],
     allow_unpaired: bool,
@@ -203,7 +203,7 @@ def open_records(
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
-    for file, contents in contents_of.items():
+    for file, contents in contents_by_split.items():
         image = by_stem.pop(os.path.splitext(file)[0], None) or named_image(folders, file, contents)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
@@ -222,7 +222,7 @@ def open_records(
         )
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    summary = _summarize([contents_of[file] for _, file in pairs], classes, values)
+    summary = _summarize([contents_by_split[file] for _, file in pairs], classes, values)
     return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)
 
 

@@ -12,7 +12,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
 from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, wanted_splits
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import children, natural
+from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
@@ -89,7 +89,7 @@ def pictures(folder: str) -> list[str]:
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
     pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
-    return sorted(pictures, key=natural)
+    return sorted(pictures, key=natural_sort_key)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -109,7 +109,7 @@ def images_of_set(root: Path) -> list[tuple[str, Path]]:
     if not _is_set(root):
         return []
     images = []
-    for folder in sorted(children(root).values(), key=lambda path: natural(path.name)):
+    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
         inside = children(folder)
         names = pictures(str(inside[IMAGES])) if IMAGES in inside else []
         if len(names) != 1:
@@ -133,7 +133,7 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
-    for folder in sorted(children(root).values(), key=lambda path: natural(path.name)):
+    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
         inside = children(folder)
         images = pictures(str(inside[IMAGES])) if IMAGES in inside else []
         if len(images) > 1:

@@ -17,7 +17,7 @@ from data_utils.image_io.rasterize import fill_polygon
 from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes, wanted_splits
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, children, files_by_stem, natural
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, children, files_by_stem, natural_sort_key
 from data_utils.sources.records import AnnotationSummary, Records
 from runtime.errors import DataError
 
@@ -101,7 +101,7 @@ class PolygonRecords(PairedRecords):
             labels.update(shape.label for shape in read_shapes(file, column).shapes)
         if not labels:
             raise DataError(f"{folder}: its files of polygons hold no polygon")
-        names = sorted(labels, key=natural)
+        names = sorted(labels, key=natural_sort_key)
         classes, values = number_classes(names, str(folder))
         super().__init__(images, folder, pairs, classes)
         self.column = column

@@ -28,9 +28,9 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     DataError where the files hold areas too, unless the points are asked for.
     """
     splits = labelme.find(root, named_splits)
-    contents_of = {split: labelme.look_at(files) for split, (_, files) in splits.items()}
+    contents_by_split = {split: labelme.read_contents(files) for split, (_, files) in splits.items()}
     all_contents: list[labelme.Contents] = []
-    for split_contents in contents_of.values():
+    for split_contents in contents_by_split.values():
         all_contents += filter(None, split_contents.values())
     if not any(contents.points for contents in all_contents):
         return {}
@@ -44,7 +44,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
         images, files = folders
         by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
         builder = TableBuilder("labelme", 2)
-        for file, contents in contents_of[split].items():
+        for file, contents in contents_by_split[split].items():
             if contents is None and not labelme.is_labelme(files / file):
                 continue  # it lies there for something else
             stem = os.path.splitext(file)[0]

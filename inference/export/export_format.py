@@ -39,7 +39,7 @@ class Options(NamedTuple):
     folder: Path | None = None
 
 
-class Target(ABC):
+class ExportFormat(ABC):
     """A format for other programs.
 
     Attributes:
@@ -95,33 +95,33 @@ class Target(ABC):
         return {"images": images, "logits": logits, "decoding": decoder.reading}
 
 
-def export_proved(target: Target, model: UNet, path: Path, options: Options) -> None:
+def export_proved(export_format: ExportFormat, model: UNet, path: Path, options: Options) -> None:
     """Write `model` for other programs; ModelError, and no file, where their answers are not those of `Predictor`."""
-    if not path.name.endswith(target.suffix):
-        raise SettingsError(f"{path}: the name must end in {target.suffix}")
+    if not path.name.endswith(export_format.suffix):
+        raise SettingsError(f"{path}: the name must end in {export_format.suffix}")
     for name in FLAGS:
-        if getattr(options, name) is not None and name not in target.flags:
-            raise SettingsError(f"--{name} is not for --to {target.name}")
-    problem = target.problem(model.config)
+        if getattr(options, name) is not None and name not in export_format.flags:
+            raise SettingsError(f"--{name} is not for --to {export_format.name}")
+    problem = export_format.problem(model.config)
     if problem is not None:
         raise ModelError(f"the model {problem}")
-    if path.is_dir() and not target.is_folder:
-        raise SettingsError(f"{path}: is a folder, and --to {target.name} writes a file")
-    if path.is_file() and target.is_folder:
-        raise SettingsError(f"{path}: is a file, and --to {target.name} writes a folder")
+    if path.is_dir() and not export_format.is_folder:
+        raise SettingsError(f"{path}: is a folder, and --to {export_format.name} writes a file")
+    if path.is_file() and export_format.is_folder:
+        raise SettingsError(f"{path}: is a file, and --to {export_format.name} writes a folder")
     model = model.cpu().float().eval()
-    place = complete_folder if target.is_folder else replaced_path
-    with place(path) as temporary:
-        target.write(model, temporary, options)
+    open_output = complete_folder if export_format.is_folder else replaced_path
+    with open_output(path) as temporary:
+        export_format.write(model, temporary, options)
         if path.is_dir() and names_in(path) not in ([], names_in(temporary)):
             raise SettingsError(f"{path}: is a folder with other files, which would be lost; name a new one")
         try:
             batches = checked_images(model.config)
-            expected = target.expected(model, batches)
-            for opener in target.openers:
-                check_answers(opener, target.runtime, temporary, batches, expected)
+            expected = export_format.expected(model, batches)
+            for opener in export_format.openers:
+                check_answers(opener, export_format.runtime, temporary, batches, expected)
         except ModelError as error:
-            hint = target.hint(model.config)
+            hint = export_format.hint(model.config)
             raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
 
 

@@ -813,7 +813,9 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     pages = np.random.default_rng(0).integers(0, 255, (2, 64, 80), dtype=np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", tile=(16, 16))
     Image.fromarray(pages[0]).save(tmp_path / "a.png")
-    network = network_of()
+    torch.manual_seed(0)
+    preprocess = Preprocess(mean=(127.0,), std=(70.0,), class_names=("a", "b"), class_values=(0, 1))
+    network = UNet(UNetConfig(1, 2, base_channels=4, depth=1, preprocess=preprocess))
     probabilities = Predictor(network)(pages[page]).probabilities
     network.head.conv.bias.data[0] -= float(np.median(np.log(probabilities[0] / probabilities[1])))
     predictor = Predictor(network)  # either class is at half of the pixels

@@ -25,7 +25,7 @@ from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
 from inference.outputs.polygons import check_polygons
 from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, divide_work, plan_work
+from inference.pipeline import PredictionPipeline, divide_work, prepare_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.ranking import RIVAL, Ranked, find_candidates, rank, write_ranking
@@ -191,7 +191,7 @@ def main() -> None:
     writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
-    work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
+    work = on_main(accelerator, lambda: prepare_work(args, predictor, writer))
     shared_batches, own_batches = divide_work(work, predictor, mesh, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails stays behind

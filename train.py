@@ -84,12 +84,14 @@ def add_gradients(
     reduction: dist.Work | None,
     communicating: AbstractContextManager[None],
 ) -> Tensor:
-    """The loss of this process's micro-batches, which are taken from the list; their gradients are those of a step.
+    """Add the gradients of this process's micro-batches, and return their share of the step's loss, a scalar.
+
+    The list is emptied, so that the memory of a micro-batch is free when the next one is computed.
 
     Args:
-        counts: those of `train_step`.
-        reduction: adds them up over the processes; None for one process.
-        communicating: a context around the wait for it.
+        counts: what the terms of the loss are divided by, of the whole step, and last the number of `stop_asked`.
+        reduction: the exchange that adds up the counts over the processes; None for one process.
+        communicating: a context around the wait for that exchange.
     """
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:

@@ -64,7 +64,7 @@ class Work:
     finished: set[Job]
 
 
-def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
+def prepare_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, writer)
     output_folders: set[Path] = set()

@@ -1545,7 +1545,7 @@ MUTANTS = [
     Mutant("unet/axes.py", "_stride", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
     Mutant(
         "unet/model.py",
-        "UNet._pad",
+        "UNet._padded_size",
         "padded_size.append(2 * divisor)",
         "padded_size.append(divisor)",
         "test_volumes_network.py test_model.py",
@@ -1909,7 +1909,11 @@ MUTANTS = [
         "test_dataset_info.py",
     ),
     Mutant(
-        "data_utils/analysis/inspectors.py", "Inspector._key", "(windows, False)", "(windows,)", "test_dataset_info.py"
+        "data_utils/analysis/inspectors.py",
+        "Inspector.key",
+        "(self.windows, False)",
+        "(self.windows,)",
+        "test_dataset_info.py",
     ),
     Mutant(
         "data_utils/analysis/normalization.py",
@@ -3671,7 +3675,7 @@ MUTANTS = [
     ),
     Mutant("unet/backbone.py", "dry_pass", "backbone.train(was_training)", "backbone.train()", "test_network_rules.py"),
     Mutant("unet/recompute.py", "frozen_statistics", "norm.momentum = momentum", "pass", "test_network_rules.py"),
-    Mutant("unet/model.py", "UNet._pad", "all", "any", "test_network_rules.py"),
+    Mutant("unet/model.py", "UNet._padded_size", "all", "any", "test_network_rules.py"),
     Mutant(
         "tasks/landmarks.py",
         "Landmarks.counts",

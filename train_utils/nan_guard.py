@@ -101,7 +101,8 @@ class StepGuard:
     def judge(self, loss: Tensor, grad_norm: Tensor, stop_asked: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
-        All are of all processes: the loss, the gradient's norm before clipping, and whether any was asked to stop.
+        Loss, gradient norm (before clipping) and `stop_asked` (a number above 0 where a process was asked to stop) are
+        those of all processes together.
         """
         self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
         is_made = self._values[:2].isfinite().all()
@@ -118,11 +119,11 @@ class StepGuard:
         self._pending.append((self.state.step, indices, LateRead(self._values)))
 
     def settle(self, everything: bool) -> list[StepResult]:
-        """Results that are not known yet, all but the last one's, which the device is still busy with, or `everything`.
+        """Read the results of all steps but the last one, which the device still computes; with `everything` its too.
 
-        Says which steps were skipped. A wait for the device, but one that has ended by now unless it is `everything`.
-        Where a process was asked to stop, all results are read, and `stopping` is set. Every process must call it.
-        Raises TrainingError after several bad steps in a row.
+        Prints which steps were skipped. Without `everything` the host does not wait: those steps have ended. Where a
+        process was asked to stop, all results are read, and `stopping` is set. Every process must call it. Raises
+        TrainingError after several bad steps in a row.
         """
         count = len(self._pending) if everything else len(self._pending) - 1
         steps = self._pending[:count]

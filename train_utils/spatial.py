@@ -112,7 +112,7 @@ def split_network(model: nn.Module, slabs: Slabs) -> None:
 
 
 def _cut_input(slabs: Slabs, model: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-    """What a network that trains gets of the images that it is called with: this process's slab."""
+    """Give a network that trains this process's slab of the images that it is called with."""
     return (slabs.cut(inputs[0]),) if model.training else inputs
 
 
@@ -129,6 +129,7 @@ def _slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
     slab_class = classes.get(type(layer))
     if slab_class is None or (isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1):
         return None
+    # the layer keeps its parameters, buffers and hooks; only its class changes
     slab_layer: Any = object.__new__(slab_class)
     slab_layer.__dict__ = layer.__dict__
     slab_layer.slabs = slabs

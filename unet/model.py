@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,25 +179,29 @@ class UNet(
     def _pad(self, x: Tensor) -> Tensor:
         """Lengthen the sides that need it with their border pixels, as `forward` describes."""
         size = x.shape[2:]
-        divisors = self.config.divisors
-        shortest = divisors
-        if self.config.norm == "instance":
-            is_single_value = all(side < 2 * divisor for side, divisor in zip(size, divisors, strict=True))
-            if is_single_value:  # at the lowest level, where instance norm has nothing to measure
-                shortest = tuple(2 * divisor for divisor in divisors)
-        padded_size = []
-        for side, least, divisor in zip(size, shortest, divisors, strict=True):
-            if self.encoder is not None:  # backbones differ in what they do with the rest of a division
-                padded_size.append(math.ceil(side / least) * least)
-            elif side >= least:
-                padded_size.append(side)
-            else:
-                padded_size.append(2 * divisor)
-        missing = [padded_side - side for padded_side, side in zip(padded_size, size, strict=True)]
+        missing = [padded_side - side for padded_side, side in zip(self._padded_size(size), size, strict=True)]
         pads = []
         for pixels in reversed(missing):  # the last axis comes first
             pads += [0, pixels]
         return F.pad(x, pads, mode="replicate") if any(missing) else x
+
+    def _padded_size(self, size: Sequence[int]) -> list[int]:
+        """The size (*spatial) that an image of `size` is padded to."""
+        divisors = self.config.divisors
+        smallest_sides = divisors
+        if self.config.norm == "instance":
+            is_single_value = all(side < 2 * divisor for side, divisor in zip(size, divisors, strict=True))
+            if is_single_value:  # at the lowest level, where instance norm has nothing to measure
+                smallest_sides = tuple(2 * divisor for divisor in divisors)
+        padded_size = []
+        for side, smallest_side, divisor in zip(size, smallest_sides, divisors, strict=True):
+            if self.encoder is not None:  # backbones differ in what they do with the rest of a division
+                padded_size.append(math.ceil(side / smallest_side) * smallest_side)
+            elif side >= smallest_side:
+                padded_size.append(side)
+            else:
+                padded_size.append(2 * divisor)
+        return padded_size
 
     def published_state(self) -> dict[str, Tensor]:
         """The entries of model.safetensors."""

@@ -13,7 +13,7 @@ from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
-    find_unreadable,
+    exclude_unreadable,
     raise_problems,
     total_pixels,
 )
@@ -210,9 +210,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         check_transparency(inspected, pixels)
     reader = targets.of_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
-        find_unreadable(inspection, records, reader)
+        exclude_unreadable(inspection, records, reader)
         _check(inspection, records, config)
-    # without the records that `find_unreadable` has taken out
+    # without the records that are excluded
     reader = read_labels(reader.with_pixels(total_pixels(inspected)), inspected)
     train_split = _split(train, train_inspection, reader)
     val_split = _split(val, val_inspection, reader)
@@ -247,7 +247,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
         possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
     reader = targets.of_values(possible_pixels, classes, config)
-    find_unreadable(inspection, sample, reader)
+    exclude_unreadable(inspection, sample, reader)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
     train_split = Split(train, np.zeros((len(train), 2), np.int32))
@@ -255,7 +255,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     if not config.image_size:
         val_inspector = choose_inspector(val, has_classes=targets.has_classes)
         val_inspection = inspect_split(val, "checking validation files", val_inspector)
-        find_unreadable(val_inspection, val, reader)
+        exclude_unreadable(val_inspection, val, reader)
         _check(val_inspection, val, config)
         val_split = Split(val, usable_sizes(val_inspection), _texts(val_inspection))
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)

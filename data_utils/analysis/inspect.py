@@ -289,7 +289,7 @@ def pixels_by_labels(
     return {labels: dict(pixels) for labels, pixels in totals.items()}
 
 
-def find_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
+def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
     """Add to the inspection's problems the records whose masks hold values that make no target."""
     if reader.class_map is not None:
         find_unknown(inspection, records, reader.class_map)

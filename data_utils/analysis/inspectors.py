@@ -38,6 +38,7 @@ class Inspector(ABC):
     inspection: ClassVar[type[SplitInspection]]
     chunk: ClassVar[int]
     grey_fits: ClassVar[bool]
+    windows = False  # whether large images are looked at in windows
 
     def __init__(self, *, has_classes: bool) -> None:
         self.has_classes = has_classes
@@ -45,12 +46,7 @@ class Inspector(ABC):
     @property
     def key(self) -> tuple[bool, ...]:
         """The settings that the findings depend on, beside the files."""
-        return self._key(windows=False)
-
-    def _key(self, *, windows: bool) -> tuple[bool, ...]:
-        if self.has_classes:
-            return (windows,)
-        return windows, False
+        return (self.windows,) if self.has_classes else (self.windows, False)
 
     @abstractmethod
     def inspect(self, record: Record) -> Inspection | Problem:
@@ -84,10 +80,6 @@ class ImageInspector(Inspector):
     def __init__(self, *, has_classes: bool, windows: bool = False) -> None:
         super().__init__(has_classes=has_classes)
         self.windows = windows
-
-    @property
-    def key(self) -> tuple[bool, ...]:
-        return self._key(windows=self.windows)
 
     def inspect(self, record: Record) -> Inspection | Problem:
         if self.windows:

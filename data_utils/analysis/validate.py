@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any
 
 from data_utils.analysis.findings import find_warnings
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unreadable, merge_equal, total_pixels
+from data_utils.analysis.inspect import (
+    Inspection,
+    Problem,
+    SplitInspection,
+    exclude_unreadable,
+    merge_equal,
+    total_pixels,
+)
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_checks import describe_points
@@ -125,7 +132,7 @@ def understand_masks(
     lines += reader.describe_records([train, val])
     lines += describe_points(inspected)
     for inspection, records in inspected:
-        find_unreadable(inspection, records, reader)
+        exclude_unreadable(inspection, records, reader)
     names: dict[MaskValue | None, str] = {}
     if reader.class_map is not None:
         names = name_values(pixels, reader.class_map)

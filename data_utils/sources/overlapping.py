@@ -352,11 +352,11 @@ def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig
         splits = find_splits(root, named_splits)
     except DataError:
         return {}
-    folders_of = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
+    class_folders_of = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
     openers: dict[str, Callable[[], Records]] = {}
-    if all(folders_of.values()):
+    if all(class_folders_of.values()):
         # a class has the same bit in each split
-        names = {folder.name for folder in chain.from_iterable(folders_of.values())}
+        names = {folder.name for folder in chain.from_iterable(class_folders_of.values())}
         for split, (images, masks) in splits.items():
             folders = [masks / name for name in sorted(names, key=natural_sort_key)]
             openers[split] = partial(open_class_folders, images, folders, config)

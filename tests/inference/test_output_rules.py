@@ -35,7 +35,7 @@ from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, plan_work, tracked
+from inference.pipeline import PredictionPipeline, prepare_work, tracked
 from inference.readers import read_inputs
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
@@ -768,7 +768,7 @@ def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_pa
     args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"), *flags)
     args.input = [str(tmp_path / "in")]
     predictor = Predictor(network_of())
-    plan_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
     pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
     assert needed == [int(bytes_of_pixel * pixels)]
 
@@ -783,7 +783,7 @@ def test_what_is_there_and_how_images_are_cut_is_said_once(monkeypatch, tmp_path
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)
-    work = plan_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    work = prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
     printed = capsys.readouterr().out
     assert printed.count("images in tiles of 16 x 16") == 1 and "2 images in tiles" in printed
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed

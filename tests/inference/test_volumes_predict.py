@@ -26,7 +26,7 @@ from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, plan_work
+from inference.pipeline import PredictionPipeline, prepare_work
 from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
@@ -103,7 +103,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     output_format = new_format(predictor.config)
     writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
-    work = plan_work(args, predictor, writer)
+    work = prepare_work(args, predictor, writer)
     return list(PredictionPipeline(predictor, writer, work.finished).run(work.batches))
 
 

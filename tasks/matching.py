@@ -174,7 +174,7 @@ def object_scores(sums: Tensor) -> dict[str, Any]:
     values = sums.tolist()
     true = values[TRUE]
     predicted = values[PREDICTED]
-    found = values[0]
+    found = values[MATCHES][0]  # at an IoU of 0.5
     ap = [_ratio(matches, true + predicted - matches) for matches in values[MATCHES]]
     return {
         "ap50": ap[0],

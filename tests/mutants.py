@@ -197,7 +197,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/tiling/planning.py",
-        "_plan_image",
+        "_tile_sides",
         "low_rows and config.in_channels > PICTURE_CHANNELS",
         "config.in_channels > PICTURE_CHANNELS",
         "test_raster_outputs.py",
@@ -2587,15 +2587,15 @@ MUTANTS = [
     Mutant(
         "inference/tiling/planning.py",
         "_plan_image",
-        "overlap >= 2 * needed",
-        "overlap >= needed",
+        "overlap >= 2 * reach_pixels",
+        "overlap >= reach_pixels",
         "test_prediction_rules.py",
     ),
     Mutant(
         "inference/tiling/planning.py",
         "_plan_image",
-        "up(overlap, 2 * grid)",
-        "up(overlap, grid)",
+        "round_up(overlap, 2 * grid)",
+        "round_up(overlap, grid)",
         "test_prediction_rules.py",
     ),
     Mutant(

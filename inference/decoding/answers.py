@@ -22,16 +22,16 @@ def pack_answers(classes: Numbers, depths: Numbers, certainties: Numbers) -> Num
     return classes | (depths << DEPTH_SHIFT) | (certainties << CERTAINTY_SHIFT)
 
 
-def classes_of(answers: Numbers) -> Numbers:
+def answer_classes(answers: Numbers) -> Numbers:
     """The class of each pixel, 0 for background."""
     return answers & BYTE
 
 
-def depths_of(answers: Numbers) -> Numbers:
+def answer_depths(answers: Numbers) -> Numbers:
     """The depth of each pixel within an object, 0 to LEVELS."""
     return (answers >> DEPTH_SHIFT) & BYTE
 
 
-def certainties_of(answers: Numbers) -> Numbers:
+def answer_certainties(answers: Numbers) -> Numbers:
     """How certain each pixel is to be no background, 0 to LEVELS."""
     return answers >> CERTAINTY_SHIFT

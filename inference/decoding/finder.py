@@ -12,7 +12,7 @@ import numpy as np
 
 from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import shades_of, touching
-from inference.decoding.answers import LEVELS, certainties_of, classes_of, depths_of
+from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
 from runtime.errors import DataError
@@ -171,11 +171,11 @@ class ObjectFinder:
             end.append(start + side)
         detected = DetectedObject(
             number=number,
-            class_index=int(np.bincount(classes_of(answers)).argmax()),
+            class_index=int(np.bincount(answer_classes(answers)).argmax()),
             size=size,
             center=tuple(center),
             box=(*box.start, *end),
-            score=int(certainties_of(answers).sum()) / (LEVELS * size),
+            score=int(answer_certainties(answers).sum()) / (LEVELS * size),
         )
         if self.task.fills_holes and has_hole(is_object):
             self._hollow.append(len(self._detected))
@@ -191,7 +191,7 @@ def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     from skimage.morphology import local_maxima, reconstruction
     from skimage.segmentation import watershed
 
-    depth = depths_of(answers).astype(np.float32)
+    depth = answer_depths(answers).astype(np.float32)
     depth = gaussian_filter(depth, BLUR, mode="constant").round().astype(np.int16)
     is_component = answers > 0
     everywhere = generate_binary_structure(answers.ndim, answers.ndim)

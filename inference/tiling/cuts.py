@@ -6,7 +6,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from inference.tiling.planning import Tiling, up
+from inference.tiling.planning import Tiling, round_up
 from runtime.device import upload
 
 Span = tuple[int, int]  # [start, stop) along an axis
@@ -120,7 +120,7 @@ def _spans(length: int, tile: int, overlap: int, grid: int, exact: bool) -> list
         return [(0, length)]
     starts = list(range(0, length - overlap, tile - overlap))
     if not exact:  # norms that look at the whole tile want the last one as large as the others
-        starts[-1] = up(length - tile, grid)
+        starts[-1] = round_up(length - tile, grid)
     return [(start, min(start + tile, length)) for start in starts]
 
 

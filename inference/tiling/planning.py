@@ -11,8 +11,8 @@ from unet.config import UNetConfig
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
 TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
-DECENT = 10  # a tile's side, in reaches: a fifth of it is overlap
-DECENT_OF_OBJECTS = 7  # finding objects takes memory besides
+EFFICIENT = 10  # a tile's side, in reaches: a fifth of it is overlap
+EFFICIENT_OF_OBJECTS = 7  # finding objects takes memory besides
 STRIP_MEMORY = 2**28  # bytes of logits of a row of tiles
 INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, of more channels than pictures have
 PICTURE_CHANNELS = 4
@@ -74,8 +74,8 @@ def choose_tiling(
         tile_size = _with_reach(config, tile_size)
     if config.dims == 3:
         return _plan_volume(config, tuple(size), tile_size, overlap)
-    decent_reaches = DECENT_OF_OBJECTS if adds_reach else DECENT
-    return _plan_image(config, tuple(size), tile_size, overlap, decent_reaches, low_rows=low_rows)
+    efficient_reaches = EFFICIENT_OF_OBJECTS if adds_reach else EFFICIENT
+    return _plan_image(config, tuple(size), tile_size, overlap, efficient_reaches, low_rows=low_rows)
 
 
 def _with_reach(config: UNetConfig, side: int) -> int:
@@ -83,7 +83,7 @@ def _with_reach(config: UNetConfig, side: int) -> int:
     reaches = reach(config)
     if reaches is None:
         return side
-    return up(side, max(config.divisors)) + 2 * max(reaches)
+    return round_up(side, max(config.divisors)) + 2 * max(reaches)
 
 
 def _plan_image(
@@ -91,14 +91,14 @@ def _plan_image(
     size: tuple[int, ...],
     tile_size: int | None,
     overlap: int | None,
-    decent_reaches: int,
+    efficient_reaches: int,
     *,
     low_rows: bool,
 ) -> Tiling | None:
     """Tiles that are exact where that can be, of a size that suits the memory.
 
     Args:
-        decent_reaches: the side of a tile of which overlap is no large part, in reaches.
+        efficient_reaches: the side of a tile of which overlap is no large part, in reaches.
     """
     grid = config.divisors[0]
     pixel_bytes = _pixel_bytes(config)
@@ -106,37 +106,46 @@ def _plan_image(
     if config.encoder is not None and tile_size is None and height * width * pixel_bytes <= WHOLE_MEMORY:
         return None  # measuring how far an encoder looks takes seconds, and it is never little
     reaches = reach(config)
-    needed = reaches[0] if reaches else None
-    if tile_size is None:
-        half_overlap = needed or 8 * grid
-        smallest = 4 * half_overlap  # half of a side is overlap
-        decent = decent_reaches * half_overlap
+    reach_pixels = reaches[0] if reaches else None
+    tile_height = tile_width = tile_size
+    if tile_height is None or tile_width is None:
+        half_overlap = reach_pixels or 8 * grid
+        efficient_side = efficient_reaches * half_overlap
         # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
-        cheap = needed is not None and decent**2 * pixel_bytes <= LARGE_TILE_MEMORY
-        whole_memory = LARGE_TILE_MEMORY if cheap else WHOLE_MEMORY
+        are_cheap = reach_pixels is not None and efficient_side**2 * pixel_bytes <= LARGE_TILE_MEMORY
+        whole_memory = LARGE_TILE_MEMORY if are_cheap else WHOLE_MEMORY
         if height * width * pixel_bytes <= whole_memory:
             return None
-        pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
-        tallest = max(smallest, STRIP_MEMORY // (4 * config.num_classes * width))
-        if low_rows and config.in_channels > PICTURE_CHANNELS:
-            tallest = min(tallest, max(smallest, INPUT_MEMORY // (4 * config.in_channels * width)))
-        tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))
-        tile_width = max(smallest, pixels // tile_height)
-    else:
-        tile_height = tile_width = tile_size
-    tile_height = up(tile_height, grid)
-    tile_width = up(tile_width, grid)
+        smallest_side = 4 * half_overlap  # half of it is overlap
+        tile_height, tile_width = _tile_sides(config, size, efficient_side, smallest_side, low_rows=low_rows)
+    tile_height = round_up(tile_height, grid)
+    tile_width = round_up(tile_width, grid)
     if height <= tile_height and width <= tile_width:
         return None
-    shortest = min(tile_height, tile_width)
+    shorter_side = min(tile_height, tile_width)
     if overlap is None:
-        overlap = shortest // 2 // (2 * grid) * 2 * grid
-        if needed is not None and 2 * needed < shortest:
-            overlap = 2 * needed
-    overlap = up(overlap, 2 * grid)
-    _check_overlap(overlap, shortest)
-    exact = needed is not None and overlap >= 2 * needed
-    return Tiling((tile_height, tile_width), (overlap, overlap), (grid, grid), exact)
+        overlap = shorter_side // 2 // (2 * grid) * 2 * grid
+        if reach_pixels is not None and 2 * reach_pixels < shorter_side:
+            overlap = 2 * reach_pixels
+    overlap = round_up(overlap, 2 * grid)
+    _check_overlap(overlap, shorter_side)
+    is_exact = reach_pixels is not None and overlap >= 2 * reach_pixels
+    return Tiling((tile_height, tile_width), (overlap, overlap), (grid, grid), is_exact)
+
+
+def _tile_sides(
+    config: UNetConfig, size: tuple[int, ...], efficient_side: int, smallest_side: int, *, low_rows: bool
+) -> tuple[int, int]:
+    """Height and width of tiles of an image of `size` that suit the memory, before they are rounded to the grid."""
+    height, width = size
+    pixel_bytes = _pixel_bytes(config)
+    pixels = max(TILE_MEMORY // pixel_bytes, min(efficient_side**2, LARGE_TILE_MEMORY // pixel_bytes))
+    largest_height = max(smallest_side, STRIP_MEMORY // (4 * config.num_classes * width))
+    if low_rows and config.in_channels > PICTURE_CHANNELS:
+        input_height = INPUT_MEMORY // (4 * config.in_channels * width)
+        largest_height = min(largest_height, max(smallest_side, input_height))
+    tile_height = min(max(smallest_side, math.isqrt(pixels)), largest_height, round_up(height, config.divisors[0]))
+    return tile_height, max(smallest_side, pixels // tile_height)
 
 
 def _plan_volume(
@@ -156,12 +165,12 @@ def _plan_volume(
             voxels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // voxel_bytes)
             tile = _blended_tile(config, size, voxels)
     else:
-        tile = tuple(up(tile_size, step) for step in grid)
+        tile = tuple(round_up(tile_size, step) for step in grid)
     cut = [axis for axis in range(3) if size[axis] > tile[axis]]
     if not cut:
         return None
     if overlap is not None:
-        shared = tuple(up(overlap, step) for step in grid)
+        shared = tuple(round_up(overlap, step) for step in grid)
     elif needed and all(2 * needed[axis] < tile[axis] for axis in cut):
         shared = tuple(2 * pixels for pixels in needed)
     else:
@@ -179,7 +188,7 @@ def _exact_tile(config: UNetConfig, size: tuple[int, ...], needed: tuple[int, ..
     """
     tile = []
     for pixels, length, step in zip(needed, size, config.divisors, strict=True):
-        tile.append(min(4 * pixels, up(length, step)))
+        tile.append(min(4 * pixels, round_up(length, step)))
     fits = math.prod(tile) * _pixel_bytes(config) <= WHOLE_VOLUME_MEMORY
     if fits and tile[0] <= _deepest(config, size):
         return tuple(tile)
@@ -192,7 +201,7 @@ def _blended_tile(config: UNetConfig, size: tuple[int, ...], voxels: int) -> tup
     Planes far apart are pooled less often; so the tile reaches about as far, in mm, along each axis.
     """
     grid = config.divisors
-    limits = [up(length, step) for length, step in zip(size, grid, strict=True)]
+    limits = [round_up(length, step) for length, step in zip(size, grid, strict=True)]
     limits[0] = min(limits[0], max(2 * grid[0], _deepest(config, size) // grid[0] * grid[0]))
 
     def tile(cells: int) -> tuple[int, ...]:
@@ -227,6 +236,6 @@ def _check_overlap(overlap: int, side: int) -> None:
         )
 
 
-def up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
     """The next multiple of `step`."""
     return math.ceil(value / step) * step

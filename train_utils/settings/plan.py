@@ -6,7 +6,7 @@ It depends on the data and the flags alone, never on the machine or the number o
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -108,15 +108,8 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     minutes = args.max_minutes or math.inf
     is_short = minutes < SHORT
     is_volumes = info.train.records.dims == 3
-    encoder = LITE0 if _suits_lite0(info, args) else args.encoder_source
-    encoder_weights = args.encoder_weights
-    freeze_encoder = args.freeze_encoder
-    if encoder and encoder_weights is None:
-        encoder_weights = "pretrained"
-    if encoder and freeze_encoder is None:
-        must_learn = encoder_weights == "random" or args.encoder_lr_factor
-        freeze_encoder = minutes < VERY_SHORT and not must_learn
-    resized_pixels, cropped_pixels = _most_pixels(minutes, bool(freeze_encoder))
+    encoder = _choose_encoder(info, args)
+    resized_pixels, cropped_pixels = _most_pixels(minutes, bool(encoder.is_frozen))
     scale = args.scale
     if scale is None:
         scale = _scale(info, args, resized_pixels)
@@ -126,7 +119,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     elif crop_size is None and not args.image_size and not info.reader.takes_points:
         crop_size = _crop_size(sizes * scale, cropped_pixels)
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
-    base_channels = None if encoder else _width(info, is_short)
+    base_channels = None if encoder.name else _width(info, is_short)
     batch_size = args.batch_size or _batch_size(is_volumes, is_short)
     # what weights gain is not measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
@@ -140,9 +133,9 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
         scale=scale,
         crop_size=crop_size,
         augment="mirror" if seen_rarely else Plan.augment,
-        encoder=encoder,
-        encoder_weights=encoder_weights,
-        freeze_encoder=freeze_encoder,
+        encoder=encoder.name,
+        encoder_weights=encoder.weights,
+        freeze_encoder=encoder.is_frozen,
         base_channels=base_channels,
         block="residual",
         batch_size=batch_size,
@@ -152,6 +145,27 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
         eval_every=eval_every,
         checkpoint_every=eval_every,
     )
+
+
+class EncoderChoice(NamedTuple):
+    """The values of --encoder, --encoder-weights and --freeze-encoder; None where there is no encoder."""
+
+    name: str | None
+    weights: str | None
+    is_frozen: bool | None
+
+
+def _choose_encoder(info: DatasetInfo, args: TrainSettings) -> EncoderChoice:
+    """The encoder that suits the data, with what the flags say of it."""
+    name = LITE0 if _suits_lite0(info, args) else args.encoder_source
+    weights = args.encoder_weights
+    is_frozen = args.freeze_encoder
+    if name and weights is None:
+        weights = "pretrained"
+    if name and is_frozen is None:
+        must_learn = weights == "random" or args.encoder_lr_factor
+        is_frozen = (args.max_minutes or math.inf) < VERY_SHORT and not must_learn
+    return EncoderChoice(name, weights, is_frozen)
 
 
 def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:

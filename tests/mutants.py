@@ -4835,6 +4835,20 @@ MUTANTS = [
         "2 * self.pixels >= self.true_sizes[self.true]",
         "test_objects.py",
     ),
+    Mutant(
+        "inference/readers.py",
+        "read_inputs",
+        "(preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)",
+        "(preprocess.draft, preprocess.image_size, preprocess.bands, preprocess.place)",
+        "test_output_rules.py",
+    ),
+    Mutant(
+        "inference/tiling/planning.py",
+        "",
+        "WHOLE_VOLUME_MEMORY = 2**31",
+        "WHOLE_VOLUME_MEMORY = 2**32",
+        "test_tiling.py",
+    ),
 ]
 
 

@@ -54,6 +54,41 @@ if schedule.is_evaluation_step(state.step):
 
 MUTANTS = [
     # the plan, what a run begins from, and what is recorded of it
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.summary",
+        "self._total.add(window)",
+        "self._total.add(own_window)",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/tracking.py",
+        "_lines_up_to",
+        'record["step"] <= step and line.endswith(b"\\n")',
+        'record["step"] <= step',
+        "test_monitor.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/monitor.py",
+        "Monitor.bottleneck",
+        "self.meter.bottleneck(self.num_workers, self.cached)",
+        "self.meter.bottleneck(self.num_workers, False)",
+        "test_monitor.py",
+    ),
+    Mutant(
+        "train_utils/checkpoints/find.py",
+        "_read_state",
+        "WRITTEN - manifest.keys() or lists_others",
+        "lists_others",
+        "test_checkpoints.py",
+    ),
+    Mutant(
+        "train_utils/step_memory.py",
+        "StepMemory.shortage_recorded",
+        "os.environ.get('RANK', '0')",
+        "os.environ.get('LOCAL_RANK', '0')",
+        "test_memory_rules.py",
+    ),
     Mutant("train_utils/settings/plan.py", "_suits_lite0", "info.config.task != Classes.name", "False", "test_plan.py"),
     Mutant(
         "train_utils/settings/plan.py",
@@ -4799,6 +4834,20 @@ MUTANTS = [
         "2 * self.pixels > self.true_sizes[self.true]",
         "2 * self.pixels >= self.true_sizes[self.true]",
         "test_objects.py",
+    ),
+    Mutant(
+        "inference/readers.py",
+        "read_inputs",
+        "(preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)",
+        "(preprocess.draft, preprocess.image_size, preprocess.bands, preprocess.place)",
+        "test_output_rules.py",
+    ),
+    Mutant(
+        "inference/tiling/planning.py",
+        "",
+        "WHOLE_VOLUME_MEMORY = 2**31",
+        "WHOLE_VOLUME_MEMORY = 2**32",
+        "test_tiling.py",
     ),
     # what is read of a data set before the first step, and how it is kept
     Mutant(

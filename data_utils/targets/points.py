@@ -141,7 +141,7 @@ class PointReader(TargetReader):
     ) -> PointTarget:
         """Points (K, n) in pixels of an image, as a target of an image that is resized to `size`."""
         scale = np.array(image_size) / np.array(size)
-        states = source.states[list(self.chosen)].copy()
+        states = source.states[list(self.chosen)]
         resized = np.where((states == PRESENT)[:, None], (points + 0.5) / scale - 0.5, 0.0)
         is_inside = ((resized >= -0.5) & (resized < np.array(size) - 0.5)).all(axis=1)
         states[(states == PRESENT) & ~is_inside] = OUTSIDE

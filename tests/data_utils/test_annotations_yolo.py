@@ -276,3 +276,10 @@ def test_names_may_begin_with_a_mark_of_byte_order_and_must_be_text(tmp_path):
     assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
     (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
     assert f"{tmp_path / 'classes.txt'} cannot be read as text (" in error_of(tmp_path)
+
+
+def test_images_may_lie_beside_the_folder_of_the_settings(tmp_path):
+    write(tmp_path, "images/train", "labels/train", {"a": TREE, "b": TREE})
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings/data.yaml").write_text("train: ../images/train\n" + LIST)
+    assert all(mask.any() for split in loaded(tmp_path / "settings") for mask in masks(split).values())

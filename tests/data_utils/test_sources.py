@@ -28,6 +28,7 @@ from data_utils.pack import pack
 from data_utils.sources import hf_datasets
 from data_utils.sources.folder import detect_suffix
 from data_utils.sources.hf_datasets import HFRecords, TableName
+from data_utils.sources.holdout import hold_out, hold_out_fold
 from data_utils.sources.load import load_records
 from data_utils.sources.records import LandmarkNames, ListRecords, StreamRecords, Subset, spread_indices
 from data_utils.sources.shapes import Shapes
@@ -728,3 +729,41 @@ def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_k
 )
 def test_indices_are_spread_from_the_first_to_the_last(length, count, indices):
     assert spread_indices(length, count) == indices
+
+
+def called(*names: str, dims: int = 2) -> ListRecords:
+    """Records of these names."""
+    records = ListRecords([{"image": "", "target": "", "name": name} for name in names])
+    records.dims = dims
+    return records
+
+
+@pytest.mark.parametrize(
+    ("dims", "group", "line"),
+    [
+        (2, None, "--fold 1/5: there are only 4 images, and each fold needs one"),
+        (3, None, "--fold 1/5: there are only 4 volumes, and each fold needs one"),
+        (2, r"_(\d)", "--fold 1/5: there are only 2 groups of images, and each fold needs one"),
+        (3, r"_(\d)", "--fold 1/5: there are only 2 groups of volumes, and each fold needs one"),
+        (2, np.array([0, 0, 1, 2]), "--fold 1/5: there are only 3 blocks, and each fold needs one"),
+    ],
+)
+def test_fewer_images_than_folds_are_called_what_they_are(dims, group, line):
+    with pytest.raises(DataError, match=line):
+        hold_out_fold(called("a_1", "b_1", "a_2", "b_2", dims=dims), (1, 5), 0, group)
+
+
+def test_folds_hold_about_as_many_images_each_and_groups_stay_together():
+    records = called("x_0_a", "x_0_b", "x_0_c", "x_0_d", *(f"x_{number}_a" for number in range(1, 5)))
+    held_out = [names(hold_out_fold(records, (number, 2), 3, r"_(\d)")[1]) for number in (1, 2)]
+    assert [len(part) for part in held_out] == [4, 4] and sorted(held_out[0] + held_out[1]) == names(records)
+    assert {len({*part} & {*names(records)[:4]}) for part in held_out} == {0, 4}
+    by_seed = [names(hold_out_fold(records, (1, 4), seed)[1]) for seed in (0, 0, 1, 2, 3, 4)]
+    assert by_seed[0] == by_seed[1] and len({*map(tuple, by_seed)}) > 1
+
+
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 2), (0.3, 2), (0.5, 4), (1.0, 4)])
+def test_whole_groups_are_held_out_and_one_is_left_to_train_on(fraction, held_out):
+    records = called(*(f"{letter}{number}" for letter in "abc" for number in range(2)))
+    train, val = hold_out(records, fraction, 0, r"^\w")
+    assert len(val) == held_out and not {name[0] for name in names(train)} & {name[0] for name in names(val)}

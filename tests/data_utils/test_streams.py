@@ -5,6 +5,7 @@ data_utils/sources/streams/webdataset.py.
 """
 
 import io
+import os
 import pickle
 import socket
 import subprocess
@@ -35,8 +36,8 @@ from data_utils.pack import pack
 from data_utils.sources.records import Subset
 from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
-from data_utils.sources.streams.remote import find_files
-from data_utils.sources.streams.webdataset import TarRecords
+from data_utils.sources.streams.remote import content_key, find_files, is_remote, kind_of
+from data_utils.sources.streams.webdataset import TarRecords, group_samples
 from runtime.cache import cache_folder
 from runtime.errors import DataError
 from unet.config import UNetConfig
@@ -594,3 +595,67 @@ def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3,
     assert len(losses(tmp_path / "local")) == 6 and losses(tmp_path / "remote") == losses(tmp_path / "local")
     result = launch("train.py", "--dataset", "s3://nothing/here", *options, "--output-dir", tmp_path / "none", env=s3)
     fails_with(result, "s3://nothing/here", 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["train/0.tar", "val/0.tar"], {"train": ["train/0.tar"], "val": ["val/0.tar"]}),
+        (
+            ["b-validation-1.tar", "a-training-1.tar"],
+            {"training": ["a-training-1.tar"], "validation": ["b-validation-1.tar"]},
+        ),
+        (["interval.tar", "TEST/0.tar"], {"test": ["TEST/0.tar"], "train": ["interval.tar"]}),  # no word of its own
+        (
+            ["Fold1/1.tar", "fold1/0.tar", "train1.tar"],
+            {"Fold1": ["Fold1/1.tar", "fold1/0.tar"], "train": ["train1.tar"]},
+        ),
+        (["val.fold1.tar"], {"Fold1": ["val.fold1.tar"]}),  # a name that is given comes first
+    ],
+)
+def test_a_file_of_a_stream_belongs_to_the_split_whose_name_is_a_word_of_its_path(tmp_path, files, splits):
+    for file in [*files, "notes.txt"]:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    found = find_files(str(tmp_path), ["Fold1"])
+    assert found == {split: [f"file://{tmp_path / file}" for file in paths] for split, paths in splits.items()}
+
+
+def test_one_file_and_a_pattern_are_streams_too_and_two_kinds_are_one_line(tmp_path):
+    for file in ("val/train-0.tar", "val/train-1.tar", "val/other.tar", "val/a.parquet"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    url = f"file://{tmp_path}/val"
+    assert find_files(f"{tmp_path}/val/train-0.tar", []) == {"train": [f"{url}/train-0.tar"]}
+    assert find_files(f"{tmp_path}/val/train-*.tar", []) == {"train": [f"{url}/train-0.tar", f"{url}/train-1.tar"]}
+    with pytest.raises(DataError, match=r"both \.parquet and \.tar files; found a\.parquet, other\.tar, train-0\.tar$"):
+        find_files(str(tmp_path), [])
+
+
+def test_the_kind_of_a_file_is_known_behind_a_signature_and_in_a_query():
+    urls = ("https://x/a.tar?signature=1", "https://x/get?name=a.parquet", "a.tar.gz", "s3://x/a.tar", "a.tar")
+    assert [kind_of(url) for url in urls] == [".tar", ".parquet", None, ".tar", ".tar"]
+    places = ("s3://x/a.tar", "https://x/a.tar", "file:///a.tar", "memory://a.tar", "/a.tar")
+    assert [is_remote(place) for place in places] == [True, True, False, False, False]
+
+
+def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_path):
+    files = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    for file in files:
+        file.write_bytes(b"x" * 8)
+        os.utime(file, (10**9, 10**9))
+    keys = [content_key(str(file)) for file in files]
+    assert content_key(str(files[0])) == keys[0]
+    os.utime(files[0], (10**9 + 1, 10**9 + 1))
+    keys.append(content_key(str(files[0])))
+    files[0].write_bytes(b"x" * 9)
+    os.utime(files[0], (10**9 + 1, 10**9 + 1))
+    keys.append(content_key(str(files[0])))
+    assert len({*keys}) == 4 and None not in keys
+    files[0].write_bytes(b"")
+    assert content_key(str(files[0])) is None
+
+
+def test_samples_of_a_tar_are_read_32_together():
+    assert group_samples([70, 0, 3, 32]).tolist() == [[0, 32], [0, 32], [0, 6], [2, 3], [3, 32]]
+    assert group_samples([]).shape == (0, 2)

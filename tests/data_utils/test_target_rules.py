@@ -19,7 +19,7 @@ from data_utils.targets.find import EITHER, find_task, holds_many_values, readin
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
 from data_utils.targets.overlapping import OverlapReader
-from data_utils.targets.points import PointReader, point_records
+from data_utils.targets.points import PointReader, PointWindows, point_records
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.regions import RegionReader, parse_regions
 from data_utils.targets.sides import Sides, mirrored_name, point_sides
@@ -424,9 +424,10 @@ def test_a_reader_of_overlapping_classes_hands_on_values_sides_and_weights():
 
 
 def test_a_reader_of_regions_hands_on_its_classes_sides_and_weights():
-    config = DataConfig(regions="left=1+2;right=3", swap="left=right", ignore_index="9")
-    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5, 3: 5, 9: 5}, (), config)
-    assert reader.ignored == (9,) and reader.describe() == "regions left=1+2, right=3, ignored 9"
+    pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
+    config = DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7")
+    reader = RegionReader.of_values(pixels, (), config)
+    assert reader.ignored == (9, 8, 7) and reader.describe() == "regions a=1+2, b=3, ignored 9, 8, 7"
     reader = reader.with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
     assert reader.class_pixels == (30, 10)
     task = reader.task("ce", ["auto"])
@@ -458,3 +459,19 @@ def test_a_reader_of_points_hands_on_all_that_the_task_needs():
     assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)
     with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))
+
+
+def test_regions_are_labeled_by_the_names_of_their_labels():
+    labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
+    reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
+    sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
+    reader = reader.partly_labeled(sets, ((1, "swelling"),), {None: {0: 1}})
+    assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
+
+
+def test_points_of_a_window_are_those_of_the_resized_image():
+    positions = np.array([[9.5, 4.5], [39.0, 19.0]])  # (x, y) in an image of 20 x 40
+    record = {"image": "", "target": PointSource("file", "pixels", positions, np.array([PRESENT] * 2)), "name": "a"}
+    windows = PointWindows(PointReader(("a", "b"), (0, 1), (0, 1)), record, (20, 40))
+    target = windows.read((10, 20), ((1, 6), (2, 12)))
+    assert target.points.tolist()[0] == [1, 2.5] and target.states.tolist() == [PRESENT, OUTSIDE]

@@ -24,6 +24,7 @@ from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points
 from data_utils.sources.points.spaces import from_voxels, to_voxels
 from data_utils.sources.points.table import PointTable
+from data_utils.targets.points import PointReader
 from inference import Predictor
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -263,3 +264,15 @@ def test_images_and_volumes_or_two_coordinates_of_volumes_are_one_line(tmp_path)
     (tmp_path / "points.csv").write_text("image,landmark,x,y,z\na,one,1,2,3\nb,one,1,2,3\n")
     with pytest.raises(DataError, match="lists images and volumes; give a data set of each"):
         load_records(config)
+
+
+def test_chosen_points_of_a_volume_are_those_of_their_names(tmp_path):
+    file = tmp_path / "a.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), AFFINES["RAS"]), file)
+    _, header = read_volume(VolumeFile((str(file),)), "a")
+    positions = np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
+    source = PointSource("points.csv", "pixels", positions, np.array([PRESENT, ABSENT, PRESENT]))
+    reader = PointReader(("c", "b"), (2, 1), (0, 1))
+    target = reader.read_volume({"image": "", "target": source, "name": "a"}, header)
+    assert target.points.tolist() == [[9, 8, 7], [0, 0, 0]] and target.states.tolist() == [PRESENT, ABSENT]
+    assert target.unit.tolist() == [2, 1.5, 1]

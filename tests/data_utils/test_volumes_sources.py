@@ -21,6 +21,7 @@ from data_utils.analysis.inspect_volumes import VolumeSplitInspection, inspect_v
 from data_utils.analysis.inspectors import inspect_split
 from data_utils.analysis.validate import check_data
 from data_utils.analysis.volume_findings import target_spacing
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
@@ -29,6 +30,8 @@ from data_utils.sources.load import load_records
 from data_utils.sources.records import Records, Subset
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import Case, Description, VolumeRecords, open_volumes, read_description, spacing_of
+from data_utils.targets.classes import PartlyLabeledReader
+from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 
 HIPPOCAMPUS = ROOT.parent / "shared" / "data" / "hippocampus"
@@ -483,3 +486,20 @@ def test_a_volume_that_cannot_be_read_is_named_by_its_slice(tmp_path):
     write_nifti(root / "images" / f"{NAMES[0]}.nii.gz", case(0)[0], RAS * 2)
     with pytest.raises(DataError, match=f"{NAMES[0]}: image and label differ in shape or affine"):
         len(SliceRecords(open_volumes(root, (), config(root))["train"]()))
+
+
+def test_a_label_of_another_size_is_named_and_others_follow_their_resized_volume(tmp_path):
+    root = plain(tmp_path)
+    write_nifti(root / "masks" / f"{NAMES[0]}.nii.gz", case(0, (12, 10, 9))[1], LPS)
+    other, record, *_ = open_volumes(root, (), config(root))["train"]()
+    reader = PartlyLabeledReader(
+        ClassMap(("background", "liver", "tumour"), (0, 1, 2), None),
+        label_sets=LabelSets(((True,) * 3, (False, True, False)), {("liver",): 1}),
+    )
+    _, header = read_volume(record["image"], "a")
+    target = reader.read_volume({**record, "labeled": ("liver",)}, header, (4, 5, 6))
+    assert target.mask.shape == (4, 5, 6) and set(np.unique(target.mask)) <= {0, 1, 2} and int(target.label_set) == 1
+    assert reader.read_volume(record, header).mask.shape == header.size
+    message = rf"{NAMES[0]}: image is 8 x 10 x 12, its label 9 x 10 x 12 \(depth x height x width\)"
+    with pytest.raises(DataError, match=message):
+        reader.read_volume(other, header)

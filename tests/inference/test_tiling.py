@@ -20,7 +20,7 @@ from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.cuts import Axis
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import resize_logits, resize_strips
+from inference.tiling.resizing import in_strips, resize_logits, resize_strips
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
@@ -119,6 +119,32 @@ def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
         assert math.prod(tiling.size) * 32 * base_channels < 1.1 * 3 * 2**28
     many = choose_tiling(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
     assert many.size[0] < choose_tiling(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "whole"),
+    [
+        ({"base_channels": 64, "norm": "group"}, (1024, 2048)),  # 4 GB
+        ({"base_channels": 16, "norm": "batch"}, (1024, 1536)),  # 0.8 GB, since exact tiles cost little
+        ({"base_channels": 32, "norm": "instance", "dims": 3}, (128, 128, 128)),  # 2 GB
+    ],
+)
+def test_what_is_computed_whole_is_known_to_the_pixel(options, whole):
+    config = UNetConfig(**options)
+    assert choose_tiling(config, whole) is None
+    *sides, last = whole
+    assert choose_tiling(config, (*sides, last + 1)) is not None
+
+
+def test_logits_of_two_gigabytes_are_had_at_once():
+    config = UNetConfig(num_classes=2, base_channels=1, depth=1)
+    assert not in_strips(config, (64, 64), (16_384, 16_384))
+    assert in_strips(config, (64, 64), (16_384, 16_385))
+
+
+def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():
+    tiling = Tiling((32, 64, 64), (8, 16, 16), (4, 8, 8), exact=True)
+    assert str(tiling) == "tiles of 32 x 64 x 64 overlapping by 8 x 16 x 16 (equal to the whole image's result)"
 
 
 def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():

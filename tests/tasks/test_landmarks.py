@@ -177,6 +177,9 @@ def test_what_lies_exactly_at_a_limit_counts_as_within_it():
     assert values["outliers"] == 0  # 10% of the longer side
     assert (values["presence_precision"], values["presence_recall"]) == (0.5, 0.5)
     assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": 6}
+    in_mm = replace(TASK, unit="mm").new_scores(1)
+    in_mm.add(prediction([[10, 20], [20, 31], [0, 0]], [0.5, 0.5, 0.5], size), truth, 0)
+    assert in_mm.values()["outliers"] == 1  # beyond 10 mm
     nothing = TASK.new_scores(1)
     assert nothing.brief() == {"closeness": None, "mean_radial_error": None} and nothing.comparison == 0
 

@@ -5,6 +5,7 @@ train_utils/run_state.py.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,26 @@ def test_a_damaged_checkpoint_is_passed_over(checkpoints, damage):
     file.unlink() if damage == "absent" else file.write_bytes(changed[damage])
     found = find_checkpoint("auto", checkpoints.folder)
     assert found.run_state().step == 1 and len(found.passed_over) == 1
+
+
+def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_again(checkpoints, capsys):
+    save_all(checkpoints, (1, None), (2, None))
+    (checkpoints.folder / "step-00000002" / "manifest.json").unlink()
+    aside = checkpoints.folder / "set-aside-step-00000002"  # of an earlier time
+    aside.mkdir()
+    (aside / "old").write_text("")
+    more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
+    more.settings = replace(SETTINGS, total_steps=12)
+    found = find_checkpoint("auto", checkpoints.folder)
+    more.resume(found, found.run_state())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("step-00000002: manifest.json is missing")
+    assert lines[-1] == f"resumed from {checkpoints.folder / 'step-00000001'}, at step 1 of 12"
+    assert sorted(path.name for path in aside.iterdir()) == [
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
 
 
 @pytest.mark.parametrize("entry", ["../../other", "model.safetensors"])

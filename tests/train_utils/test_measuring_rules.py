@@ -186,6 +186,9 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     said = capsys.readouterr().out
     assert "are few" not in said and "bf16" not in said
     assert scales == [{"scale": 8.0}]  # that of fp16, as the run found it
+    rehearsed.model = rehearsed.loaders = None
+    monkeypatch.setattr(rehearsal, "count_steps", lambda *arguments: -3)
+    assert rehearsed.count_steps() == 1  # however little time is left
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from train_utils.monitoring import flops, monitor, rehearsal
 from train_utils.monitoring.monitor import Monitor, brief
 from train_utils.monitoring.profiler import top_operators
 from train_utils.monitoring.rehearsal import Pace, Times, count_steps, rehearsed_steps
-from train_utils.monitoring.throughput import LossWindow, Meter
+from train_utils.monitoring.throughput import LossWindow, Meter, _Times
 from train_utils.monitoring.tracking import RunLog
 from train_utils.nan_guard import StepResult
 from train_utils.run_state import RunState
@@ -187,6 +187,9 @@ def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch):
     assert values["perf/data_wait_percent"] == pytest.approx(10) and values["perf/compute_percent"] == pytest.approx(60)
     wanted = "communication between processes, with waiting, took 30% of the time: raise --batch-size, try"
     assert meter.bottleneck(2, cached=False).startswith(wanted)
+    for communication, is_named in ((2.0, True), (1.999, False)):
+        meter._total = _Times(steps=20, images=80, seconds=10.0, data=1.0, communication=communication)
+        assert (meter.bottleneck(2, cached=False) is not None) is is_named
 
 
 @pytest.mark.parametrize(("precision", "peak"), [("no", 156), ("fp16", 312), ("bf16", 312), ("fp8", 156)])
@@ -276,6 +279,14 @@ def test_a_line_of_metrics_has_four_digits_of_the_epoch_and_null_for_what_is_no_
     again.scalars(4, 0.5, {"train/loss": 2.0})
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert steps == [3, 4]
+
+
+def test_a_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}')
+    log = RunLog(Accelerator(cpu=True), tmp_path, "none", RunSettings(), (), 2)
+    log.scalars(3, 0.5, {"train/loss": 2.0})
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 3]
 
 
 def test_a_line_that_the_disk_refuses_is_written_with_the_next_one(tmp_path, capsys):

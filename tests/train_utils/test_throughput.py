@@ -74,6 +74,29 @@ def test_numbers_are_those_of_the_process_that_waits_longest_for_its_data(monkey
     assert values["perf/teraflops_per_device"] == 2.0  # 3 TFLOP an image, on three devices
 
 
+def test_the_bottleneck_is_that_of_the_process_that_waits_longest(monkeypatch):
+    meter = measured(monkeypatch, steps=20, compute=4.0)
+
+    def gathered(own: list[tuple]) -> list[tuple]:
+        ((times, memory),) = own
+        return [(times, memory), (replace(times, data=40.0), memory)]  # of 80 seconds
+
+    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", gathered)
+    meter.summary()
+    assert meter.bottleneck(2, cached=True) == "training waited for data 50% of the time: raise --num-workers from 2"
+
+
+def test_the_exchange_of_gradients_is_measured_in_each_step_where_that_costs_nothing(monkeypatch):
+    class Wrapped(nn.Module):
+        def _set_ddp_runtime_logging_sample_rate(self, steps: int) -> None:
+            self.steps_for_one_sample = steps
+
+    monkeypatch.setattr("train_utils.monitoring.throughput.DistributedDataParallel", Wrapped)
+    model = Wrapped()
+    Meter(Accelerator(cpu=True), model, 1.0, "no")
+    assert model.steps_for_one_sample == 1
+
+
 @pytest.mark.parametrize(("steps", "data", "is_named"), [(20, 0.2, True), (20, 0.19, False), (19, 0.9, False)])
 def test_a_bottleneck_takes_a_fifth_of_the_time_over_twenty_steps(monkeypatch, steps, data, is_named):
     meter = measured(monkeypatch, steps=steps // 2, data=data, compute=1 - data)
@@ -150,6 +173,7 @@ def test_a_bottleneck_is_named_with_its_remedy(monkeypatch):
     wanted = "training waited for data 43% of the time: raise --num-workers from 2, or give --cache"
     assert sentence(steps=20, data=0.43, compute=0.57) == wanted
     assert sentence(steps=20, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(", or give --cache")
+    assert sentence(steps=20, data=1.0, compute=4.0).startswith("training waited for data 20% of the time")
     assert sentence(steps=20, data=0.05, compute=0.95) is None
     assert sentence(steps=19, data=0.9, compute=0.1) is None
 

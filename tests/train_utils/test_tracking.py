@@ -121,3 +121,21 @@ def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_
     log.pictures(6, {"pictures/a": picture})
     log.scalars(6, 0.5, {"train/loss": 1.0})
     assert len(calls) == 2 and not log.takes_pictures()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tracker_is_finished_once(tmp_path, capsys, fails):
+    calls = []
+
+    def finish() -> None:
+        calls.append("finish")
+        if fails:
+            raise OSError("gone")
+
+    log = RunLog(Accelerator(cpu=True), tmp_path, "none", SETTINGS, (), 0)
+    log.tracker = "wandb"
+    accelerator = SimpleNamespace(trackers=[SimpleNamespace(finish=finish)])
+    accelerator.end_training = lambda: [tracker.finish() for tracker in accelerator.trackers]
+    log.accelerator = accelerator
+    log.finish()
+    assert calls == ["finish"] and ("tracker wandb failed (OSError: gone)" in capsys.readouterr().out) is fails

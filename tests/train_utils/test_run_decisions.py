@@ -245,7 +245,8 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     views = options["views"]
     judgement = options["judgement"]
     assert (folder, compared_by, options["speed_notes"]) == (tmp_path, "mean IoU", ["it was fast"])
-    assert options["extent"] == {"training images": "6", "minutes since the last start": "1.5"}
+    assert options["extent"]["training images"] == "6"
+    assert 1.5 <= float(options["extent"]["minutes since the last start"]) < 5  # the machine may be busy
     assert (tmp_path / "images.csv").exists() is is_saved  # a resumed run may have lost it
     printed = capsys.readouterr().out
     assert "it was fast\n" in printed

@@ -42,6 +42,7 @@ def test_what_is_not_there_exactly_once_is_not_changed(place, before):
     assert rewrite(SOURCE, place, before, "0") is None
 
 
+@pytest.mark.slow
 def test_every_mutant_has_its_place_and_its_tests():
     stale = []
     names = {path.name for path in (mutants.ROOT / "tests").rglob("test_*.py")}

@@ -69,15 +69,14 @@ class LandmarkScores(Scores):
 
     @property
     def comparison(self) -> float:
-        present = self._present()
-        return _mean(_closeness(present)) or 0.0
+        return _mean(self._closeness(self._present())) or 0.0
 
     @property
     def image_comparison(self) -> list[float]:
         comparisons = []
         for points in self.by_image:
             present = points[points[:, STATE] == PRESENT]
-            comparisons.append(_mean(_closeness(present)) or 0.0)
+            comparisons.append(_mean(self._closeness(present)) or 0.0)
         return comparisons
 
     def values(self, landmark: int | None = None) -> dict[str, float | None]:
@@ -152,6 +151,17 @@ class LandmarkScores(Scores):
         points = self.by_image.flatten(0, 1)
         return points[points[:, STATE] == PRESENT]
 
+    def _closeness(self, present: Tensor) -> Tensor:
+        """1 - error / diagonal of points (n, 5), at least 0.
+
+        A point that is not found is as far as the diagonal, unless no point is absent: then all that is to be found out
+        is where the points are, and a single one that a model doubts would outweigh the errors of all others.
+        """
+        closeness = (1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)
+        if not (self.by_image[..., STATE] == ABSENT).any():
+            return closeness
+        return closeness * (present[:, PRESENCE] >= FOUND)
+
 
 def radius_name(radius: float, unit: str) -> str:
     """How keys call a radius of the success detection rate: 2mm, or 1_percent of the longer side."""
@@ -193,12 +203,6 @@ def auroc(positive: Tensor, negative: Tensor) -> float | None:
     ranks = (ends - (counts - 1) / 2)[places]  # equal values share the mean of their ranks
     least = len(positive) * (len(positive) + 1) / 2
     return ((ranks[: len(positive)].sum() - least) / (len(positive) * len(negative))).item()
-
-
-def _closeness(present: Tensor) -> Tensor:
-    """1 - error / diagonal of points (n, 5), at least 0; a point that is not found is as far as the diagonal."""
-    closeness = (1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)
-    return closeness * (present[:, PRESENCE] >= FOUND)
 
 
 def _mean(values: Tensor) -> float | None:

@@ -162,6 +162,13 @@ MUTANTS = [
         "0.0",
         "test_measuring_rules.py",
     ),
+    Mutant(
+        "tasks/point_scores.py",
+        "LandmarkScores._closeness",
+        "not (self.by_image[..., STATE] == ABSENT).any()",
+        "False",
+        "test_score_rules.py",
+    ),
     # orthogonal steps
     Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
     Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
@@ -3623,7 +3630,7 @@ MUTANTS = [
     ),
     Mutant(
         "tasks/point_scores.py",
-        "_closeness",
+        "LandmarkScores._closeness",
         "closeness * (present[:, PRESENCE] >= FOUND)",
         "closeness",
         "test_landmarks.py",
@@ -3730,7 +3737,7 @@ MUTANTS = [
     ),
     Mutant(
         "tasks/point_scores.py",
-        "_closeness",
+        "LandmarkScores._closeness",
         "(1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)",
         "1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))",
         "test_score_rules.py",
@@ -3967,8 +3974,8 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores.image_comparison",
-        "_mean(_closeness(present)) or 0.0",
-        "_mean(_closeness(present))",
+        "_mean(self._closeness(present)) or 0.0",
+        "_mean(self._closeness(present))",
         "test_score_rules.py",
     ),
     Mutant(

@@ -75,6 +75,14 @@ def test_a_point_is_found_from_even_chances_on():
     assert (silent["presence_precision"], silent["presence_auroc"], silent["absent"]) == (None, None, 0)
 
 
+def test_where_no_point_is_absent_places_alone_are_compared():
+    points = [[PRESENT, 10, 100, 100, 0.1], [PRESENT, 30, 100, 100, 0.9]]
+    scores = score_of("px", points)
+    assert scores.comparison == pytest.approx(0.8) and scores.image_comparison == pytest.approx([0.9, 0.7])
+    assert scores.values()["presence_recall"] == 0.5
+    assert score_of("px", [*points, [ABSENT, 0, 100, 100, 0.1]]).comparison == pytest.approx(0.7 / 2)
+
+
 def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
     assert score_of("px", [[PRESENT, 300, 100, 120, 1], [PRESENT, 0, 100, 120, 1]]).comparison == 0.5
 

@@ -149,6 +149,11 @@ def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
     planes = {"kernels": ((1, 3, 3), (1, 3, 3), *((3, 3, 3),) * 3), "strides": ((1, 2, 2), (1, 2, 2), *((2,) * 3,) * 2)}
     flat = tile((60, 1024, 1024), base_channels=32, norm="instance", **planes)
     assert flat.grid == (4, 16, 16) and flat.size[0] * 4 == flat.size[1] == flat.size[2]
+    # it looks 8 slices far, and 24 voxels along the other axes
+    thick = {"depth": 2, "kernels": ((1, 3, 3), *((3, 3, 3),) * 2), "strides": ((1, 2, 2), (2, 2, 2))}
+    for overlap, is_exact in ((16, False), (24, False), (48, True)):
+        config = UNetConfig(1, 2, dims=3, base_channels=4, **thick)
+        assert choose_tiling(config, (200,) * 3, tile_size=128, overlap=overlap).exact == is_exact
     many = tile((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
     assert many.size[0] < 128 and 4 * 14 * many.size[0] * 512 * 512 <= 3 * 2**28
     for tiling in (blended, flat, many):

@@ -38,7 +38,13 @@ def test_a_folder_in_use_is_refused_with_who_uses_it_and_free_after_a_kill(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("content", "owner"), [(b"", "another run"), (b"a run\nmore\n", "a run"), (b"x" * 300, "x" * 200)]
+    ("content", "owner"),
+    [
+        (b"", "another run"),
+        (b"a run\nmore\n", "a run"),
+        (b"x" * 300, "x" * 200),
+        (b"\xff run", "\N{REPLACEMENT CHARACTER} run"),
+    ],
 )
 def test_the_owner_of_a_folder_is_the_first_line_of_its_lock(tmp_path, content, owner):
     with FileLock(tmp_path / ".lock"):

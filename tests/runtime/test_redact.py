@@ -314,3 +314,8 @@ def test_every_line_that_is_printed_is_redacted(capsys):
     say("read https://me:secret@host/x")
     say_error("lost https://host/x?secret")
     assert capsys.readouterr() == ("read https://host/x\n", "lost https://host/x\n")
+
+
+def test_a_pattern_behind_a_url_is_no_query():
+    line = "https://host/x: no file matches part-?.tar"
+    assert redact(line) == line

@@ -29,6 +29,7 @@ from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import UserError
+from train_utils.reporting.review import page
 from train_utils.reporting.review.masks import Doubt, MaskReview, findings_of, missing_object, worst_first
 
 
@@ -122,6 +123,13 @@ def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
     calibrated = reviewed("--runs", run.folder, "--calibrate", "--output", tmp_path / "calibrated")
     assert calibrated.code == 0, calibrated.errors
     assert json.loads((run.folder / "model" / "config.json").read_text())["temperature"] != 1
+
+
+def test_each_column_of_the_table_holds_its_number():
+    numbers = {"score": 0.25, "area_share": 0.5, "missing": 0.75}
+    review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
+    (row,) = csv.DictReader(page._table([review]).splitlines())
+    assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
 
 
 def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():

@@ -38,14 +38,10 @@ def free_bytes(process: Path = PROCESS, mount: Path = MOUNT) -> int | None:
         try:
             limit = int((folder / version.limit).read_text())
             usage = int((folder / version.usage).read_text())
-            statistics = (folder / "memory.stat").read_text()
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cache = int(statistics.get(version.cache, 0))
         except (OSError, ValueError):  # no such group is seen from here, or its limit is "max"
             continue
-        cache = 0
-        for line in statistics.splitlines():
-            name, _, value = line.partition(" ")
-            if name == version.cache:
-                cache = int(value)
         free.append(max(0, limit - usage + cache))
     return min(free, default=None)
 

@@ -69,14 +69,13 @@ class LandmarkScores(Scores):
 
     @property
     def comparison(self) -> float:
-        return _mean(self._closeness(self._present())) or 0.0
+        return _mean(self._closeness()[self.by_image[..., STATE] == PRESENT]) or 0.0
 
     @property
     def image_comparison(self) -> list[float]:
         comparisons = []
-        for points in self.by_image:
-            present = points[points[:, STATE] == PRESENT]
-            comparisons.append(_mean(self._closeness(present)) or 0.0)
+        for closeness, points in zip(self._closeness(), self.by_image, strict=True):
+            comparisons.append(_mean(closeness[points[:, STATE] == PRESENT]) or 0.0)
         return comparisons
 
     def values(self, landmark: int | None = None) -> dict[str, float | None]:
@@ -151,16 +150,17 @@ class LandmarkScores(Scores):
         points = self.by_image.flatten(0, 1)
         return points[points[:, STATE] == PRESENT]
 
-    def _closeness(self, present: Tensor) -> Tensor:
-        """1 - error / diagonal of points (n, 5), at least 0.
+    def _closeness(self) -> Tensor:
+        """(images, K): 1 - error / diagonal, at least 0, of those points that are present.
 
         A point that is not found is as far as the diagonal, unless no point is absent: then all that is to be found out
         is where the points are, and a single one that a model doubts would outweigh the errors of all others.
         """
-        closeness = (1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)
-        if not (self.by_image[..., STATE] == ABSENT).any():
+        points = self.by_image
+        closeness = (1 - points[..., ERROR] / points[..., DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)
+        if not (points[..., STATE] == ABSENT).any():
             return closeness
-        return closeness * (present[:, PRESENCE] >= FOUND)
+        return closeness * (points[..., PRESENCE] >= FOUND)
 
 
 def radius_name(radius: float, unit: str) -> str:

@@ -165,7 +165,7 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores._closeness",
-        "not (self.by_image[..., STATE] == ABSENT).any()",
+        "not (points[..., STATE] == ABSENT).any()",
         "False",
         "test_score_rules.py",
     ),
@@ -189,8 +189,8 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/optim.py",
-        "_kernels_of_hidden_layers",
-        "not path.startswith('encoder.')",
+        "build_optimizer",
+        "not is_encoder",
         "True",
         "test_muon.py",
     ),
@@ -3631,7 +3631,7 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores._closeness",
-        "closeness * (present[:, PRESENCE] >= FOUND)",
+        "closeness * (points[..., PRESENCE] >= FOUND)",
         "closeness",
         "test_landmarks.py",
     ),
@@ -3738,8 +3738,8 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores._closeness",
-        "(1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)",
-        "1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))",
+        "(1 - points[..., ERROR] / points[..., DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)",
+        "1 - points[..., ERROR] / points[..., DIAGONAL].clamp_min(math.ulp(0.0))",
         "test_score_rules.py",
     ),
     Mutant(
@@ -3974,8 +3974,8 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores.image_comparison",
-        "_mean(self._closeness(present)) or 0.0",
-        "_mean(self._closeness(present))",
+        "_mean(closeness[points[:, STATE] == PRESENT]) or 0.0",
+        "_mean(closeness[points[:, STATE] == PRESENT])",
         "test_score_rules.py",
     ),
     Mutant(

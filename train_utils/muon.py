@@ -30,13 +30,13 @@ class Muon(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         groups = self.param_groups
-        self.param_groups = [group for group in groups if not group.get("orthogonal")]
+        self.param_groups = [group for group in groups if not group["orthogonal"]]
         try:
             loss = super().step(closure)
         finally:
             self.param_groups = groups
         for group in groups:
-            if group.get("orthogonal"):
+            if group["orthogonal"]:
                 for weight in group["params"]:
                     if weight.grad is not None:
                         self._step_orthogonally(weight, group["lr"], group["weight_decay"])
@@ -71,8 +71,8 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / wide.norm().clamp_min(torch.finfo(matrix.dtype).tiny)
     square = wide @ wide.T
-    factor = torch.eye(len(square), dtype=matrix.dtype, device=matrix.device)
-    identity = factor
+    identity = torch.eye(len(square), dtype=matrix.dtype, device=matrix.device)
+    factor = identity
     first, second, third = COEFFICIENTS
     for _ in range(ITERATIONS):
         polynomial = first * identity + second * square + third * (square @ square)

@@ -22,7 +22,8 @@ def build_optimizer(
     """`adamw`, `sgd` with Nesterov momentum 0.9, or `muon`, for all weights that are not frozen.
 
     Decay on convolutions and linear layers only: norms, biases and tables of positions have no use for it. Each group
-    says whether it is `of_encoder`: those may have a learning rate of their own (`Schedule.set_learning_rate`).
+    says whether it is `of_encoder`: those may have a learning rate of their own (`Schedule.set_learning_rate`); and
+    whether it is `orthogonal`, for `Muon`.
 
     Fused where that can be: all weights are updated in one kernel, or none where the device says so (`StepGuard`).
 
@@ -35,31 +36,26 @@ def build_optimizer(
         )
     # DeepSpeed has updates of its own; torch 2.13 has no fused SGD for FSDP's DTensors
     fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and name == "adamw")
-    kernels = _kernels_of_hidden_layers(model) if name == "muon" else set()
+    head_weights: set[nn.Parameter] = set()
+    for module in model.modules():
+        if isinstance(module, OutConv):
+            head_weights.update(module.parameters())
     weights: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for path, module in model.named_modules():
+        is_encoder = path.startswith("encoder.")
         for key, parameter in module.named_parameters(recurse=False):
             decay = weight_decay if key == "weight" and isinstance(module, DECAYED) else 0.0
+            is_kernel = key == "weight" and isinstance(module, nn.modules.conv._ConvNd)
+            # Muon is for hidden layers; AdamW has trained an encoder
+            orthogonal = name == "muon" and is_kernel and not is_encoder and parameter not in head_weights
             if parameter.requires_grad:
-                group = (path.startswith("encoder."), decay, parameter in kernels)
-                weights.setdefault(group, []).append(parameter)
+                weights.setdefault((is_encoder, decay, orthogonal), []).append(parameter)
     groups = []
     for (is_encoder, decay, orthogonal), parameters in weights.items():
-        values = {"params": parameters, "of_encoder": is_encoder, "weight_decay": decay}
-        groups.append(values | {"orthogonal": True} if orthogonal else values)
+        group = {"params": parameters, "of_encoder": is_encoder, "weight_decay": decay, "orthogonal": orthogonal}
+        groups.append(group)
     if name == "muon":
         return Muon(groups, lr=learning_rate, fused=True)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)
-
-
-def _kernels_of_hidden_layers(model: nn.Module) -> set[nn.Parameter]:
-    """The weights of convolutions between images and logits, but for those of an encoder, which AdamW has trained."""
-    heads = [path for path, module in model.named_modules() if isinstance(module, OutConv)]
-    kernels = set()
-    for path, module in model.named_modules():
-        of_head = any(path.startswith(f"{head}.") for head in heads)
-        if isinstance(module, nn.modules.conv._ConvNd) and not of_head and not path.startswith("encoder."):
-            kernels.add(module.weight)
-    return kernels

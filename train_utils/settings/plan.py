@@ -108,7 +108,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     minutes = args.max_minutes or math.inf
     is_short = minutes < SHORT
     is_volumes = info.train.records.dims == 3
-    encoder = _choose_encoder(info, args)
+    encoder = _choose_encoder(info, args, minutes)
     resized_pixels, cropped_pixels = _most_pixels(minutes, bool(encoder.is_frozen))
     scale = args.scale
     if scale is None:
@@ -155,7 +155,7 @@ class EncoderChoice(NamedTuple):
     is_frozen: bool | None
 
 
-def _choose_encoder(info: DatasetInfo, args: TrainSettings) -> EncoderChoice:
+def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> EncoderChoice:
     """The encoder that suits the data, with what the flags say of it."""
     name = LITE0 if _suits_lite0(info, args) else args.encoder_source
     weights = args.encoder_weights
@@ -164,7 +164,7 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings) -> EncoderChoice:
         weights = "pretrained"
     if name and is_frozen is None:
         must_learn = weights == "random" or args.encoder_lr_factor
-        is_frozen = (args.max_minutes or math.inf) < VERY_SHORT and not must_learn
+        is_frozen = minutes < VERY_SHORT and not must_learn
     return EncoderChoice(name, weights, is_frozen)
 
 

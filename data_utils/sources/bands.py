@@ -9,7 +9,7 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
 from data_utils.image_io.rasters import indices_of_band
 from data_utils.image_io.tiff import is_tiff
-from data_utils.sources.annotations.layout import check_unpaired
+from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from data_utils.sources.walk import walk
@@ -113,8 +113,7 @@ def find_scenes(
     names = [name for name in folders if name in mask_of]
     if not names:
         return None
-    unpaired = [f"{name}: image without mask" for name in folders if name not in mask_of]
-    unpaired += [f"{mask}: mask without image" for name, mask in mask_of.items() if name not in folders]
+    unpaired = unpaired_lines({name: name for name in folders}, mask_of)
     check_unpaired(unpaired, len(names), allow_unpaired, images)
     wanted_bands = bands or band_names(folders[names[0]])
     scenes = []

@@ -17,7 +17,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, readable
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
-from data_utils.sources.annotations.layout import check_unpaired
+from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import (
     NAMED,
     children,
@@ -339,8 +339,7 @@ def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataCo
     image_files = files_by_stem(images, "images")
     mask_of = masks_by_stem(masks, image_files, config)
     stems = [stem for stem in image_files if stem in mask_of]
-    unpaired = [f"{image}: image without mask" for stem, image in image_files.items() if stem not in mask_of]
-    unpaired += [f"{mask}: mask without image" for stem, mask in mask_of.items() if stem not in image_files]
+    unpaired = unpaired_lines(image_files, mask_of)
     check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
     pairs = [(str(images / image_files[stem]), str(masks / mask_of[stem])) for stem in stems]
     return ChannelRecords(pairs, [image_files[stem] for stem in stems], layout, config, unpaired)

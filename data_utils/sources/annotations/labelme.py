@@ -148,8 +148,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
 def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
     """The labels that any shape in the files of all splits has."""
     labels: set[str] = set()
-    for contents_by_split in splits:
-        for contents in contents_by_split.values():
+    for contents_of in splits:
+        for contents in contents_of.values():
             if contents is not None:
                 labels.update(contents.objects)
     return labels
@@ -165,10 +165,10 @@ def read_contents(folder: Path) -> dict[str, Contents | None]:
             return list(pool.map(_contents, paths))
 
     key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
-    contents_by_split: dict[str, Contents | None] = {}
+    contents_of: dict[str, Contents | None] = {}
     for file, contents in zip(files, cached(key, read_all), strict=True):
-        contents_by_split[file] = contents and Contents(*contents)  # the cache holds lists
-    return contents_by_split
+        contents_of[file] = contents and Contents(*contents)  # the cache holds lists
+    return contents_of
 
 
 def _contents(path: str) -> Contents | None:
@@ -190,7 +190,7 @@ def _contents(path: str) -> Contents | None:
 
 def open_records(
     folders: tuple[Path, Path],
-    contents_by_split: dict[str, Contents | None],
+    contents_of: dict[str, Contents | None],
     classes: tuple[tuple[MaskValue, str], ...],
     values: dict[str, int],
     allow_unpaired: bool,
@@ -203,7 +203,7 @@ def open_records(
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
-    for file, contents in contents_by_split.items():
+    for file, contents in contents_of.items():
         image = by_stem.pop(os.path.splitext(file)[0], None) or named_image(folders, file, contents)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
@@ -222,7 +222,7 @@ def open_records(
         )
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    summary = _summarize([contents_by_split[file] for _, file in pairs], classes, values)
+    summary = _summarize([contents_of[file] for _, file in pairs], classes, values)
     return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -106,6 +106,12 @@ def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Pat
         raise DataError(f"{where}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
     if not left:
         raise DataError(f"{where}: no images with annotations")
+
+
+def unpaired_lines(images: Mapping[str, str], masks: Mapping[str, str]) -> list[str]:
+    """A line for each image without mask and each mask without image; both are files by what names the two."""
+    lines = [f"{image}: image without mask" for stem, image in images.items() if stem not in masks]
+    return lines + [f"{mask}: mask without image" for stem, mask in masks.items() if stem not in images]
 
 
 def read_lines(file: str | Path) -> list[str]:

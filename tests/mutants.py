@@ -3637,9 +3637,16 @@ MUTANTS = [
     ),
     Mutant(
         "inference/decoding/landmarks.py",
-        "_top",
-        "0.5 * (before - after) / curvature",
-        "0.4 * (before - after) / curvature",
+        "PeakFinder._offsets",
+        "logits.exp().nan_to_num(0, 0, 0)",
+        "logits.exp().nan_to_num(0, 0, 0).sqrt()",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder._offsets",
+        "<= self.radius**2",
+        "<= self.radius**3",
         "test_landmarks.py",
     ),
     Mutant(

@@ -47,9 +47,9 @@ class PredictedPoints(NamedTuple):
 class LandmarkDecoder(Decoder):
     """For each point (K, n + 2): its place as shares of the sides, 0 to 1; its presence; its confidence.
 
-    The place is the highest pixel of the map, refined by a parabola through it and its neighbors along each axis: the
-    logarithm of a Gaussian is one. Presence is the share of the map among map and "nowhere"; confidence is the share of
-    the map's weight that lies around the place.
+    The place is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
+    one. Presence is the share of the map among map and "nowhere"; confidence is the share of the map's weight that lies
+    around the place.
     """
 
     dtype = "float64"
@@ -171,25 +171,22 @@ class PeakFinder:
         return padded[tuple(index)]
 
     def _offsets(self) -> Tensor:
-        """(K, n) float64, from the highest pixel to the top of a parabola along each axis."""
+        """(K, n) float64, from the highest pixel to the top of the parabola that fits the logits around it.
+
+        A pixel counts as much as the map weighs it, one beyond the image not at all.
+        """
         axes = self._pixels.shape[1]
-        offsets = []
-        for axis in range(axes):
-            line = self._patches
-            for other_axis in reversed(range(axes)):
-                if other_axis != axis:
-                    line = line.select(1 + other_axis, self.radius)
-            line = line[:, self.radius - 2 : self.radius + 3].double()
-            offset = _top(line[:, 1:4])
-            # at the border the parabola runs through the next two pixels
-            offset = torch.where(line[:, 1].isinf(), 1 + _top(line[:, 2:5]), offset)
-            offset = torch.where(line[:, 3].isinf(), _top(line[:, 0:3]) - 1, offset)
-            offsets.append(offset.nan_to_num(0, 0, 0).clamp(-0.5, 0.5))
-        return torch.stack(offsets, dim=1)
-
-
-def _top(values: Tensor) -> Tensor:
-    """(K,) the place, from the middle one, of the top of a parabola through three values (K, 3) in a row."""
-    before, middle, after = values.unbind(1)
-    curvature = before - 2 * middle + after
-    return torch.where(curvature < 0, 0.5 * (before - after) / curvature, 0)
+        span = torch.arange(-self.radius, self.radius + 1, dtype=torch.float64, device=self._patches.device)
+        positions = torch.cartesian_prod(*[span] * axes).view(-1, axes)
+        squares = positions.square()
+        logits = (self._patches.flatten(1) - self._peaks[:, None]).double()
+        weights = logits.exp().nan_to_num(0, 0, 0) * (squares.sum(dim=1) <= self.radius**2)
+        logits = logits.nan_to_num(0, 0, 0)
+        # weighted least squares, one system of 1 + 2n equations for each point
+        terms = torch.cat([torch.ones_like(positions[:, :1]), positions, squares], dim=1)
+        weighted = weights[:, :, None] * terms
+        solution = torch.linalg.pinv(terms.T @ weighted, hermitian=True) @ (weighted.mT @ logits[:, :, None])
+        slope = solution[:, 1 : 1 + axes, 0]
+        curvature = 2 * solution[:, 1 + axes :, 0]
+        offsets = torch.where(curvature < 0, -slope / curvature, 0)
+        return offsets.nan_to_num(0, 0, 0).clamp(-1, 1)

@@ -120,6 +120,43 @@ def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_strips_
     assert (prediction[:, -2:] > 0.5).all()
 
 
+def fitted_top(logits: np.ndarray, pixel: tuple[int, ...], radius: int) -> np.ndarray:
+    """The top of the parabola that fits a map around a pixel, each pixel counted by its weight, with NumPy's solver."""
+    indices = np.stack(np.meshgrid(*map(np.arange, logits.shape), indexing="ij"), axis=-1)
+    offsets = (indices - pixel).reshape(-1, len(pixel)).astype(float)
+    is_near = (offsets**2).sum(axis=1) <= radius**2
+    offsets = offsets[is_near]
+    values = logits.reshape(-1)[is_near]
+    roots = np.exp(0.5 * (values - values.max()))
+    terms = np.concatenate([np.ones((len(offsets), 1)), offsets, offsets**2], axis=1)
+    solution = np.linalg.lstsq(terms * roots[:, None], values * roots, rcond=None)[0]
+    slope, curvature = np.split(solution[1:], 2)
+    return pixel - slope / (2 * curvature)
+
+
+@pytest.mark.parametrize("size", [(20, 24), (9, 12, 14)])
+def test_a_place_is_the_top_of_the_parabola_that_fits_the_map_within_two_sigmas(size):
+    points = random_points(size, seed=5, count=1)
+    noise = 0.05 * torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    maps = gaussian_maps(points, size) + noise
+    decoder = LandmarkDecoder(TASK)
+    decoder.take(maps)
+    places = decoder.conclude(())[0, :, : len(size)] * torch.tensor(size) - 0.5
+    for logits, place in zip(maps[0].numpy(), places.numpy(), strict=True):
+        pixel = np.unravel_index(logits.argmax(), size)
+        np.testing.assert_allclose(place, fitted_top(logits, pixel, radius=4), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+def test_maps_of_a_broken_network_are_read_without_an_error(value):
+    maps = torch.zeros(1, 3, 20, 20)
+    maps[:, 1] = value
+    maps[0, 2, 5, 5] = value
+    decoder = LandmarkDecoder(TASK)
+    decoder.take(maps)
+    assert decoder.conclude(()).shape == (1, 3, 4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_maps_are_read_in_single_precision_and_double_ones_in_double(dtype):
     maps = gaussian_maps(random_points((40, 51), seed=3, count=1), (40, 51)).to(dtype)

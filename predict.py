@@ -179,7 +179,7 @@ def main() -> None:
         scale=args.scale,
         tile_size=args.tile_size,
         overlap=args.overlap,
-        tta=args.tta,
+        tta=args.tta or None,
     )
     predictor.task = choose_objects(predictor.task, args.min_size, drops_border=args.drop_border)
     compile_networks(accelerator, predictor.networks)

@@ -24,7 +24,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.tiling.resizing import strips_at_sizes
+from inference.decoding.views import predicted_strips
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -173,7 +173,7 @@ def evaluate(
     with gathered_weights(accelerator, model):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
-            images = strips_at_sizes(model, batch["images"], sizes, config)
+            images = predicted_strips(model, batch["images"], sizes, config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
                 prediction, partial_sums = read_strips(task, decoder, strips, target, reliability)

@@ -20,7 +20,17 @@ from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import averaged_views
 from inference.models import load_network
-from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
+from inference.readers import (
+    MirroredInput,
+    NetworkInput,
+    NetworkInputs,
+    Size,
+    Spacing,
+    input_size,
+    open_input,
+    read_inputs,
+    volume_of,
+)
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.resizing import full_precision, resize_logits, resize_strips
 from inference.tiling.sharing import SharedRows
@@ -79,8 +89,9 @@ class Predictor:
         model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image is computed whole while it fits.
-        tta: average probabilities over the eight flips and quarter turns of each image or tile, or the eight mirrorings
-            of a volume; over two, left-right, where training has seen no others.
+        tta: True averages probabilities over the eight flips and quarter turns of each image or tile, or the eight
+            mirrorings of a volume; over two, left-right, where training has seen no others. None averages over two
+            where the task does, False over none.
     """
 
     def __init__(
@@ -90,7 +101,7 @@ class Predictor:
         ensemble: Sequence[UNet | str | Path] = (),
         tile_size: int | None = None,
         overlap: int | None = None,
-        tta: bool = False,
+        tta: bool | None = None,
     ) -> None:
         networks: list[nn.Module] = []
         for network in [model, *ensemble]:
@@ -102,7 +113,7 @@ class Predictor:
         self.shared_rows: SharedRows | None = None  # where several processes predict one input together
         self.tile_size = tile_size
         self.overlap = overlap
-        self.tta = tta
+        self.tta = bool(tta)
         for network in networks[1:]:
             if network.config.dims != self.config.dims:
                 raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
@@ -119,6 +130,9 @@ class Predictor:
         tasks = [task_of_model(network.config) for network in networks]
         self.task = tasks[0].of_ensemble(tasks[1:])
         self._decoder = self.new_decoder()
+        self._mirrorings = [False]  # whether images are mirrored left-right, for each way in which they are computed
+        if tta is None and self.task.averages_mirrored:
+            self._mirrorings = [False, True]
 
     @classmethod
     def from_pretrained(
@@ -130,7 +144,7 @@ class Predictor:
         scale: float | None = None,
         tile_size: int | None = None,
         overlap: int | None = None,
-        tta: bool = False,
+        tta: bool | None = None,
     ) -> "Predictor":
         """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, made ready to predict fast.
 
@@ -289,7 +303,8 @@ class Predictor:
         tilings_of_networks = zip(*map(self.tilings, sizes), strict=True)
         batches = []
         for network, images, tilings in zip(self.networks, inputs_of_networks, tilings_of_networks, strict=True):
-            batches.append(self._batch(network, images, tilings))
+            for is_mirrored in self._mirrorings:
+                batches.append(self._batch(network, images, tilings, is_mirrored))
         return [self._averaged(batches, index, size) for index, size in enumerate(sizes)]
 
     def _averaged(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
@@ -302,8 +317,12 @@ class Predictor:
         return size if self._decoder.at_image_size else tuple(network_size)
 
     def _batch(
-        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
+        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None], is_mirrored: bool
     ) -> Sequence[Tensor]:
+        """Logits (num_classes, h, w) of images (C, h, w), by way of their mirror images if `is_mirrored`."""
+        if is_mirrored:
+            mirrored = self._batch(network, [image.flip(-1) for image in images], tilings, is_mirrored=False)
+            return list(map(self._decoder.mirrored_back, mirrored))
         if not any(tilings) and len({image.shape for image in images}) == 1:
             return self._logits(network, torch.stack(list(images)))
         all_tilings = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
@@ -320,15 +339,23 @@ class Predictor:
         tilings = self.tilings(size, spacing, low_rows=isinstance(image, WindowedRaster))
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
-            strips = self._network_strips(network, network_input, tiling)
-            streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
+            for is_mirrored in self._mirrorings:
+                strips = self._network_strips(network, network_input, tiling, is_mirrored)
+                streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
             yield self._decoder.average(logits)
 
     def _network_strips(
-        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
+        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None, is_mirrored: bool
     ) -> Iterator[Tensor]:
-        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom."""
+        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom.
+
+        They come by way of the mirror image if `is_mirrored`.
+        """
+        if is_mirrored:
+            mirrored = MirroredInput(network_input)
+            yield from map(self._decoder.mirrored_back, self._network_strips(network, mirrored, tiling, False))
+            return
         pixels = pixels_per_batch(self.device)
         size = network_input.size
 
@@ -339,7 +366,8 @@ class Predictor:
             count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):
                 slices = read(start, min(start + count, size[0])).unbind(1)
-                yield torch.stack(list(self._batch(network, slices, [tiling] * len(slices))), dim=1)
+                logits = self._batch(network, slices, [tiling] * len(slices), is_mirrored=False)
+                yield torch.stack(list(logits), dim=1)
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:

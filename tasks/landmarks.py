@@ -31,7 +31,7 @@ class Landmarks(Task):
         nowhere: the logarithm of the weight of "nowhere": with that of the number of pixels, an untrained network takes
             a point to be there as often as not.
         partners: the index of the point that each becomes in the mirror.
-        mirrors: whether images may be mirrored.
+        mirrors: whether training mirrors images; predictions then average over the image and its mirror image.
         unit: what errors are measured in: "px" of the image's file, or "mm".
         layout: the format that the points came in, one of LAYOUTS, which predictions are written in.
         space: what they are counted in: "pixels", or mm in "LPS" or "RAS".
@@ -50,11 +50,15 @@ class Landmarks(Task):
     compared_by = "closeness"
     target = PointTarget
     terms = 2  # the places and the presence
-    measured = ("sigma", "nowhere")
+    measured = ("sigma", "nowhere", "mirrors")
 
     @property
     def outputs(self) -> int:
         return len(self.names)
+
+    @property
+    def averages_mirrored(self) -> bool:  # type: ignore[override]
+        return self.mirrors
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
         return unknown_points(self.outputs, shape)
@@ -123,10 +127,12 @@ class Landmarks(Task):
     def of_ensemble(self, others: Sequence[Task]) -> "Landmarks":
         # maps are averaged as they are, so what each network weighs its own against is averaged too
         levels = [self.nowhere]
+        mirrors = self.mirrors
         for task in others:
             assert isinstance(task, Landmarks)
             levels.append(task.nowhere)
-        return replace(self, nowhere=sum(levels) / len(levels))
+            mirrors = mirrors and task.mirrors
+        return replace(self, nowhere=sum(levels) / len(levels), mirrors=mirrors)
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Landmarks":

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
 from inference.decoding import new_decoder
+from inference.decoding.views import predicted_strips
 from inference.tiling.planning import STRIP_MEMORY, choose_tiling, computed_bytes
-from inference.tiling.resizing import in_strips, strips_at_sizes
+from inference.tiling.resizing import in_strips
 from runtime.console import say
 from runtime.device import upload
 from runtime.errors import SettingsError, one_line
@@ -247,7 +248,8 @@ def _attempt_evaluation(
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
             target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
-            for strips in strips_at_sizes(trial, images, [size.target] * size.images, network.config):
+            sizes = [size.target] * size.images
+            for strips in predicted_strips(trial, images, sizes, network.config, new_decoder(task)):
                 counts = no_counts(accelerator.device)
                 read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
             task.counts(target)

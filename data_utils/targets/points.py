@@ -39,7 +39,7 @@ class PointReader(TargetReader):
         names: the names of the chosen points.
         chosen: the index of each in the files.
         partners: the point that each becomes in the mirror.
-        mirrors: whether images may be mirrored.
+        mirrors: whether training mirrors images.
         unit: the unit of the scores, px or mm.
         layout, space: the format that the points came in, and what they are counted in.
         sides_line: says which points change places in the mirror.
@@ -80,7 +80,8 @@ class PointReader(TargetReader):
         sides = point_sides(names, config.swap)
         unit = "mm" if records.dims == 3 else "px"
         chosen = tuple(all_names.index(name) for name in names)
-        return cls(names, chosen, sides.partners, sides.mirrors, unit, layout, space, sides.line)
+        mirrors = sides.mirrors and config.augment != "none"
+        return cls(names, chosen, sides.partners, mirrors, unit, layout, space, sides.line)
 
     def at_size(self, size: Sequence[float]) -> PointReader:
         sigma = min(max(max(size) * SIGMA_SHARE, SIGMAS[0]), SIGMAS[1])

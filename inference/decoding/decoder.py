@@ -122,8 +122,12 @@ class Decoder(ABC):
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
 
+    def mirrored_back(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """Logits of an image that was mirrored left-right, as those of the image itself."""
+        return self.unmirrored(logits.flip(-1), dim)
+
     def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """Logits of a mirrored image, mirrored back, as those of the image itself."""
+        """Logits whose places are mirrored back already, with the outputs that change places in the mirror."""
         if not self.task.partners:
             return logits
         return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))

@@ -55,7 +55,8 @@ class LandmarkDecoder(Decoder):
     dtype = "float64"
     reading = (
         "a map for each point, whose largest logit marks the place; the softmax over the map and one more logit,"
-        " `nowhere` of the task in the config, says how likely the point is in the image"
+        " `nowhere` of the task in the config, says how likely the point is in the image; a model whose task mirrors is"
+        " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
     )
     at_image_size = False
     task: Landmarks

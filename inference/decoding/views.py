@@ -1,11 +1,34 @@
-"""The turned and mirrored copies of an image that --tta averages over."""
+"""The turned and mirrored copies of an image that predictions average over, by themselves or with --tta."""
 
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from torch import Tensor, nn
 
 from inference.decoding.decoder import Decoder
-from inference.tiling.resizing import full_precision
+from inference.tiling.resizing import Forward, full_precision, strips_at_sizes
+from unet.config import UNetConfig
+
+
+def predicted_strips(
+    forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig, decoder: Decoder
+) -> Iterator[Iterator[Tensor]]:
+    """`strips_at_sizes`, averaged over images and their mirror images where predictions of the task are.
+
+    The whole image is mirrored, not each of its tiles, so that tiles stay exact.
+    """
+    images_strips = strips_at_sizes(forward, images, sizes, config)
+    if not decoder.task.averages_mirrored:
+        yield from images_strips
+        return
+    mirrored_strips = strips_at_sizes(forward, images.flip(-1), sizes, config)
+    for strips, mirrored in zip(images_strips, mirrored_strips, strict=True):
+        yield _averaged(strips, mirrored, decoder)
+
+
+def _averaged(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Decoder) -> Iterator[Tensor]:
+    for logits, mirrored_logits in zip(strips, mirrored, strict=True):
+        yield decoder.average([logits, decoder.mirrored_back(mirrored_logits, dim=1)], dim=1)
 
 
 def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:

@@ -116,12 +116,12 @@ def spots(generator: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
 
 @torch.inference_mode()
 def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
-    """The logits of predict.py for batches of images, (B, num_classes, *spatial) each.
+    """The network's logits for batches of images, (B, num_classes, *spatial) each.
 
     Args:
         batches: those of volumes hold what the network sees.
     """
-    predictor = Predictor(fold_batch_norm(copy.deepcopy(model)))
+    predictor = Predictor(fold_batch_norm(copy.deepcopy(model)), tta=False)
     expected = []
     for batch in batches:
         if model.config.dims == 3:

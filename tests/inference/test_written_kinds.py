@@ -406,11 +406,13 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
 
 
 def peaks(size: tuple[int, ...], *places: tuple[int, ...] | None) -> torch.Tensor:
-    """Maps (K, *size) that are high at one place each, or nowhere."""
+    """Maps (K, *size) with a Gaussian of two pixels at one place each, or nowhere."""
     maps = torch.full((len(places), *size), -12.0)
+    pixels = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"), dim=-1)
     for single_map, place in zip(maps, places, strict=True):
         if place is not None:
-            single_map[place] = 9.0
+            squares = (pixels - torch.tensor(place)).square().sum(dim=-1)
+            single_map.copy_((9 - squares / 8).clamp_min(-12))
     return maps
 
 

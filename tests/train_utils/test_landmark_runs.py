@@ -5,6 +5,7 @@ Modules: train_utils/reporting/landmarks.py, inference/outputs/points.py, infere
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,13 @@ from in_process import Run, run_train
 from PIL import Image
 from points import NAMES, SIZE, WRITERS, write_dots
 
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.sources.points import files
 from inference import Predictor
+from inference.decoding.landmarks import LandmarkDecoder
+from inference.decoding.views import predicted_strips
 from inference.export.onnx import export
 from inference.page import PagePredictor
 from tasks.landmarks import Landmarks
@@ -138,10 +144,45 @@ def test_views_and_ensembles_find_the_same_points(run, folder):
             assert np.hypot(*np.subtract(first.place, second.place)) < 2
 
 
-def test_exact_tiles_change_nothing():
+@pytest.fixture
+def network() -> UNet:
+    """A network for points of which the first two change places in the mirror, with random weights."""
     torch.manual_seed(0)
     task = Landmarks(NAMES, partners=(1, 0, 2))
-    network = UNet(UNetConfig(num_classes=3, base_channels=4, depth=1, task=task.to_config()))
+    network = UNet(UNetConfig(num_classes=3, base_channels=4, depth=1, task=task.to_config())).eval()
+    return network.requires_grad_(False)
+
+
+def test_maps_are_the_mean_of_those_of_the_image_and_of_its_mirror_image(network):
+    image = np.random.default_rng(0).integers(0, 255, (30, 37, 3), dtype=np.uint8)
+    batch = torch.tensor(image).movedim(2, 0)[None].float()
+    maps = network(batch)
+    mirrored = network(batch.flip(3)).flip(3)[:, [1, 0, 2]]
+    predictor = Predictor(network)
+    (logits,) = predictor.in_batch([predictor.inputs(image).tensors], [(30, 37)])
+    torch.testing.assert_close(logits, (maps + mirrored)[0] / 2)
+    strips = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
+    torch.testing.assert_close(strips, logits)
+    decoder = LandmarkDecoder(predictor.task)
+    (evaluated,) = predicted_strips(network, batch, [(30, 37)], network.config, decoder)
+    torch.testing.assert_close(torch.cat(list(evaluated), dim=2)[0], logits)
+    alone = Predictor(network, tta=False)
+    (logits,) = alone.in_batch([alone.inputs(image).tensors], [(30, 37)])
+    torch.testing.assert_close(logits, maps[0])
+
+
+@pytest.mark.parametrize(("augment", "is_mirrored"), [("none", False), ("mirror", True)])
+def test_only_networks_that_saw_mirror_images_in_training_see_them_in_prediction(folder, augment, is_mirrored):
+    info = load_dataset_info(DataConfig(dataset=str(folder), augment=augment))
+    task = info.reader.task("ce", None)
+    assert isinstance(task, Landmarks)
+    assert task.averages_mirrored == is_mirrored
+    other = replace(task, mirrors=True)
+    assert task.answers_as(other)
+    assert task.of_ensemble([other]).averages_mirrored == other.of_ensemble([task]).averages_mirrored == is_mirrored
+
+
+def test_exact_tiles_change_nothing(network):
     image = np.random.default_rng(0).integers(0, 255, (100, 120, 3), dtype=np.uint8)
     whole, tiled = Predictor(network), Predictor(network, tile_size=48)
     (tiling,) = tiled.tilings((100, 120))

@@ -211,6 +211,13 @@ def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
     assert planned(load_info(tmp_path))["eval_every"] == 38  # whole epochs of 2 steps
 
 
+def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_path):
+    write_dots(tmp_path, 50, seed=0)
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.8))
+    # it takes 40 * (2 / 3 + 1 / 24) as long as an image of a step, so 28.3; 70.8 steps of 4 are ten times that
+    assert planned(info, "--batch-size", "4")["eval_every"] == 72  # whole epochs of 3 steps
+
+
 def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 64)))
     assert planned(info)["class_weights"] is None

@@ -401,6 +401,9 @@ def _eval_every(
         train_pixels = math.prod(crop_size)
     step_pixels = batch_size * train_pixels
     epoch_steps = math.ceil(len(info.train) / batch_size)
-    evaluation_pixels = len(info.val) * (val_pixels * FORWARD_SHARE + mask_pixels * SCORING_SHARE)
+    forward_pixels = val_pixels * FORWARD_SHARE
+    if info.reader.takes_points:  # also of the mirror image
+        forward_pixels *= 2
+    evaluation_pixels = len(info.val) * (forward_pixels + mask_pixels * SCORING_SHARE)
     epochs = math.ceil(evaluation_pixels / (EVALUATION_SHARE * step_pixels * epoch_steps))
     return epochs * epoch_steps

@@ -3680,8 +3680,8 @@ MUTANTS = [
     Mutant(
         "inference/decoding/landmarks.py",
         "PeakFinder._offsets",
-        "<= self.radius**2",
-        "<= self.radius**3",
+        "self.radius**2",
+        "self.radius**3",
         "test_landmarks.py",
     ),
     Mutant(

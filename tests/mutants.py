@@ -4524,9 +4524,23 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/point_checks.py",
-        "_odd_ones",
-        "max(share, 1 - share) < USUAL",
-        "max(share, 1 - share) <= USUAL",
+        "_exchanged",
+        "2 * is_known.sum() < len(images)",
+        "not is_known.any()",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/analysis/point_checks.py",
+        "_exchanged",
+        "int(np.argmax(shares))",
+        "0",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/analysis/point_checks.py",
+        "_exchanged",
+        "shares[best] < USUAL",
+        "shares[best] <= USUAL",
         "test_points.py",
     ),
     Mutant(

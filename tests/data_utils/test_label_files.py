@@ -21,7 +21,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.sources.label_files import ImageLabels, read_label_files, with_labels
+from data_utils.sources.label_files import ImageLabels, Row, Table, read_label_files, with_labels
 from data_utils.sources.load import load_records
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
@@ -40,6 +40,24 @@ def write(folder: Path, names: list[str], values: tuple[int, ...] = (0, 1, 2, 3)
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(file)
     return folder
+
+
+def test_a_row_speaks_of_an_image_or_of_a_page_of_a_file_that_lies_with_it():
+    table = Table(Path("/data/classes.csv"), {})
+    for line, key in enumerate(("a", "left/b", "stack_0002", "right/stack_0003"), start=2):
+        table.rows[key] = Row(line, f"{key}.tif", frozenset())
+    lines = {}
+    for image, name in (
+        ("/data/images/a.png", "images/a.png"),
+        ("/data/left/b.png", "left/b.png"),
+        ("/data/right/b.png", "right/b.png"),
+        ("/data/images/stack.tif", "images/stack_0002.tif"),
+        ("/data/right/stack.tif", "stack_0003"),
+        ("/data/left/stack.tif", "stack_0003"),
+    ):
+        row = table.find(image, name)
+        lines[image, name] = row and row.line
+    assert list(lines.values()) == [2, 3, None, 4, 5, None]
 
 
 def labels(folder: Path, **settings) -> dict[str, tuple[str, ...] | None]:

@@ -22,7 +22,7 @@ from data_utils.image_io.class_masks import ClassMask, binary, combined
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.class_volumes import find_class_volumes
 from data_utils.sources.load import load_records
-from data_utils.sources.overlapping import class_folders
+from data_utils.sources.overlapping import NO_LAYOUT, ClassLayout, class_folders, find_class_layout
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
 from runtime.errors import DataError, SettingsError, UserError
@@ -451,3 +451,17 @@ def test_a_data_set_of_masks_is_loaded_as_before(tmp_path):
     write_overlaps(tmp_path, 4, seed=0, layout="labels")
     train, _ = loaded(tmp_path)
     assert train.task is None and isinstance(train[0]["target"], str)
+
+
+@pytest.mark.parametrize(
+    ("channels", "dtype", "is_color"),
+    [(2, "uint8", False), (3, "uint8", True), (4, "uint8", True), (5, "uint8", False), (4, "float32", False)],
+)
+def test_an_array_of_three_or_four_channels_of_8_bits_is_a_color_unless_classes_are_said_to_overlap(
+    tmp_path, channels, dtype, is_color
+):
+    mask = tmp_path / "mask.npy"
+    np.save(mask, np.zeros((6, 8, channels), dtype))
+    assert find_class_layout(mask, tmp_path / "image.png", explicit=True) == ClassLayout((), channels)
+    expected = NO_LAYOUT if is_color else ClassLayout((), channels)
+    assert find_class_layout(mask, tmp_path / "image.png", explicit=False) == expected

@@ -15,10 +15,12 @@ import torch
 from conftest import unnoticed
 from PIL import Image
 from points import NAMES, SIZE, dot_center, dots, write_dots
+from rasters import feature, square, write_geojson
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import Inspection, SplitInspection
 from data_utils.analysis.inspect_points import inspect_points, point_locations
+from data_utils.analysis.inspectors import PointInspector, choose_inspector
 from data_utils.analysis.point_checks import describe_points, point_warnings
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
@@ -377,6 +379,24 @@ def test_few_images_do_not_say_on_which_side_a_point_lies(tmp_path, images, is_s
     assert ("may be exchanged in 1 images: i0.png" in report) == is_said
 
 
+def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = ["image,left_x,left_y,right_x,right_y,tail_x,tail_y,toy_x,toy_y"]
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        angle = rng.uniform(0, 2 * np.pi)
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        left, right, tail = 30 + np.array([[8, -4], [8, 4], [-12, 0]]) @ turn.T
+        if number == 7:
+            left, right = right, left
+        toy = [f"{side:.2f}" for side in rng.uniform(0, 60, 2)] if number < 3 else ["", ""]  # near no ear
+        rows.append(",".join([f"i{number}.png", *(f"{side:.2f}" for side in (*left, *right, *tail)), *toy]))
+        Image.new("L", (60, 60)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    report, _ = check_data(DataConfig(dataset=str(tmp_path)))
+    assert "left and right may be exchanged in 1 images: i7.png" in report
+
+
 def split_of_points(*images: list[tuple[float, float]], space: str = PIXELS, states=None):
     """A split of images of 16 x 20 with points a, b, c ... at these places (x, y)."""
     records = []
@@ -675,3 +695,18 @@ def test_what_is_no_coordinate_or_size_is_none(tmp_path):
     sizes = ((3, 4), (0, 4), (3, -1), (3.0, 4), (None, 4), (3, 10**8))
     assert [said_size(*size) for size in sizes] == [(3, 4), None, None, None, None, None]
     assert [path_stem(name) for name in ("C:\\data\\a.b.png", "x/a.png", "a")] == ["a.b", "a", "a"]
+
+
+def test_points_beside_polygons_are_points(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90))])
+    train, _ = load_records(DataConfig(str(tmp_path)))
+    assert train.landmarks is not None and train.landmarks.names == NAMES
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_large_images_with_points_are_looked_at_in_windows_where_training_reads_windows(tmp_path, windows):
+    write_dots(tmp_path, 4, seed=0)
+    train, _ = load_records(DataConfig(str(tmp_path)))
+    inspector = choose_inspector(train, windows=windows)
+    assert isinstance(inspector, PointInspector) and inspector.windows is windows

@@ -133,6 +133,17 @@ def test_nothing_is_known_of_a_target_where_its_image_holds_no_data():
     assert without_missing(same, None) is same
 
 
+@pytest.mark.parametrize("has_place", [True, False])
+def test_only_a_page_with_a_place_has_a_page_that_says_where_its_data_are(tmp_path, has_place):
+    tags = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=tags if has_place else [])
+        tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        mask = rasters_module._mask_page(tiff, tiff.pages[0].aspage())
+        assert (mask is not None) is has_place
+
+
 def test_the_place_of_a_pixel_goes_to_the_world_and_back():
     place = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), Crs(32633, ()), ())
     assert place.to_world(3, 4) == (2 * 3 + 0.5 * 4 + 100, 0.25 * 3 - 3 * 4 + 200)

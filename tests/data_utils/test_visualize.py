@@ -13,6 +13,7 @@ from data_utils.visualize import (
     colorize,
     contours,
     legend,
+    outlined_areas,
     outlined_classes,
     outlined_overlay,
     overlay,
@@ -109,6 +110,24 @@ def test_an_outline_lies_within_its_class_and_never_on_the_background():
     assert contours(mask).astype(int).tolist() == expected.tolist()
     assert contours(np.ones((3, 3), int)).sum() == 0  # a picture's border is no outline
     assert contours(np.pad(np.ones((5, 5), int), 3), thickness=2).sum() == 24
+
+
+@pytest.mark.parametrize(("height", "width", "thickness"), [(1600, 40, 1), (8, 799, 1), (8, 800, 2), (8, 1600, 3)])
+def test_an_outline_is_a_pixel_thicker_for_every_800_columns(height, width, thickness):
+    mask = np.zeros((height, width), int)
+    mask[:, 20:] = 1
+    picture = outlined_overlay(np.full((height, width, 3), 230, np.uint8), mask, np.uint8([[0, 0, 0], [200, 200, 200]]))
+    is_line = (picture[4] == 0).all(axis=1)
+    assert is_line.nonzero()[0].tolist() == list(range(20, 20 + thickness))
+
+
+@pytest.mark.parametrize("pixel", [(0, 0), (17, 23), (18, 24), (39, 39)])
+def test_an_area_of_one_pixel_has_a_line_around_it_in_a_small_picture(pixel):
+    areas = np.zeros((40, 40), bool)
+    areas[pixel] = True
+    picture = outlined_areas(np.zeros((10, 10, 3), np.uint8), areas, (255, 0, 0))
+    assert (picture[:, :, 0] == 255).any() and (picture[:, :, 1:] == 0).all()
+    assert picture[pixel[0] // 4, pixel[1] // 4].tolist() == [0, 0, 0]
 
 
 def test_an_outline_is_white_on_what_is_dark_and_black_on_what_is_bright_where_its_color_would_not_show():

@@ -39,6 +39,7 @@ from inference.pipeline import PredictionPipeline, prepare_work, tracked
 from inference.readers import read_inputs
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
+from inference.scoring.components import area_report
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
 from inference.scoring.volume import VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from inference.tiling import strip_length
@@ -92,6 +93,17 @@ def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_t
     assert score.scores.sums.tolist() == matrix_of(under_centers, truth)
     assert [row for first, last in read_rows for row in range(first, last)] == list(range(size[0]))
     assert score.to_json("a")["boundary_iou"] == boundary_scores(under_centers, truth, 3).to_json()["boundary_iou"]
+
+
+def test_areas_that_touch_the_last_row_are_counted():
+    truth = np.zeros((30, 40), np.uint8)
+    truth[25:, 3:5] = 1  # 10 pixels
+    truth[2:4, 20:22] = 1
+    scorer = TruthScorer(TASK, truth.shape, rows_of(truth))
+    for top in range(0, 30, 10):
+        scorer.add(truth[top : top + 10])
+    report = area_report([scorer.score().areas], TASK.names)["by_class"]["land"]
+    assert (report["areas"], report["found"], report["predicted"], report["false"]) == (2, 2, 2, 0)
 
 
 def test_a_true_mask_that_fails_ends_the_counting_and_is_not_read_again():

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from forked import call_in_processes
 
+from runtime import distributed
 from runtime.distributed import on_main
 from runtime.errors import DataError
 
@@ -55,6 +56,17 @@ def test_what_the_main_process_finds_arrives_on_all_and_arrays_by_themselves(tmp
             assert not isinstance(value, np.ndarray) or found[name].dtype == value.dtype
         assert sum(pickled) < 10_000
     assert pickled and may_write.count(False) == 1
+
+
+def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
+    groups = []
+    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: "without limit")
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    for name in ("broadcast", "broadcast_object_list"):
+        monkeypatch.setattr(dist, name, lambda value, src, group=None: groups.append((src, group)))
+    accelerator = SimpleNamespace(is_main_process=True, num_processes=2)
+    assert on_main(accelerator, what_main_finds)["text"] == "x" * 10
+    assert len(groups) == 5 and set(groups) == {(0, "without limit")}
 
 
 def test_one_process_keeps_what_it_has_found():

@@ -174,6 +174,7 @@ def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
     runs = []
     for number, epochs in enumerate((3, 4, 5)):
         runs += seeds(tmp_path, f"r{number}", [0.01 * number, 0.02 * number, 0.03 * number], epochs=epochs)
+    runs.append(write_run(tmp_path / "stopped", epochs=6, finished=False))  # it is compared with none
     differences, _ = differences_of(runs)
     assert [(difference.first, difference.second) for difference in differences] == [("A", "B"), ("A", "C")]
     low, high = differences[0].interval

@@ -550,6 +550,21 @@ def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_fol
     assert run.exit_code == 3 and sizes == [((20, 28), (40, 56), 5)]
 
 
+@pytest.mark.parametrize("was_needed", [True, False])
+def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
+    tiny_folder, tmp_path, monkeypatch, was_needed
+):
+    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--checkpoint-every", "1"]
+    assert run_train(tmp_path / "run", *flags, "--max-steps", "1").exit_code == 0
+    limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
+    (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
+    monkeypatch.setattr(
+        "train.preflight", lambda accelerator, network, *rest: sys.exit(network.activation_checkpointing)
+    )
+    resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
+    assert resumed.exit_code == was_needed, resumed.output
+
+
 @pytest.mark.parametrize(
     ("device", "processes", "kind", "repeats"),
     [

@@ -3738,7 +3738,7 @@ MUTANTS = [
     Mutant("unet/config.py", "UNetConfig.__post_init__", "(1, 3)", "(1, 2, 3)", "test_network_rules.py"),
     Mutant(
         "unet/config.py",
-        "UNetConfig.__post_init__",
+        "UNetConfig._check_network",
         "self.dims == 2 or self.encoder is None",
         "True",
         "test_network_rules.py",

@@ -12,6 +12,9 @@ from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
 NEWER = "which this version does not know: it was made by a newer version"
+# entries that came later are written only where they say something, so that older versions read all other models
+LATER_ENTRIES = ("task", "temperature")
+LATER_PREPROCESS_ENTRIES = ("joined_values", "outside_class", "bands", "place")
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,16 @@ class UNetConfig:
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("kernels", "strides"):
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        self._check_network()
+        self._expect_levels("kernels", self.depth + 1, (1, 3))
+        self._expect_levels("strides", self.depth, (1, 2))
+        self._expect_one_for_each("mean", self.network_channels, "channels")
+        self._expect_one_for_each("std", self.network_channels, "channels")
+        self._expect_one_for_each("class_names", self.num_classes, "classes")
+        self._expect_one_for_each("class_values", self.num_classes, "classes")
 
+    def _check_network(self) -> None:
+        """ValueError for a network that cannot be."""
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
             number = getattr(self, name)
             expect(name, number, _is_natural(number), "a whole number of 1 or more")
@@ -211,16 +223,9 @@ class UNetConfig:
         expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
         is_task = self.task is None or (isinstance(self.task, dict) and isinstance(self.task.get("name"), str))
         expect("task", self.task, is_task, "null, or an object with a name")
-
         expect("temperature", self.temperature, _is_positive(self.temperature), "a number above 0")
-        self._expect_levels("kernels", self.depth + 1, (1, 3))
-        self._expect_levels("strides", self.depth, (1, 2))
         is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
         expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
-        self._expect_one_for_each("mean", self.network_channels, "channels")
-        self._expect_one_for_each("std", self.network_channels, "channels")
-        self._expect_one_for_each("class_names", self.num_classes, "classes")
-        self._expect_one_for_each("class_values", self.num_classes, "classes")
 
     def _expect_levels(self, name: str, levels: int, choices: tuple[int, int]) -> None:
         """ValueError unless the field is empty, or has one of `choices` for each axis of so many levels."""
@@ -250,20 +255,10 @@ class UNetConfig:
             raise ValueError(f"the config has a value of a wrong type ({error})") from error
 
     def to_json(self) -> dict[str, Any]:
-        """The content of config.json; it names the task only where outputs are no classes, values only if joined."""
+        """The content of config.json; entries that came later are named only where they say something."""
         values = asdict(self)
-        if self.task is None:
-            del values["task"]
-        if self.temperature == 1:
-            del values["temperature"]
-        if not self.preprocess.joined_values:
-            del values["preprocess"]["joined_values"]
-        if self.preprocess.outside_class is None:
-            del values["preprocess"]["outside_class"]
-        if not self.preprocess.bands:
-            del values["preprocess"]["bands"]
-        if not self.preprocess.place:
-            del values["preprocess"]["place"]
+        _drop_defaults(values, UNetConfig, LATER_ENTRIES)
+        _drop_defaults(values["preprocess"], Preprocess, LATER_PREPROCESS_ENTRIES)
         return values
 
     @property
@@ -289,6 +284,14 @@ class UNetConfig:
         if self.encoder is None:
             return self.in_channels
         return self.encoder.get("num_channels", 3)
+
+
+def _drop_defaults(values: dict[str, Any], kind: type[Any], names: Sequence[str]) -> None:
+    """Leave out those of the entries `names` that have the default of a dataclass."""
+    defaults = {entry.name: entry.default for entry in fields(kind)}
+    for name in names:
+        if values[name] == defaults[name]:
+            del values[name]
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:

@@ -19,6 +19,7 @@ from inference.tiling import Tiling, stream_logits
 from inference.tiling.sharing import SharedRows
 from runtime.errors import DataError
 from runtime.mesh import Mesh
+from tasks.landmarks import Landmarks
 from unet import UNetConfig
 from unet.model import UNet
 
@@ -130,3 +131,20 @@ def test_a_large_image_that_three_processes_share_is_that_of_one(tmp_path):
     flags = ["--output", tmp_path / "together", "--processes-per-volume", "3"]
     assert launch(*script, *flags, profile="multi_cpu", options=options).returncode == 0
     assert (tmp_path / "alone/scan.png").read_bytes() == (tmp_path / "together/scan.png").read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_points_of_a_volume_and_of_its_mirror_image_that_one_finds(tmp_path):
+    torch.manual_seed(0)
+    task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2), unit="mm", layout="nnlandmark")
+    UNet(UNetConfig(1, 3, base_channels=2, depth=2, dims=3, task=task.to_config())).save_pretrained(tmp_path / "model")
+    write_nifti(tmp_path / "scans" / "scan.nii.gz", case(0, (20, 18, 40))[0])
+    script = ["predict.py", "--model", tmp_path / "model", "--input", tmp_path / "scans", "--tile-size", "16"]
+    alone = launch(*script, "--probabilities", "--output", tmp_path / "alone")
+    assert alone.returncode == 0, alone.stderr
+    flags = ["--probabilities", "--output", tmp_path / "together", "--processes-per-volume", "2"]
+    together = launch(*script, *flags, profile="multi_cpu", options=["--num_processes", "2"])
+    assert together.returncode == 0, together.stderr
+    names = sorted(file.name for file in (tmp_path / "alone").iterdir())
+    match, mismatch, errors = filecmp.cmpfiles(tmp_path / "alone", tmp_path / "together", names, shallow=False)
+    assert (sorted(match), mismatch, errors) == (names, [], []) and len(names) >= 2

@@ -292,38 +292,38 @@ def main() -> None:
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
         report_data(accelerator, DataConfig.from_args(args))
-    start = on_main(accelerator, lambda: open_run(args))
-    if start.finished:
-        say(start.finished)
+    run = on_main(accelerator, lambda: open_run(args))
+    if run.finished:
+        say(run.finished)
         return accelerator.end_training()
-    accelerator.project_configuration.logging_dir = str(start.output_dir)
+    accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(profile)
 
     # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
-    args = replace(args, place=on_main(accelerator, lambda: start.reads_places(args)))
+    args = replace(args, place=on_main(accelerator, lambda: run.reads_places(args)))
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
     typed_scale = args.scale
-    args = on_main(accelerator, lambda: start.plan(args, info))
+    args = on_main(accelerator, lambda: run.planned(args, info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
         info.open_here()
-    batch_split = split_from_args(args, profile, start.largest_micro_batch)
+    batch_split = split_from_args(args, profile, run.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
     network_settings = NetworkSettings.from_args(args)
     axes = info.axes(args.depth)
-    checkpoint_config = start.checkpoint.model_config()
+    checkpoint_config = run.checkpoint.model_config()
     origin = on_main(
         accelerator,
-        lambda: starting_point(network_settings, axes, model=start.source, checkpoint=checkpoint_config),
+        lambda: starting_point(network_settings, axes, model=run.source, checkpoint=checkpoint_config),
     )
     preprocess = info.preprocess(origin.source_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
     model = origin.build(info.channels, task, preprocess)
     check_scale(info, typed_scale, model.config)
-    model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
+    model.activation_checkpointing = args.activation_checkpointing or run.limit.activation_checkpointing
     trial_loss = StepLoss(task, strides=model.head_strides)  # without other processes
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
@@ -336,21 +336,21 @@ def main() -> None:
     copies = Copies.of_training(args.optimizer, averages=args.ema_decay > 0)
     if shapes.differ:
         grow_segments(device)
-    total_steps = start.total_steps(args)
+    total_steps = run.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.for_shape(shapes.largest):
         batch_split = preflight(accelerator, model, trial_loss, largest_shape, batch_split, copies)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
     evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
     check_evaluation(accelerator, model, trial_loss, info.channels, evaluation_size, copies)
-    memory = StepMemory(accelerator, start.output_dir, model, batch_split)
+    memory = StepMemory(accelerator, run.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
     criterion = step_loss(task, model.head_strides, slabs)
     compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
-    state = start.checkpoint.run_state()
-    minutes = start.minutes_to_fill(args)
+    state = run.checkpoint.run_state()
+    minutes = run.minutes_to_fill(args)
     if minutes:
         timed_args = replace(args, max_minutes=minutes)
         rehearsal = Rehearsal(
@@ -360,9 +360,9 @@ def main() -> None:
             info=info,
             shapes=shapes,
             batch_split=batch_split,
-            output_dir=start.output_dir,
+            output_dir=run.output_dir,
         )
-        total_steps = start.steps_before + rehearse(
+        total_steps = run.steps_before + rehearse(
             accelerator, args, criterion, rehearsal, batch_split=batch_split, slabs=slabs, tuning=tuning, memory=memory
         )
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
@@ -388,7 +388,7 @@ def main() -> None:
             args,
             info,
             network.config,
-            output_dir=start.output_dir,
+            output_dir=run.output_dir,
             profile=profile,
             batch_split=batch_split,
             total_steps=schedule.total_steps,
@@ -396,11 +396,11 @@ def main() -> None:
         ),
     )
     checkpoints = Checkpoints(
-        accelerator, start.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
+        accelerator, run.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
-    checkpoints.resume(start.checkpoint, state)
+    checkpoints.resume(run.checkpoint, state)
     section = new_section(info)
-    run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, section.compared, state.step)
+    run_log = RunLog(accelerator, run.output_dir, args.tracker, settings, section.compared, state.step)
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
@@ -461,10 +461,10 @@ def main() -> None:
         if schedule.is_over(state):  # one that was stopped ends at once
             notes.append(compile_gain.sentence(network, criterion))
         write_results(publisher, state, task, notes)
-        finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
+        finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:
-        raise WriteError(f"{start.output_dir} is incomplete: files could not be written, see the lines above")
+        raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")
 
 
 if __name__ == "__main__":

@@ -232,7 +232,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "RunStart.reads_places",
+        "OpenedRun.reads_places",
         "config is None or config.preprocess.place or needs_places",
         "True",
         "test_starting_rules.py",
@@ -1630,17 +1630,19 @@ MUTANTS = [
         "test_plan.py",
     ),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "RARE * sum(pixels)", "0", "test_plan.py"),
-    Mutant("train_utils/run_dir.py", "RunStart.plan", "self.checkpoint.state is None", "True", "test_plan.py"),
+    Mutant(
+        "train_utils/run_dir.py", "OpenedRun._find_plan", "self.checkpoint.state is not None", "False", "test_plan.py"
+    ),
     Mutant(
         "train_utils/run_dir.py",
-        "RunStart.source",
+        "OpenedRun.source",
         "self.checkpoint.state is not None",
         "False",
         "test_volumes_train.py test_encoder_training.py",
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "RunStart._patch_size",
+        "OpenedRun._patch_size",
         "if recorded:\n    return tuple(recorded)",
         "pass",
         "test_volumes_train.py",
@@ -2482,7 +2484,7 @@ MUTANTS = [
     Mutant("train_utils/monitoring/tracking.py", "RunLog.scalars", "round(epoch, 4)", "epoch", "test_monitor.py"),
     Mutant(
         "train_utils/run_dir.py",
-        "RunStart.minutes_to_fill",
+        "OpenedRun.minutes_to_fill",
         "args.max_minutes - before",
         "args.max_minutes",
         "test_run_decisions.py",
@@ -2775,7 +2777,13 @@ MUTANTS = [
         "config['stem_channels']",
         "test_starting_rules.py",
     ),
-    Mutant("train_utils/run_dir.py", "RunStart.plan", "decided.pop('epochs', None)", "pass", "test_starting_rules.py"),
+    Mutant(
+        "train_utils/run_dir.py",
+        "OpenedRun._find_plan",
+        "decided.pop('epochs', None)",
+        "pass",
+        "test_starting_rules.py",
+    ),
     Mutant(
         "train_utils/settings/plan.py",
         "check_scale",
@@ -2826,7 +2834,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "RunStart.largest_micro_batch",
+        "OpenedRun.largest_micro_batch",
         "if self.limit.micro_batch_size:\n    return self.limit.micro_batch_size",
         "pass",
         "test_run_decisions.py",

@@ -27,8 +27,8 @@ from unet.model import UNet
 
 
 @dataclass(frozen=True)
-class RunStart:
-    """The folder of a run, what it starts from, and what it has learned about memory.
+class OpenedRun:
+    """A run before its first step: its folder, what it starts from, and what it has learned about memory.
 
     Args:
         checkpoint: the one that it goes on from.
@@ -83,27 +83,31 @@ class RunStart:
         """How many steps the run of the checkpoint was to have, 0 without one."""
         return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
-    def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
+    def planned(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
         """The settings, where open with the values of the checkpoint or the plan, and with the task that was found."""
         args = replace(args, task=info.config.task)
         if args.plan == "auto":
-            if self.checkpoint.state is None:
-                plan = plan_run(info, args)
-                decided = plan.decided(args)
-                if args.max_steps or args.max_minutes:  # they say how long the run is
-                    decided.pop("epochs", None)
-                say(f"plan: {as_flags(decided)}")
-            else:
-                flags = self.checkpoint.state.settings.flags
-                plan = Plan(**{name: flags[name] for name in Plan.names()})
-                if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
-                    plan = replace(plan, encoder_weights=None, freeze_encoder=None)
-            args = plan.fill(args)
+            args = self._find_plan(args, info).fill(args)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
             args = replace(args, crop_size=self._patch_size(args, info))
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
         check_axes(info, args)
         return args
+
+    def _find_plan(self, args: TrainSettings, info: DatasetInfo) -> Plan:
+        """The plan of the checkpoint; or that of a new run, which is printed."""
+        if self.checkpoint.state is not None:
+            flags = self.checkpoint.state.settings.flags
+            plan = Plan(**{name: flags[name] for name in Plan.names()})
+            if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
+                plan = replace(plan, encoder_weights=None, freeze_encoder=None)
+            return plan
+        plan = plan_run(info, args)
+        decided = plan.decided(args)
+        if args.max_steps or args.max_minutes:  # they say how long the run is
+            decided.pop("epochs", None)
+        say(f"plan: {as_flags(decided)}")
+        return plan
 
     def _patch_size(self, args: TrainSettings, info: DatasetInfo) -> tuple[int, ...]:
         """(D, H, W) of the patches of a run without a plan: those of the checkpoint, else what suits the volumes."""
@@ -123,7 +127,7 @@ class RunStart:
         return None if state is None else state.settings.micro_batch_size
 
 
-def open_run(args: TrainSettings) -> RunStart:
+def open_run(args: TrainSettings) -> OpenedRun:
     """Make or find the folder of a run, lock it, and find what is in it already; for one process."""
     folder = make_run_dir(args.output_dir, args.resume)
     lock_folder(folder)
@@ -134,7 +138,7 @@ def open_run(args: TrainSettings) -> RunStart:
     if checkpoint.state is not None:
         recorded = checkpoint.state.settings
         say_credentials(args, recorded.flags, recorded.credentials_left_out)
-    return RunStart(folder, checkpoint, memory_limit(folder), args.init_from, finished)
+    return OpenedRun(folder, checkpoint, memory_limit(folder), args.init_from, finished)
 
 
 def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:

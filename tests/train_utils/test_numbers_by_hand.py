@@ -32,7 +32,7 @@ from train_utils.reporting import charts
 from train_utils.reporting.charts import curve
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.model_card import model_card
-from train_utils.run_dir import RunStart
+from train_utils.run_dir import OpenedRun
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule, learning_rate
 from train_utils.settings.plan import Plan, check_axes, patch_size, plan_run
@@ -79,8 +79,8 @@ def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of
 
     def patch(*flags: str, state: CheckpointState | None = None, model: Path | None = None) -> tuple[int, ...]:
         source = None if model is None else str(model)
-        start = RunStart(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
-        return tuple(start.plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
+        start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
+        return tuple(start.planned(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
 
     long, short = patch_size(info, 60), patch_size(info, 59)
     assert patch() == long and patch("--max-minutes", "59") == short != long
@@ -144,12 +144,12 @@ def test_a_resumed_run_has_the_plan_of_its_checkpoint():
     flags = {name: None for name in Plan.names()} | {"batch_size": 7, "epochs": 3, "encoder": "lite0"}
     flags |= {"encoder_weights": "pretrained", "freeze_encoder": True, "eval_every": 5}
     state = CheckpointState(RunSettings(flags=flags), UNetConfig(), RunState(step=4), None, None)
-    start = RunStart(None, FoundCheckpoint(None, state, []), MemoryLimit())
+    start = OpenedRun(None, FoundCheckpoint(None, state, []), MemoryLimit())
     info = info_of(split_of(9, (64, 64)))
-    settings = start.plan(parsed("--dataset", "data", "--epochs", "4"), info)
+    settings = start.planned(parsed("--dataset", "data", "--epochs", "4"), info)
     assert (settings.batch_size, settings.epochs, settings.encoder, settings.freeze_encoder) == (7, 4, "lite0", True)
     assert settings.eval_every == 5
-    settings = start.plan(parsed("--dataset", "data", "--encoder", "none"), info)
+    settings = start.planned(parsed("--dataset", "data", "--encoder", "none"), info)
     assert (settings.encoder_weights, settings.freeze_encoder, settings.batch_size) == (None, None, 7)
 
 

@@ -41,7 +41,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.microbatch import MemoryLimit, split_from_args
 from train_utils.reporting.sections import new_section
 from train_utils.results import Publisher, facts, finish_run, write_results
-from train_utils.run_dir import RunStart, finished_line, mark_finished
+from train_utils.run_dir import OpenedRun, finished_line, mark_finished
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings, is_record, say_credentials
@@ -55,12 +55,12 @@ def settings_of(*flags: str):
     return parsed(*FLAGS, *flags)
 
 
-def start(folder: Path, limit: MemoryLimit = MemoryLimit(), **recorded) -> RunStart:  # noqa: B008  # it is frozen
+def start(folder: Path, limit: MemoryLimit = MemoryLimit(), **recorded) -> OpenedRun:  # noqa: B008  # it is frozen
     """Where a run starts that has a checkpoint with these records; none without any."""
     state = None
     if recorded:
         state = CheckpointState(RunSettings(**recorded), MODEL, RunState(step=4), None, None)
-    return RunStart(folder, FoundCheckpoint(None, state, []), limit)
+    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit)
 
 
 def test_the_length_of_a_run_is_that_of_its_steps_or_of_its_minutes(tmp_path):

@@ -24,7 +24,7 @@ from tasks.classes import Classes
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.microbatch import MemoryLimit
-from train_utils.run_dir import RunStart
+from train_utils.run_dir import OpenedRun
 from train_utils.run_state import RunState
 from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
 from train_utils.settings.plan import as_flags, check_axes, check_scale
@@ -298,12 +298,12 @@ def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
         with_channels({"_name_or_path": "x", "license": None}, 5)
 
 
-def run_start(folder: Path) -> RunStart:
-    return RunStart(folder, FoundCheckpoint(None, None, []), MemoryLimit())
+def run_start(folder: Path) -> OpenedRun:
+    return OpenedRun(folder, FoundCheckpoint(None, None, []), MemoryLimit())
 
 
 def plan_line(info, capsys, *flags: str) -> str:
-    run_start(Path()).plan(parsed("--dataset", "data", *flags), info)
+    run_start(Path()).planned(parsed("--dataset", "data", *flags), info)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan: ")]
     return line
 
@@ -317,16 +317,16 @@ def test_the_plan_that_is_printed_holds_what_it_decided(folder, capsys):
     assert " --epochs " not in plan_line(info, capsys, "--max-steps", "3")
     assert " --epochs " not in plan_line(info, capsys, "--max-minutes", "3")
     assert " --scale " not in plan_line(info, capsys, "--scale", "0.5")
-    settings = run_start(folder).plan(parsed("--dataset", "data", "--plan", "none"), info)
+    settings = run_start(folder).planned(parsed("--dataset", "data", "--plan", "none"), info)
     assert (settings.batch_size, settings.base_channels, settings.crop_size) == (4, None, None)
 
 
 def test_volumes_without_a_plan_have_patches(tmp_path, capsys):
     info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
-    settings = run_start(tmp_path).plan(parsed("--dataset", "data", "--plan", "none"), info)
+    settings = run_start(tmp_path).planned(parsed("--dataset", "data", "--plan", "none"), info)
     sides = " ".join(map(str, settings.crop_size))
     assert len(settings.crop_size) == 3 and f"patches: --crop-size {sides}\n" in capsys.readouterr().out
-    own = run_start(tmp_path).plan(parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info)
+    own = run_start(tmp_path).planned(parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info)
     assert list(own.crop_size) == [4, 4, 4] and "patches" not in capsys.readouterr().out
 
 
@@ -488,7 +488,7 @@ def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):
     def reads_places(config: UNetConfig | None, *flags: str) -> bool:
         state = None if config is None else CheckpointState(RunSettings(), config, RunState(), None, None)
         args = parsed("--dataset", "data", *flags)
-        start = RunStart(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), args.init_from)
+        start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), args.init_from)
         return start.reads_places(args)
 
     old = UNetConfig(base_channels=2, depth=1)

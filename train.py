@@ -89,7 +89,7 @@ def add_gradients(
     The list is emptied, so that the memory of a micro-batch is free when the next one is computed.
 
     Args:
-        counts: what the terms of the loss are divided by, of the whole step, and last the number of `stop_asked`.
+        counts: what the terms of the loss are divided by, of the whole step.
         reduction: the exchange that adds up the counts over the processes; None for one process.
         communicating: a context around the wait for that exchange.
     """
@@ -105,7 +105,7 @@ def add_gradients(
                 with communicating:
                     reduction.wait()  # the device waits; with gloo the host
                 reduction = None
-            share = criterion(logits, targets, counts[:-1])
+            share = criterion(logits, targets, counts)
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
@@ -134,9 +134,12 @@ def train_step(
     """
     # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
     # whether a process was asked to stop is known to all with it
-    counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
-    counts = torch.cat([counts, guard.stop_asked(counts)])
-    reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
+    own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
+    exchanged = torch.cat([own_counts, guard.stop_asked(own_counts)])
+    # views, which have the sums when the exchange is over
+    counts = exchanged[:-1]
+    stop_asked = exchanged[-1]
+    reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
     loss = None
     while loss is None:  # once, unless memory runs out
@@ -149,7 +152,7 @@ def train_step(
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
     grad_norm = unsharded(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
-    is_made = guard.judge(loss, grad_norm, counts[-1])
+    is_made = guard.judge(loss, grad_norm, stop_asked)
     optimizer.step()
     optimizer.zero_grad()
     return is_made

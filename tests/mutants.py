@@ -3687,8 +3687,15 @@ MUTANTS = [
     Mutant(
         "inference/decoding/landmarks.py",
         "PeakFinder._offsets",
-        "logits.exp().nan_to_num(0, 0, 0)",
-        "logits.exp().nan_to_num(0, 0, 0).sqrt()",
+        "torch.where(has_top, offsets, 0)",
+        "offsets",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder._offsets",
+        "2 * logits",
+        "logits",
         "test_landmarks.py",
     ),
     Mutant(

@@ -174,20 +174,26 @@ class PeakFinder:
     def _offsets(self) -> Tensor:
         """(K, n) float64, from the highest pixel to the top of the parabola that fits the logits around it.
 
-        A pixel counts as much as the map weighs it, one beyond the image not at all.
+        A pixel counts as much as the square of its weight in the map (Guo 2011, doi.org/10.1109/MSP.2011.941846); one
+        beyond the image does not count.
         """
         axes = self._pixels.shape[1]
-        span = torch.arange(-self.radius, self.radius + 1, dtype=torch.float64, device=self._patches.device)
+        device = self._patches.device
+        span = torch.arange(-self.radius, self.radius + 1, dtype=torch.float64, device=device)
         positions = torch.cartesian_prod(*[span] * axes).view(-1, axes)
-        squares = positions.square()
         logits = (self._patches.flatten(1) - self._peaks[:, None]).double()
-        weights = logits.exp().nan_to_num(0, 0, 0) * (squares.sum(dim=1) <= self.radius**2)
+        weights = (2 * logits).exp().nan_to_num(0, 0, 0) * (positions.square().sum(dim=1) <= self.radius**2)
         logits = logits.nan_to_num(0, 0, 0)
-        # weighted least squares, one system of 1 + 2n equations for each point
-        terms = torch.cat([torch.ones_like(positions[:, :1]), positions, squares], dim=1)
+        rows, columns = torch.triu_indices(axes, axes, device=device)
+        products = positions[:, rows] * positions[:, columns]
+        terms = torch.cat([torch.ones_like(positions[:, :1]), positions, products], dim=1)
+        # weighted least squares, one system for each point
         weighted = weights[:, :, None] * terms
         solution = torch.linalg.pinv(terms.T @ weighted, hermitian=True) @ (weighted.mT @ logits[:, :, None])
-        slope = solution[:, 1 : 1 + axes, 0]
-        curvature = 2 * solution[:, 1 + axes :, 0]
-        offsets = torch.where(curvature < 0, -slope / curvature, 0)
-        return offsets.nan_to_num(0, 0, 0).clamp(-1, 1)
+        gradient = solution[:, 1 : 1 + axes]
+        halves = torch.zeros(len(solution), axes, axes, dtype=torch.float64, device=device)
+        halves[:, rows, columns] = solution[:, 1 + axes :, 0]
+        curvature = halves + halves.mT
+        has_top = (torch.linalg.eigvalsh(curvature) < 0).all(dim=1, keepdim=True)
+        offsets = -(torch.linalg.pinv(curvature, hermitian=True) @ gradient).squeeze(2)
+        return torch.where(has_top, offsets, 0).clamp(-1, 1)

@@ -5,6 +5,7 @@ Modules: tasks/landmarks.py, tasks/points.py, tasks/point_scores.py, inference/d
 
 import math
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -121,17 +122,23 @@ def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_strips_
 
 
 def fitted_top(logits: np.ndarray, pixel: tuple[int, ...], radius: int) -> np.ndarray:
-    """The top of the parabola that fits a map around a pixel, each pixel counted by its weight, with NumPy's solver."""
+    """The top of the parabola that fits a map around a pixel, counted by squared weights, with NumPy's solvers."""
     indices = np.stack(np.meshgrid(*map(np.arange, logits.shape), indexing="ij"), axis=-1)
     offsets = (indices - pixel).reshape(-1, len(pixel)).astype(float)
     is_near = (offsets**2).sum(axis=1) <= radius**2
     offsets = offsets[is_near]
     values = logits.reshape(-1)[is_near]
-    roots = np.exp(0.5 * (values - values.max()))
-    terms = np.concatenate([np.ones((len(offsets), 1)), offsets, offsets**2], axis=1)
-    solution = np.linalg.lstsq(terms * roots[:, None], values * roots, rcond=None)[0]
-    slope, curvature = np.split(solution[1:], 2)
-    return pixel - slope / (2 * curvature)
+    weights = np.exp(values - values.max())
+    pairs = list(combinations_with_replacement(range(len(pixel)), 2))
+    products = np.stack([offsets[:, first] * offsets[:, second] for first, second in pairs], axis=1)
+    terms = np.concatenate([np.ones((len(offsets), 1)), offsets, products], axis=1)
+    solution = np.linalg.lstsq(terms * weights[:, None], values * weights, rcond=None)[0]
+    gradient, factors = np.split(solution[1:], [len(pixel)])
+    curvature = np.zeros((len(pixel), len(pixel)))
+    for (first, second), factor in zip(pairs, factors, strict=True):
+        curvature[first, second] += factor
+        curvature[second, first] += factor
+    return pixel - np.linalg.solve(curvature, gradient)
 
 
 @pytest.mark.parametrize("size", [(20, 24), (9, 12, 14)])
@@ -145,6 +152,14 @@ def test_a_place_is_the_top_of_the_parabola_that_fits_the_map_within_two_sigmas(
     for logits, place in zip(maps[0].numpy(), places.numpy(), strict=True):
         pixel = np.unravel_index(logits.argmax(), size)
         np.testing.assert_allclose(place, fitted_top(logits, pixel, radius=4), rtol=0, atol=1e-9)
+
+
+def test_a_place_is_the_highest_pixel_where_the_map_around_it_has_no_top():
+    maps = torch.full((1, 3, 20, 20), -12.0)
+    maps[:, :, 10, 8:13] = torch.tensor([0.99, 0.0, 1.0, 0.0, 0.9])  # bent upwards along x
+    decoder = LandmarkDecoder(TASK)
+    decoder.take(maps)
+    assert decoder.conclude(())[0, :, :2].tolist() == [[10.5 / 20, 10.5 / 20]] * 3
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])

@@ -187,13 +187,14 @@ class PeakFinder:
         rows, columns = torch.triu_indices(axes, axes, device=device)
         products = positions[:, rows] * positions[:, columns]
         terms = torch.cat([torch.ones_like(positions[:, :1]), positions, products], dim=1)
-        # weighted least squares, one system for each point
+        # weighted least squares, one system for each point; the host does not wait to learn which have no solution
         weighted = weights[:, :, None] * terms
-        solution = torch.linalg.pinv(terms.T @ weighted, hermitian=True) @ (weighted.mT @ logits[:, :, None])
+        solution, _ = torch.linalg.solve_ex(terms.T @ weighted, weighted.mT @ logits[:, :, None])
         gradient = solution[:, 1 : 1 + axes]
         halves = torch.zeros(len(solution), axes, axes, dtype=torch.float64, device=device)
         halves[:, rows, columns] = solution[:, 1 + axes :, 0]
         curvature = halves + halves.mT
-        has_top = (torch.linalg.eigvalsh(curvature) < 0).all(dim=1, keepdim=True)
-        offsets = -(torch.linalg.pinv(curvature, hermitian=True) @ gradient).squeeze(2)
+        factor, problem = torch.linalg.cholesky_ex(-curvature)
+        offsets = torch.cholesky_solve(gradient, factor).squeeze(2)
+        has_top = (problem == 0)[:, None] & offsets.isfinite()
         return torch.where(has_top, offsets, 0).clamp(-1, 1)

@@ -84,7 +84,10 @@ class PointTarget(Target):
         return [pixel[None] for pixel, state in zip(pixels, self.states, strict=True) if state == PRESENT]
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "PointTarget":
-        return replace(super().to(device, non_blocking), size=self.size)
+        target = self
+        if device.type == "mps":  # Apple's GPUs have no float64
+            target = replace(self, points=self.points.float(), unit=self.unit.float())
+        return replace(super(PointTarget, target).to(device, non_blocking), size=self.size)
 
 
 def unknown_points(count: int, shape: Sequence[int]) -> PointTarget:

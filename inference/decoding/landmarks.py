@@ -132,8 +132,9 @@ class PeakFinder:
         rows = self._read
         assert rows is not None, "an image has logits"
         self._search(rows, self._rows)
-        size = self._peaks.new_tensor([self._rows, *rows.shape[2:]], dtype=torch.float64)
-        places = (self._pixels + self._offsets() + 0.5) / size
+        wide = torch.float32 if self._peaks.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        size = self._peaks.new_tensor([self._rows, *rows.shape[2:]], dtype=wide)
+        places = (self._pixels + self._offsets().to(size) + 0.5) / size
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
         presence = (self._weights - self.nowhere).sigmoid()
@@ -179,9 +180,11 @@ class PeakFinder:
         """
         axes = self._pixels.shape[1]
         device = self._patches.device
+        if device.type == "mps":
+            device = torch.device("cpu")  # where there is float64
         span = torch.arange(-self.radius, self.radius + 1, dtype=torch.float64, device=device)
         positions = torch.cartesian_prod(*[span] * axes).view(-1, axes)
-        logits = (self._patches.flatten(1) - self._peaks[:, None]).double()
+        logits = (self._patches.flatten(1) - self._peaks[:, None]).to(device).double()
         weights = (2 * logits).exp().nan_to_num(0, 0, 0) * (positions.square().sum(dim=1) <= self.radius**2)
         logits = logits.nan_to_num(0, 0, 0)
         rows, columns = torch.triu_indices(axes, axes, device=device)

@@ -19,6 +19,7 @@ from tasks.landmarks import Landmarks
 from tasks.point_scores import auroc
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.step_loss import StepLoss
+from tasks.target import Target
 from unet import UNetConfig
 
 TASK = Landmarks(names=("left", "right", "tail"), sigma=2.0, nowhere=0.5, partners=(1, 0, 2))
@@ -207,6 +208,13 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
     assert crop.shape == (6, 5) and crop.padded((8, 8)).shape == (8, 8)
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
     assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]  # it is left as it was
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("mps", torch.float32), ("cuda", torch.float64), ("cpu", torch.float64)])
+def test_points_are_in_double_precision_where_the_device_has_it(monkeypatch, device, dtype):
+    monkeypatch.setattr(Target, "to", lambda target, device, non_blocking: target)
+    moved = target(torch.zeros(1, 1, 2), [[PRESENT]], (8, 9)).to(torch.device(device))
+    assert moved.points.dtype == moved.unit.dtype == dtype and moved.size.dtype == torch.int64
 
 
 def test_an_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():

@@ -66,7 +66,7 @@ def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
         monkeypatch.setattr(dist, name, lambda value, src, group=None: groups.append((src, group)))
     accelerator = SimpleNamespace(is_main_process=True, num_processes=2)
     assert on_main(accelerator, what_main_finds)["text"] == "x" * 10
-    assert len(groups) == 5 and set(groups) == {(0, "without limit")}
+    assert len(groups) == 6 and set(groups) == {(0, "without limit")}  # the pickle, and five arrays
 
 
 def test_one_process_keeps_what_it_has_found():

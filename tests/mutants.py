@@ -3816,9 +3816,16 @@ MUTANTS = [
     Mutant(
         "tasks/points.py",
         "PointTarget.to",
-        "replace(super().to(device, non_blocking), size=self.size)",
-        "super().to(device, non_blocking)",
+        "replace(super(PointTarget, target).to(device, non_blocking), size=self.size)",
+        "super(PointTarget, target).to(device, non_blocking)",
         "test_score_rules.py",
+    ),
+    Mutant(
+        "tasks/points.py",
+        "PointTarget.to",
+        "device.type == 'mps'",
+        "False",
+        "test_landmarks.py",
     ),
     Mutant("tasks/matching.py", "", "(64, 256, 1024, 4096)", "(64, 256, 1024, 4095)", "test_score_rules.py"),
     Mutant(

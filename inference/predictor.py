@@ -130,9 +130,7 @@ class Predictor:
         tasks = [task_of_model(network.config) for network in networks]
         self.task = tasks[0].of_ensemble(tasks[1:])
         self._decoder = self.new_decoder()
-        self._mirrorings = [False]  # whether images are mirrored left-right, for each way in which they are computed
-        if tta is None and self.task.averages_mirrored:
-            self._mirrorings = [False, True]
+        self._averages_mirrored = tta is None and self.task.averages_mirrored
 
     @classmethod
     def from_pretrained(
@@ -303,8 +301,10 @@ class Predictor:
         tilings_of_networks = zip(*map(self.tilings, sizes), strict=True)
         batches = []
         for network, images, tilings in zip(self.networks, inputs_of_networks, tilings_of_networks, strict=True):
-            for is_mirrored in self._mirrorings:
-                batches.append(self._batch(network, images, tilings, is_mirrored))
+            batches.append(self._batch(network, images, tilings))
+            if self._averages_mirrored:
+                mirrored = self._batch(network, [image.flip(-1) for image in images], tilings)
+                batches.append(list(map(self._decoder.mirrored_back, mirrored)))
         return [self._averaged(batches, index, size) for index, size in enumerate(sizes)]
 
     def _averaged(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
@@ -317,12 +317,9 @@ class Predictor:
         return size if self._decoder.at_image_size else tuple(network_size)
 
     def _batch(
-        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None], is_mirrored: bool
+        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
     ) -> Sequence[Tensor]:
-        """Logits (num_classes, h, w) of images (C, h, w), by way of their mirror images if `is_mirrored`."""
-        if is_mirrored:
-            mirrored = self._batch(network, [image.flip(-1) for image in images], tilings, is_mirrored=False)
-            return list(map(self._decoder.mirrored_back, mirrored))
+        """Logits (num_classes, h, w) of images (C, h, w)."""
         if not any(tilings) and len({image.shape for image in images}) == 1:
             return self._logits(network, torch.stack(list(images)))
         all_tilings = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
@@ -339,23 +336,19 @@ class Predictor:
         tilings = self.tilings(size, spacing, low_rows=isinstance(image, WindowedRaster))
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
-            for is_mirrored in self._mirrorings:
-                strips = self._network_strips(network, network_input, tiling, is_mirrored)
+            ways = [self._network_strips(network, network_input, tiling)]
+            if self._averages_mirrored:
+                mirrored = self._network_strips(network, MirroredInput(network_input), tiling)
+                ways.append(map(self._decoder.mirrored_back, mirrored))
+            for strips in ways:
                 streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
             yield self._decoder.average(logits)
 
     def _network_strips(
-        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None, is_mirrored: bool
+        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
     ) -> Iterator[Tensor]:
-        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom.
-
-        They come by way of the mirror image if `is_mirrored`.
-        """
-        if is_mirrored:
-            mirrored = MirroredInput(network_input)
-            yield from map(self._decoder.mirrored_back, self._network_strips(network, mirrored, tiling, False))
-            return
+        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom."""
         pixels = pixels_per_batch(self.device)
         size = network_input.size
 
@@ -366,8 +359,7 @@ class Predictor:
             count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):
                 slices = read(start, min(start + count, size[0])).unbind(1)
-                logits = self._batch(network, slices, [tiling] * len(slices), is_mirrored=False)
-                yield torch.stack(list(logits), dim=1)
+                yield torch.stack(list(self._batch(network, slices, [tiling] * len(slices))), dim=1)
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:

@@ -1,4 +1,4 @@
-"""Copies between host and device: most do not make the host wait, and a few do.
+"""What a device can do, and copies between it and the host: most do not make the host wait, and a few do.
 
 A blocking copy waits for all work that was queued before it, and the device then idles until the host has queued more.
 """
@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The most precise type of numbers that a device has: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from runtime.device import widest_float
 from tasks.calibration import count_confidences, largest_probability
 from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
 from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions
@@ -96,7 +97,7 @@ class Classes(PixelsAndRegions):
     def counts(self, targets: ClassTarget) -> Tensor:
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
         # Apple's GPUs have no float64
-        dtype = torch.float32 if targets.mask.device.type == "mps" else torch.float64
+        dtype = widest_float(targets.mask.device)
         height = targets.mask.shape[1]
         row_bytes = 8 * len(self.names) * targets.mask.numel() // height
         sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # (B, num_classes)

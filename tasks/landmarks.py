@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.device import widest_float
 from tasks.point_scores import LandmarkScores
 from tasks.points import PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.task import Task
@@ -57,7 +58,7 @@ class Landmarks(Task):
         return len(self.names)
 
     @property
-    def averages_mirrored(self) -> bool:  # type: ignore[override]
+    def averages_mirrored(self) -> bool:
         return self.mirrors
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
@@ -96,7 +97,7 @@ class Landmarks(Task):
             pull = (pull * profile.view(*profile.shape[:2], *other_axes, -1)).sum(dim=-1)
             mass = mass * profile.sum(dim=-1)
         # float64 holds the weights of logits up to 700, which add up over strips; Apple's GPUs have none
-        wide = logits.dtype if logits.device.type == "mps" else torch.float64
+        wide = widest_float(logits.device)
         weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
         present = (targets.states == PRESENT).to(logits.dtype)
         known = (targets.states != UNKNOWN).to(logits.dtype)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.device import widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
 from tasks.confusion import mean_of_present, ratios, score_text, text_table
@@ -190,7 +191,7 @@ class Overlapping(PixelsAndRegions):
     def counts(self, targets: OverlapTarget) -> Tensor:
         """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
         # Apple's GPUs have no float64
-        dtype = torch.float32 if targets.truth.device.type == "mps" else torch.float64
+        dtype = widest_float(targets.truth.device)
         known = count_bits(targets.known, self.outputs).to(dtype)
         pairs = torch.zeros((), dtype=dtype, device=known.device)
         for truth in targets.truth:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runtime.device import widest_float
 from tasks.points import ABSENT, PRESENT, PointTarget
 from tasks.task import Scores
 
@@ -38,7 +39,7 @@ class LandmarkScores(Scores):
     ) -> "LandmarkScores":
         """Scores of so many images, with nothing counted yet."""
         sums = torch.zeros(1, dtype=torch.int64, device=device)
-        dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64  # Apple's GPUs have no float64
+        dtype = widest_float(torch.device(device))
         return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))
 
     def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runtime.device import widest_float
 from tasks.target import Target
 
 # the states of a point
@@ -84,9 +85,8 @@ class PointTarget(Target):
         return [pixel[None] for pixel, state in zip(pixels, self.states, strict=True) if state == PRESENT]
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "PointTarget":
-        target = self
-        if device.type == "mps":  # Apple's GPUs have no float64
-            target = replace(self, points=self.points.float(), unit=self.unit.float())
+        dtype = widest_float(device)
+        target = replace(self, points=self.points.to(dtype), unit=self.unit.to(dtype))
         return replace(super(PointTarget, target).to(device, non_blocking), size=self.size)
 
 

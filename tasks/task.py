@@ -101,7 +101,6 @@ class Task(ABC):
         has_boundaries: whether its predictions are classes, whose boundaries can be scored.
         needs_exact_tiles: whether a pixel that differs may change much more than itself; --tile-size is then the side
             that is taken from a tile.
-        averages_mirrored: whether a prediction is the mean of that of the image and of that of its mirror image.
         partners: for each output, the one that it becomes in the mirror; empty where each stays.
         mirrors: whether a mirrored image has an answer of its own, so that images may be mirrored.
         measured: the fields of `to_config` that come from training, in which the models of an ensemble may differ.
@@ -113,7 +112,6 @@ class Task(ABC):
     terms: ClassVar[int]
     has_boundaries: ClassVar[bool] = False
     needs_exact_tiles: ClassVar[bool] = False
-    averages_mirrored: bool = False
     partners: tuple[int, ...] = ()
     mirrors: bool = True
     measured: ClassVar[tuple[str, ...]] = ()
@@ -122,6 +120,11 @@ class Task(ABC):
     @abstractmethod
     def outputs(self) -> int:
         """Channels of the logits."""
+
+    @property
+    def averages_mirrored(self) -> bool:
+        """Whether a prediction is the mean of that of the image and of that of its mirror image."""
+        return False
 
     def unknown_target(self, shape: Sequence[int]) -> Target:
         """A target of NumPy arrays of an image of a shape (*spatial) of which nothing is known."""

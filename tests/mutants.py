@@ -3823,8 +3823,8 @@ MUTANTS = [
     Mutant(
         "tasks/points.py",
         "PointTarget.to",
-        "device.type == 'mps'",
-        "False",
+        "widest_float(device)",
+        "torch.float64",
         "test_landmarks.py",
     ),
     Mutant("tasks/matching.py", "", "(64, 256, 1024, 4096)", "(64, 256, 1024, 4095)", "test_score_rules.py"),

@@ -62,9 +62,7 @@ def point_warnings(splits: Splits, sided_pairs: Sequence[tuple[int, int]]) -> tu
         lines.append(f"{len(doubles)} pairs of points lie at one place: {_listed(doubles)}")
     if sided_pairs and images:
         positions = np.stack([image.positions for image in images])
-        is_present = np.zeros(positions.shape[:2], bool)
-        for index, image in enumerate(images):
-            is_present[index, image.present] = True
+        is_present = np.stack([image.source.states for image in images]) == PRESENT
         for first, second in sided_pairs:
             indices = _exchanged(positions, is_present, first, second)
             odd = [images[index].name for index in indices]

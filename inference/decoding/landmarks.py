@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inference.decoding.decoder import Decoder, Strip
+from runtime.device import widest_float
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
 from tasks.task import Task
@@ -132,8 +133,8 @@ class PeakFinder:
         rows = self._read
         assert rows is not None, "an image has logits"
         self._search(rows, self._rows)
-        wide = torch.float32 if self._peaks.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-        size = self._peaks.new_tensor([self._rows, *rows.shape[2:]], dtype=wide)
+        dtype = widest_float(self._peaks.device)
+        size = self._peaks.new_tensor([self._rows, *rows.shape[2:]], dtype=dtype)
         places = (self._pixels + self._offsets().to(size) + 0.5) / size
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
@@ -180,8 +181,8 @@ class PeakFinder:
         """
         axes = self._pixels.shape[1]
         device = self._patches.device
-        if device.type == "mps":
-            device = torch.device("cpu")  # where there is float64
+        if widest_float(device) != torch.float64:
+            device = torch.device("cpu")
         span = torch.arange(-self.radius, self.radius + 1, dtype=torch.float64, device=device)
         positions = torch.cartesian_prod(*[span] * axes).view(-1, axes)
         logits = (self._patches.flatten(1) - self._peaks[:, None]).to(device).double()

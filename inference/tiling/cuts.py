@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from inference.tiling.planning import Tiling, round_up
-from runtime.device import upload
+from runtime.device import upload, widest_float
 
 Span = tuple[int, int]  # [start, stop) along an axis
 
@@ -68,7 +68,7 @@ class Cuts:
             vectors += axis.weights
             vectors.append(axis.totals)
         lengths = [len(vector) for vector in vectors]
-        dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        dtype = widest_float(device)
         uploaded = iter(upload(torch.cat(vectors).to(dtype), device).split(lengths))
         for axis in self.axes:
             axis.weights = [next(uploaded) for _ in axis.weights]

@@ -49,13 +49,14 @@ from unet import UNet, UNetConfig
 
 FLAGS = ("--dataset", "data", "--plan", "none", "--batch-size", "4")
 MODEL = UNetConfig(base_channels=2, depth=1)
+NO_LIMIT = MemoryLimit()
 
 
 def settings_of(*flags: str):
     return parsed(*FLAGS, *flags)
 
 
-def start(folder: Path, limit: MemoryLimit = MemoryLimit(), **recorded) -> OpenedRun:  # noqa: B008  # it is frozen
+def opened_run(folder: Path, limit: MemoryLimit = NO_LIMIT, **recorded) -> OpenedRun:
     """Where a run starts that has a checkpoint with these records; none without any."""
     state = None
     if recorded:
@@ -64,7 +65,7 @@ def start(folder: Path, limit: MemoryLimit = MemoryLimit(), **recorded) -> Opene
 
 
 def test_the_length_of_a_run_is_that_of_its_steps_or_of_its_minutes(tmp_path):
-    fresh = start(tmp_path)
+    fresh = opened_run(tmp_path)
     assert (fresh.total_steps(settings_of("--max-steps", "7")), fresh.steps_before) == (7, 0)
     assert fresh.total_steps(settings_of("--epochs", "7")) is None
     assert fresh.total_steps(settings_of("--max-minutes", "7")) is None
@@ -74,7 +75,7 @@ def test_the_length_of_a_run_is_that_of_its_steps_or_of_its_minutes(tmp_path):
 
 @pytest.mark.parametrize(("before", "now", "minutes"), [(3, 3, None), (3, 2, None), (3, 5, 2), (None, 5, None)])
 def test_a_resumed_run_fills_the_minutes_that_were_added(tmp_path, before, now, minutes):
-    more = start(tmp_path, total_steps=70, flags={"max_minutes": before})
+    more = opened_run(tmp_path, total_steps=70, flags={"max_minutes": before})
     settings = settings_of("--max-minutes", str(now))
     assert (more.minutes_to_fill(settings), more.steps_before) == (minutes, 70)
     assert more.total_steps(settings) == (None if minutes else 70)
@@ -82,10 +83,10 @@ def test_a_resumed_run_fills_the_minutes_that_were_added(tmp_path, before, now, 
 
 
 def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path):
-    assert start(tmp_path).largest_micro_batch is None
-    assert start(tmp_path, micro_batch_size=8).largest_micro_batch == 8
-    assert start(tmp_path, MemoryLimit(2), micro_batch_size=8).largest_micro_batch == 2
-    assert start(tmp_path, MemoryLimit(None, True), micro_batch_size=8).largest_micro_batch == 8
+    assert opened_run(tmp_path).largest_micro_batch is None
+    assert opened_run(tmp_path, micro_batch_size=8).largest_micro_batch == 8
+    assert opened_run(tmp_path, MemoryLimit(2), micro_batch_size=8).largest_micro_batch == 2
+    assert opened_run(tmp_path, MemoryLimit(None, True), micro_batch_size=8).largest_micro_batch == 8
 
 
 @pytest.mark.parametrize(

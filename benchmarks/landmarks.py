@@ -1,13 +1,14 @@
 """Landmarks: what their targets cost, how exactly maps are read, and other losses.
 
-python benchmarks/landmarks.py cost                              of a target in a training step, in processor time
+python benchmarks/landmarks.py cost                              of a target in a training step
 python benchmarks/landmarks.py decoding                          errors of two ways to read drawn Gaussians
 python benchmarks/landmarks.py decoding MODEL DATA --fold 1/5    the same of a model's maps of validation images
 python benchmarks/landmarks.py train mse DATA --fold 1/5 --max-steps 1000 --output-dir runs/mse    another of LOSSES
 
 The loss never draws a map: it multiplies the logits by a Gaussian's vector along each axis. `cost` sets beside it maps
 that are drawn whole, and small cubes that are written into empty maps one after another, multiplied by the same logits.
-The step is the forward and backward pass of a network on one volume (--size 128 128 128 --points 20).
+The step is the forward and backward pass of a network on one volume (--size 128 128 128 --points 20). On a CPU seconds
+are processor time; on a GPU, if there is one, those of the clock until the GPU has done its work.
 
 `train` is train.py with another loss, and takes its flags. Only `cross-entropy`, its own, learns presence.
 """
@@ -34,6 +35,7 @@ from data_utils.targets.points import PointReader
 from inference import Predictor
 from inference.decoding.landmarks import LandmarkDecoder
 from runtime import cli
+from runtime.device import wait_for
 from tasks.landmarks import Landmarks
 from tasks.points import PRESENT, PointTarget
 from unet import UNet, UNetConfig
@@ -52,7 +54,7 @@ def drawn_maps(points: Tensor, size: list[int], sigma: float = SIGMA) -> Tensor:
     for axis, side in enumerate(size):
         others = [1] * axes
         others[axis] = side
-        positions = torch.arange(side, dtype=points.dtype).view(others)
+        positions = torch.arange(side, dtype=points.dtype, device=points.device).view(others)
         distances = positions - points[..., axis].reshape(*points.shape[:-1], *[1] * axes)
         maps = maps - 0.5 * (distances / sigma) ** 2
     return maps.exp()
@@ -66,7 +68,8 @@ def cubes_in_place(points: Tensor, size: list[int]) -> Tensor:
         for place, side in zip(point, size, strict=True):
             middle = round(place)
             spans.append(slice(max(0, middle - RADIUS), min(side, middle + RADIUS + 1)))
-        grids = torch.meshgrid(*(torch.arange(span.start, span.stop) for span in spans), indexing="ij")
+        sides = [torch.arange(span.start, span.stop, device=points.device) for span in spans]
+        grids = torch.meshgrid(*sides, indexing="ij")
         distance = sum((grid - place) ** 2 for grid, place in zip(grids, point, strict=True))
         maps[(number, *spans)] = (-0.5 * distance / SIGMA**2).exp()
     return maps
@@ -76,20 +79,24 @@ def along_axes(points: Tensor, logits: Tensor) -> Tensor:
     """(K,), the logits (K, *size) times the Gaussians at points (K, n), without a map of these."""
     pull = logits
     for axis in reversed(range(points.shape[1])):
-        distances = (torch.arange(logits.shape[1 + axis]) - points[:, axis, None]) / SIGMA
+        positions = torch.arange(logits.shape[1 + axis], device=points.device)
+        distances = (positions - points[:, axis, None]) / SIGMA
         profile = (-0.5 * distances.square()).exp()
         pull = (pull * profile.view(len(points), *[1] * axis, -1)).sum(dim=-1)
     return pull
 
 
-def seconds(work: Callable[[], object], rounds: int) -> float:
-    """Processor seconds of a call, the median over the rounds."""
+def seconds(work: Callable[[], object], rounds: int, device: torch.device) -> float:
+    """Seconds of a call, the median over the rounds after a first one."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
     measured = []
-    for _ in range(rounds):
-        start = time.process_time()
+    for _ in range(rounds + 1):
+        wait_for(device)
+        start = clock()
         work()
-        measured.append(time.process_time() - start)
-    return statistics.median(measured)
+        wait_for(device)
+        measured.append(clock() - start)
+    return statistics.median(measured[1:])
 
 
 def task_of(count: int, size: list[int]) -> Landmarks:
@@ -103,36 +110,38 @@ def target_of(points: Tensor, size: list[int]) -> PointTarget:
     count, names, axes = points.shape
     return PointTarget(
         points=points.double(),
-        states=torch.full((count, names), PRESENT),
+        states=torch.full((count, names), PRESENT, device=points.device),
         size=torch.tensor([size] * count),
-        unit=torch.ones(count, axes, dtype=torch.float64),
+        unit=torch.ones(count, axes, dtype=torch.float64, device=points.device),
     )
 
 
 def measure_cost(size: list[int], count: int, base_channels: int, rounds: int) -> None:
-    """Print the processor time of a step, and of each way to its targets."""
+    """Print the seconds of a step, and of each way to its targets."""
     torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     task = task_of(count, size)
     network = UNet(UNetConfig(in_channels=1, num_classes=count, base_channels=base_channels, dims=len(size)))
-    images = torch.rand(1, 1, *size)
-    points = torch.rand(count, len(size)) * (torch.tensor(size) - 1)
+    network.to(device)
+    images = torch.rand(1, 1, *size, device=device)
+    points = (torch.rand(count, len(size)) * (torch.tensor(size) - 1)).to(device)
     targets = target_of(points[None], size)
-    logits = torch.randn(count, *size)
+    logits = torch.randn(count, *size, device=device)
 
     def step() -> None:
         task.finish(task.partial(network(images), targets)).sum().backward()
 
-    whole = seconds(step, rounds)
+    whole = seconds(step, rounds, device)
     ways: dict[str, Callable[[], object]] = {
         "a vector along each axis": lambda: along_axes(points, logits),
         "cubes in place": lambda: (logits * cubes_in_place(points, size)).flatten(1).sum(dim=1),
         "maps drawn whole": lambda: (logits * drawn_maps(points, size)).flatten(1).sum(dim=1),
     }
-    costs = {name: seconds(work, rounds) for name, work in ways.items()}
+    costs = {name: seconds(work, rounds, device) for name, work in ways.items()}
     first = min(costs.values())
-    print(f"a step of {' x '.join(map(str, size))} with {count} points: {whole:.2f} s of processor time")
+    print(f"a step of {' x '.join(map(str, size))} with {count} points on {device.type}: {whole:.4f} s")
     for name, cost in costs.items():
-        print(f"{name}: {cost:.3f} s, {100 * cost / whole:.2f}% of a step, {cost / first:.1f} times the cheapest")
+        print(f"{name}: {cost:.5f} s, {100 * cost / whole:.2f}% of a step, {cost / first:.1f} times the cheapest")
 
 
 def center_of_mass(logits: Tensor, radius: int) -> Tensor:

@@ -19,6 +19,7 @@ from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
 from unet import Preprocess, UNet, UNetConfig
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the tests say what a CPU computes, on a machine with GPUs too
 torch.set_num_threads(1)  # several tests run at the same time
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by `nohup` or a CI system: what the tests start inherits it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

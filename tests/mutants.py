@@ -2865,6 +2865,28 @@ MUTANTS = [
         "args.max_minutes",
         "test_memory_rules.py",
     ),
+    Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_augmentation",
+        "info.reader.takes_points and minutes < VERY_SHORT",
+        "minutes < VERY_SHORT",
+        "test_plan.py",
+    ),
+    Mutant(
+        "tasks/landmarks.py",
+        "Landmarks.at_level",
+        "upload(torch.tensor(tuple(factors), dtype=targets.points.dtype), targets.points.device)",
+        "torch.tensor(tuple(factors), dtype=targets.points.dtype, device=targets.points.device)",
+        "test_device.py",
+    ),
+    Mutant(
+        "tasks/points.py",
+        "PointTarget.moved",
+        "upload(torch.tensor(self.shape[1:], dtype=moved.dtype), moved.device)",
+        "torch.tensor(self.shape[1:], dtype=moved.dtype, device=moved.device)",
+        "test_device.py",
+    ),
     Mutant(
         "train_utils/preflight.py",
         "say_split",

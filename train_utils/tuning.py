@@ -14,6 +14,7 @@ from train_utils.settings.train_settings import TrainSettings
 # built for each pass of each convolution and run twice. That takes as long as 50 steps, and some seconds beside; a step
 # may then take 5 to 10% less.
 ENOUGH_STEPS = 1000
+ENOUGH_MINUTES = 10  # on a shared H200 the timing of one shape took 38 s of a minute
 
 
 class KernelTuning:
@@ -36,13 +37,14 @@ class KernelTuning:
     ) -> "KernelTuning":
         """None of the shapes (N, n) of the training images with --deterministic, else those that have enough steps.
 
-        `total_steps` is None for --epochs, and for --max-minutes, whose steps are not known yet: all pay then.
+        `total_steps` is None for --epochs, and for --max-minutes, whose steps are not known yet: all pay then in runs
+        of ENOUGH_MINUTES, and none in shorter ones.
         """
         if args.deterministic:
             return cls(device, set())
         steps: float = Schedule.from_args(args, len(shapes), total_steps).total_steps
         if total_steps is None and args.max_minutes:
-            steps = math.inf
+            steps = math.inf if args.max_minutes >= ENOUGH_MINUTES else 0
         distinct, counts = np.unique(shapes, axis=0, return_counts=True)
         tuned = distinct[counts * (steps / len(shapes)) >= ENOUGH_STEPS]
         return cls(device, set(map(tuple, tuned.tolist())))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from data_utils.loading.draws import ELASTIC, Draw
 from data_utils.loading.noise import unit_noise
+from runtime.device import upload
 from tasks.target import AnyTarget
 
 INVERSIONS = 60  # steps that invert elastic displacements of points
@@ -112,22 +113,23 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
     The map of `_sampling_grid` leads from where a point will be to where it is. What is elastic in it is inverted by
     steps, each of which leaves a fraction of the error: displacements change slowly from pixel to pixel.
     """
-    matrix = torch.tensor(np.stack([drawn.matrix for drawn in draws])).to(points)
-    extent = points.new_tensor(tuple(size)).flip(0)
+    matrix = torch.tensor(np.stack([drawn.matrix for drawn in draws]))
+    # inverted on the CPU: on CUDA the host would wait to learn whether it can be
+    inverse = upload(torch.linalg.inv(matrix).transpose(1, 2).to(points.dtype), points.device)
+    extent = upload(torch.tensor(tuple(size), dtype=points.dtype), points.device).flip(0)
     source = points.flip(-1) - (extent - 1) / 2  # (x, y, ...) from the center
-    inverse = torch.linalg.inv(matrix).transpose(1, 2)
     moved = source @ inverse
     if any(drawn.elastic is not None for drawn in draws):
         elastic = []
         for drawn in draws:
             elastic.append(np.zeros(ELASTIC) if drawn.elastic is None else drawn.elastic)
-        displacements = torch.tensor(np.stack(elastic)).to(points)
+        displacements = upload(torch.tensor(np.stack(elastic)).to(points.dtype), points.device)
         for _ in range(INVERSIONS):
             # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
             grid = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
             displacement = F.grid_sample(displacements, grid, mode="bicubic", padding_mode="border", align_corners=True)
             moved = (source - displacement[..., 0].transpose(1, 2)) @ inverse
-    is_moved = torch.tensor([drawn.moves for drawn in draws]).to(points.device, non_blocking=True)
+    is_moved = upload(torch.tensor([drawn.moves for drawn in draws]), points.device)
     moved = (moved + (extent - 1) / 2).flip(-1)
     return torch.where(is_moved[:, None, None], moved, points)
 

@@ -130,7 +130,7 @@ class Decoder(ABC):
         """Logits whose places are mirrored back already, with the outputs that change places in the mirror."""
         if not self.task.partners:
             return logits
-        return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))
+        return logits.index_select(dim, upload(torch.tensor(self.task.partners), logits.device))
 
     def take(self, logits: Tensor) -> Tensor | None:
         """The answers to a strip of logits (1, outputs, n, ...); None where they are kept until all strips are read."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inference.decoding.decoder import Decoder, Strip
-from runtime.device import widest_float
+from runtime.device import upload, widest_float
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
 from tasks.task import Task
@@ -134,7 +134,7 @@ class PeakFinder:
         assert rows is not None, "an image has logits"
         self._search(rows, self._rows)
         dtype = widest_float(self._peaks.device)
-        size = self._peaks.new_tensor([self._rows, *rows.shape[2:]], dtype=dtype)
+        size = upload(torch.tensor([self._rows, *rows.shape[2:]], dtype=dtype), self._peaks.device)
         places = (self._pixels + self._offsets().to(size) + 0.5) / size
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
@@ -148,7 +148,7 @@ class PeakFinder:
             return
         candidates = rows[:, self._searched - start : stop - start]
         peaks, indices = candidates.flatten(1).max(dim=1)
-        pixels = torch.stack(torch.unravel_index(indices, candidates.shape[1:]), dim=1)
+        pixels = _unraveled(indices, candidates.shape[1:])
         pixels[:, 0] += self._searched
         self._searched = stop
         is_higher = peaks > self._peaks
@@ -202,3 +202,12 @@ class PeakFinder:
         offsets = torch.cholesky_solve(gradient, factor).squeeze(2)
         has_top = (problem == 0)[:, None] & offsets.isfinite()
         return torch.where(has_top, offsets, 0).clamp(-1, 1)
+
+
+def _unraveled(indices: Tensor, size: Sequence[int]) -> Tensor:
+    """(K, n) the pixels of flat indices (K,); torch's `unravel_index` makes the host wait for a GPU."""
+    places = []
+    for side in reversed(size):
+        places.append(indices % side)
+        indices = indices // side
+    return torch.stack(places[::-1], dim=1)

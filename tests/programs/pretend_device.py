@@ -11,6 +11,8 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -144,6 +146,19 @@ class Function(TorchFunctionMode):
         if func is torch.Tensor.numpy and isinstance(args[0], OnDevice):
             raise TypeError("numpy() of a tensor on pretend:0")
         return func(*args, **kwargs)
+
+
+def submit_on_device(pool: ThreadPoolExecutor, work: Callable, /, *args, **kwargs) -> Future:
+    """Threads make tensors on the device too; by themselves, modes hold for one thread."""
+
+    def work_on_device() -> object:
+        with Function(), Dispatch():
+            return work(*args, **kwargs)
+
+    return submit(pool, work_on_device)
+
+
+submit, ThreadPoolExecutor.submit = ThreadPoolExecutor.submit, submit_on_device
 
 
 def run_script(command: list[str]) -> dict:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import PROGRAMS, launch, write_folder
 from PIL import Image
+from points import write_dots
 
 SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
 SMALL += ["--plan", "none"]
@@ -27,6 +28,7 @@ TRAININGS = {
         "dice",
     ],
     "muon, strong augmentation, dropout": ["--optimizer", "muon", "--augment", "strong", "--dropout", "0.2"],
+    "points": ["--dataset", "{points}", "--optimizer", "muon", "--augment", "strong"],
     "weights, deterministic": ["--class-weights", "auto", "--deterministic", "--loss", "ce", "--augment", "none"],
 }
 PREDICTIONS = {
@@ -34,6 +36,7 @@ PREDICTIONS = {
     "tiles": ["--tile-size", "16", "--overlap", "4"],
     "turned": ["--tta", "--probabilities", "--overlay"],
     "scored": ["--ensemble", "{model}", "--truth", "{truth}"],
+    "read points": ["--model", "{points_model}"],
 }
 STEPS, ACCUMULATION, EVALUATIONS, IMAGES = (6, 12), (1, 4), (1, 3), (2, 6)
 
@@ -54,6 +57,11 @@ class Device:
         output = self.folder / "predictions" / str(len(self.commands))
         self.commands[key] = [script, "--model", str(self.folder / "model"), "--input", *map(str, images)]
         self.commands[key] += ["--output", str(output), *flags]
+
+    def output(self, key: tuple) -> Path:
+        """The output folder of a training."""
+        command = self.commands[key]
+        return Path(command[command.index("--output-dir") + 1])
 
     def run(self) -> None:
         words = [word for command in self.commands.values() for word in ("+", *command)]
@@ -80,10 +88,12 @@ def device(tmp_path_factory) -> Device:
     write_folder(folder / "data" / "val", 3, seed=1, size=(24, 32))
     write_folder(folder / "large" / "train", 12, seed=0, size=(24, 32))
     write_folder(folder / "large" / "val", 2, seed=1, size=(40, 70))
+    write_dots(folder / "points", 12, seed=0)
     device = Device(folder)
     for name, flags in TRAININGS.items():
         for steps in STEPS:
-            device.train((name, steps), *flags, *RARELY, "--max-steps", str(steps))
+            filled = [flag.format(points=folder / "points") for flag in flags]
+            device.train((name, steps), *filled, *RARELY, "--max-steps", str(steps))
     for parts in ACCUMULATION:
         device.train(("accumulation", parts), *RARELY, "--max-steps", "6", "--micro-batch-size", str(4 // parts))
     for count in EVALUATIONS:
@@ -92,15 +102,18 @@ def device(tmp_path_factory) -> Device:
         device.train(("evaluations in tiles", count), *every, "--max-steps", "6", "--dataset", str(folder / "large"))
         device.commands[("evaluations in tiles", count)][0] = script(folder, IN_TILES)
     device.train(("begun",), *RARELY, "--max-steps", "3", "--ema-decay", "0.9")
-    begun = device.commands[("begun",)]
-    device.commands[("resumed",)] = [*begun, "--max-steps", "6", "--resume", "auto"]
-    (folder / "model").symlink_to(Path(begun[begun.index("--output-dir") + 1]) / "model")
+    device.commands[("resumed",)] = [*device.commands[("begun",)], "--max-steps", "6", "--resume", "auto"]
+    (folder / "model").symlink_to(device.output(("begun",)) / "model")
 
     photographs, rng = [], np.random.default_rng(0)
     for index in range(max(IMAGES)):
         photographs.append(folder / f"photograph_{index}.png")
         Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(photographs[-1])
-    known = {"model": folder / "model", "truth": folder / "truth"}
+    known = {
+        "model": folder / "model",
+        "truth": folder / "truth",
+        "points_model": device.output(("points", STEPS[0])) / "model",
+    }
     (folder / "truth").mkdir()
     for photograph in photographs:
         Image.fromarray(rng.choice([0, 255], (40, 48)).astype(np.uint8)).save(folder / "truth" / photograph.name)

@@ -99,9 +99,9 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/settings/plan.py",
-        "plan_run",
-        "is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes",
-        "is_short and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "_augmentation",
+        "minutes < SHORT and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "minutes < SHORT and len(info.train) >= IMAGES_A_MINUTE * minutes",
         "test_plan.py",
     ),
     Mutant(
@@ -2868,9 +2868,9 @@ MUTANTS = [
     Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_memory_rules.py"),
     Mutant(
         "train_utils/settings/plan.py",
-        "_augmentation",
-        "info.reader.takes_points and minutes < VERY_SHORT",
-        "minutes < VERY_SHORT",
+        "_finds_points_of_volumes_fast",
+        "info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT",
+        "info.train.records.dims == 3 and minutes < VERY_SHORT",
         "test_plan.py",
     ),
     Mutant(
@@ -3730,7 +3730,7 @@ MUTANTS = [
     Mutant(
         "inference/decoding/decoder.py",
         "Decoder.unmirrored",
-        "logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))",
+        "logits.index_select(dim, upload(torch.tensor(self.task.partners), logits.device))",
         "logits",
         "test_landmarks.py",
     ),

@@ -28,7 +28,7 @@ TRAININGS = {
         "dice",
     ],
     "muon, strong augmentation, dropout": ["--optimizer", "muon", "--augment", "strong", "--dropout", "0.2"],
-    "points": ["--dataset", "{points}", "--optimizer", "muon", "--augment", "strong"],
+    "points": ["--dataset", "{points}", "--optimizer", "muon", "--augment", "strong", "--depth", "3"],
     "weights, deterministic": ["--class-weights", "auto", "--deterministic", "--loss", "ce", "--augment", "none"],
 }
 PREDICTIONS = {

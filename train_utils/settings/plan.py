@@ -40,6 +40,7 @@ PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "nor
 SHORT_CROPPED_PIXELS = 192 * 256
 LONG_CROPPED_PIXELS = 512 * 512
 # base channels
+VERY_SHORT_WIDTH_OF_VOLUMES = 8  # with points
 SHORT_WIDTH = 16
 LONG_WIDTH = 32
 MANY_IMAGES = 5000  # a data set that is so large has a wider network, unless the run is short
@@ -118,7 +119,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
         crop_size = patch_size(info, minutes)
     elif crop_size is None and not args.image_size and not info.reader.takes_points:
         crop_size = _crop_size(sizes * scale, cropped_pixels)
-    base_channels = None if encoder.name else _width(info, is_short)
+    base_channels = None if encoder.name else _width(info, minutes)
     batch_size = args.batch_size or _batch_size(is_volumes, is_short)
     # what weights gain is not measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
@@ -147,14 +148,10 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
 
 
 def _augmentation(info: DatasetInfo, minutes: float) -> str:
-    """What suits how often a run sees each image; seen rarely, images are mirrored only.
-
-    Of volumes this was measured for points alone (docs/landmarks.md).
-    """
-    if info.train.records.dims == 3:
-        only_mirrors = info.reader.takes_points and minutes < VERY_SHORT
-    else:
-        only_mirrors = minutes < SHORT and len(info.train) >= IMAGES_A_MINUTE * minutes
+    """What suits how often a run sees each image; seen rarely, images are mirrored only."""
+    is_volumes = info.train.records.dims == 3
+    seen_rarely = minutes < SHORT and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
+    only_mirrors = seen_rarely or _finds_points_of_volumes_fast(info, minutes)
     return "mirror" if only_mirrors else Plan.augment
 
 
@@ -265,9 +262,16 @@ def _most_pixels(minutes: float, is_frozen: bool) -> tuple[int, int]:
     return LONG_RESIZED_PIXELS, LONG_CROPPED_PIXELS
 
 
-def _width(info: DatasetInfo, is_short: bool) -> int:
+def _finds_points_of_volumes_fast(info: DatasetInfo, minutes: float) -> bool:
+    """Whether a very short run trains on volumes with points: what suits it was measured (docs/landmarks.md)."""
+    return info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT
+
+
+def _width(info: DatasetInfo, minutes: float) -> int:
     """The base channels of a network without an encoder."""
-    if is_short:
+    if _finds_points_of_volumes_fast(info, minutes):
+        return VERY_SHORT_WIDTH_OF_VOLUMES
+    if minutes < SHORT:
         return SHORT_WIDTH
     return WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES else LONG_WIDTH
 

@@ -21,6 +21,11 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
+def upload_like(values: Tensor | Sequence[float], tensor: Tensor) -> Tensor:
+    """Numbers of the CPU, with the type of a tensor and on its device; the host does not wait."""
+    return upload(torch.as_tensor(values).to(tensor.dtype), tensor.device)
+
+
 def download(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Tensors of one device, on the CPU; the host waits once for all. Those on a CPU are returned as they are."""
     if not tensors:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.device import upload, widest_float
+from runtime.device import upload_like, widest_float
 from tasks.point_scores import LandmarkScores
 from tasks.points import PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.task import Task
@@ -69,7 +69,7 @@ class Landmarks(Task):
         return PointTarget.stack([target] * shape[0]).to(device)
 
     def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
-        factor = upload(torch.tensor(tuple(factors), dtype=targets.points.dtype), targets.points.device)
+        factor = upload_like(tuple(factors), targets.points)
         points = (targets.points - (factor - 1) / 2) / factor  # the center of the pixels that become one
         size = targets.size // torch.tensor(tuple(factors))
         return replace(targets, points=points, size=size, unit=targets.unit * factor)

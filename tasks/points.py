@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.device import upload, widest_float
+from runtime.device import upload_like, widest_float
 from tasks.target import Target
 
 # the states of a point
@@ -75,7 +75,7 @@ class PointTarget(Target):
         points: Callable[[Tensor], Tensor],
     ) -> "PointTarget":
         moved = points(self.points)
-        last = upload(torch.tensor(self.shape[1:], dtype=moved.dtype), moved.device) - 0.5
+        last = upload_like(self.shape[1:], moved) - 0.5
         is_inside = ((moved >= -0.5) & (moved < last)).all(dim=-1)
         states = self.states.masked_fill((self.states == PRESENT) & ~is_inside, OUTSIDE)
         return replace(self, points=moved, states=states)

@@ -2876,14 +2876,14 @@ MUTANTS = [
     Mutant(
         "tasks/landmarks.py",
         "Landmarks.at_level",
-        "upload(torch.tensor(tuple(factors), dtype=targets.points.dtype), targets.points.device)",
+        "upload_like(tuple(factors), targets.points)",
         "torch.tensor(tuple(factors), dtype=targets.points.dtype, device=targets.points.device)",
         "test_device.py",
     ),
     Mutant(
         "tasks/points.py",
         "PointTarget.moved",
-        "upload(torch.tensor(self.shape[1:], dtype=moved.dtype), moved.device)",
+        "upload_like(self.shape[1:], moved)",
         "torch.tensor(self.shape[1:], dtype=moved.dtype, device=moved.device)",
         "test_device.py",
     ),

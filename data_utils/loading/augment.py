@@ -14,7 +14,7 @@ from torch import Tensor
 
 from data_utils.loading.draws import ELASTIC, Draw
 from data_utils.loading.noise import unit_noise
-from runtime.device import upload
+from runtime.device import upload, upload_like
 from tasks.target import AnyTarget
 
 INVERSIONS = 60  # steps that invert elastic displacements of points
@@ -115,15 +115,15 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
     """
     matrix = torch.tensor(np.stack([drawn.matrix for drawn in draws]))
     # inverted on the CPU: on CUDA the host would wait to learn whether it can be
-    inverse = upload(torch.linalg.inv(matrix).transpose(1, 2).to(points.dtype), points.device)
-    extent = upload(torch.tensor(tuple(size), dtype=points.dtype), points.device).flip(0)
+    inverse = upload_like(torch.linalg.inv(matrix).transpose(1, 2), points)
+    extent = upload_like(tuple(size), points).flip(0)
     source = points.flip(-1) - (extent - 1) / 2  # (x, y, ...) from the center
     moved = source @ inverse
     if any(drawn.elastic is not None for drawn in draws):
         elastic = []
         for drawn in draws:
             elastic.append(np.zeros(ELASTIC) if drawn.elastic is None else drawn.elastic)
-        displacements = upload(torch.tensor(np.stack(elastic)).to(points.dtype), points.device)
+        displacements = upload_like(torch.tensor(np.stack(elastic)), points)
         for _ in range(INVERSIONS):
             # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
             grid = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]

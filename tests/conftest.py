@@ -1,5 +1,6 @@
 """What several tests share: a tiny folder of images, and the scripts launched as a user would."""
 
+import gc
 import json
 import os
 import signal
@@ -95,6 +96,11 @@ def write_folder(
     return folder
 
 
+def pytest_collection_finish() -> None:
+    """The garbage collector, which each run calls, need not look through all modules and tests."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is remembered of data sets stays out of the user's cache; launched scripts inherit the variables."""
@@ -121,7 +127,7 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
     output = tmp_path_factory.mktemp("runs") / "trained"
     flags = ["--dataset", tiny_folder, *TINY, "--epochs", "12", "--learning-rate", "0.01"]
-    assert run_train(output, *flags, curves=True).exit_code == 0
+    assert run_train(output, *flags, figures=True).exit_code == 0
     return output
 
 

@@ -7,6 +7,7 @@ the environment; what it would start is forked.
 
 import atexit
 import faulthandler
+import gc
 import multiprocessing
 import os
 import random
@@ -24,9 +25,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+import matplotlib.figure
 import torch.multiprocessing
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+from undrawn import UndrawnFigure
 
 SECONDS = 240  # for a script
 OUTPUTS = ("stdout", "stderr")
@@ -35,6 +38,7 @@ LIBRARIES = [
     "accelerate.commands.launch",
     "datasets",
     "matplotlib.pyplot",  # of tensorboard
+    "matplotlib.backends.backend_agg",
     "nibabel",
     "PIL.BmpImagePlugin",
     "PIL.GifImagePlugin",
@@ -54,6 +58,7 @@ LIBRARIES = [
     "torch.utils.tensorboard._pytorch_graph",
     "transformers",
 ]
+BYTECODE = TemporaryDirectory()
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LIBRARIES)
 
@@ -145,7 +150,7 @@ def fork(command: Sequence[str], environment: dict[str, str], folder: Path, outp
     """A process that runs a script and appends to the files stdout and stderr of the folder `outputs`."""
     for name in OUTPUTS:
         (outputs / name).touch()
-    process = CONTEXT.Process(target=run_script, args=(command, environment, folder, outputs))
+    process = CONTEXT.Process(target=run_script, args=(command, environment, folder, outputs, BYTECODE.name))
     process.start()
     return process
 
@@ -215,9 +220,18 @@ def wait(processes: Sequence[BaseProcess]) -> int | None:
     return codes[0] if len(codes) == 1 else int(any(codes))
 
 
-def run_script(command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
-    """Become the process that runs a script."""
+def run_script(command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path, bytecode: str) -> None:
+    """Become the process that runs a script.
+
+    Args:
+        outputs: the folder of the files stdout and stderr.
+        bytecode: the folder of what Python has compiled of our modules.
+    """
     os.setsid()
+    gc.freeze()  # what stands in the memory of the process that was forked is not garbage
+    sys.dont_write_bytecode = False  # it would compile a hundred modules in each process
+    sys.pycache_prefix = bytecode
+    matplotlib.figure.Figure = UndrawnFigure  # type: ignore[misc]
     multiprocessing.set_start_method(None, force=True)  # Python's own for processes of its own, as in any script
     os.environ.clear()
     os.environ.update(environment)

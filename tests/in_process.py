@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from accelerate.state import AcceleratorState, GradientState
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
+from undrawn import without_figures
 
 import predict
 import train
@@ -117,21 +117,18 @@ def _forget_accelerator() -> None:
     GradientState._reset_state()
 
 
-def without_curves() -> contextlib.AbstractContextManager:
-    """Within, no run draws the curves of its report: they take half of a tiny run's time."""
-    return mock.patch("train_utils.reporting.report.curve", return_value=None)
-
-
-def run_train(folder: Path, *flags: str | Path, curves: bool = False) -> Run:
-    """A run with the output folder `folder`; `curves`: its report shows some."""
+def run_train(folder: Path, *flags: str | Path, figures: bool = False) -> Run:
+    """A run with the output folder `folder`; `figures`: its report shows them."""
     output, code = io.StringIO(), 0
-    drawing = contextlib.nullcontext() if curves else without_curves()
+    drawing = contextlib.nullcontext() if figures else without_figures()
     with process_state_kept(), drawing, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         sys.argv = ["train.py", "--output-dir", str(folder), *map(str, flags)]
         try:
             train.main()
         except SystemExit as ended:
             code = int(ended.code or 0)
+        except UserError as error:
+            code = print_error(error)
     return Run(folder, output.getvalue(), code)
 
 

@@ -58,9 +58,17 @@ def test_the_first_run_makes_the_environment_and_later_runs_use_it(repository):
     assert (second.returncode, second.stderr) == (7, "")
 
 
+@pytest.fixture
+def stand_in_pip(no_ensurepip):
+    """A pip for all environments that installs nothing, and is quick."""
+    (no_ensurepip / "pip").mkdir()
+    (no_ensurepip / "pip" / "__init__.py").touch()
+    shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")
+
+
 @pytest.mark.skipif(not HAS_PIP, reason="needs a Python with pip")
 class TestWithoutEnsurepip:
-    """The Debian case; it is also the quick one."""
+    """The Debian case."""
 
     pytestmark = pytest.mark.usefixtures("no_ensurepip")
 
@@ -79,6 +87,22 @@ class TestWithoutEnsurepip:
         assert done.returncode == 0, done.stderr
         assert Path(done.stdout.strip()).is_relative_to(repository / ".venv")
         assert not list((repository / ".venv").rglob("pip"))
+
+    def test_without_any_pip_it_says_what_to_install(self, repository, no_ensurepip):
+        (no_ensurepip / "pip").mkdir()
+        (no_ensurepip / "pip" / "__init__.py").touch()
+        (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
+        done = bootstrap(repository, "python", "-c", "")
+        assert done.returncode == 1
+        assert "neither ensurepip nor pip" in last_line(done) and "apt install python3-venv" in last_line(done)
+        assert "Traceback" not in done.stderr
+        shutil.rmtree(no_ensurepip / "pip")  # now it is installed
+        assert bootstrap(repository, "python", "-c", "").returncode == 0
+
+
+@pytest.mark.usefixtures("stand_in_pip")
+class TestEnvironment:
+    """When it is made, completed and used."""
 
     @pytest.mark.parametrize("file", ["requirements.txt", pytest.param("requirements-dev.txt", marks=pytest.mark.slow)])
     def test_changed_requirements_are_installed_into_the_same_environment(self, repository, file):
@@ -118,17 +142,6 @@ class TestWithoutEnsurepip:
         assert done.stdout == f"{moved / '.venv'}\n"
         assert not (moved / ".venv" / "old").exists()
 
-    def test_without_any_pip_it_says_what_to_install(self, repository, no_ensurepip):
-        (no_ensurepip / "pip").mkdir()
-        (no_ensurepip / "pip" / "__init__.py").touch()
-        (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
-        done = bootstrap(repository, "python", "-c", "")
-        assert done.returncode == 1
-        assert "neither ensurepip nor pip" in last_line(done) and "apt install python3-venv" in last_line(done)
-        assert "Traceback" not in done.stderr
-        shutil.rmtree(no_ensurepip / "pip")  # now it is installed
-        assert bootstrap(repository, "python", "-c", "").returncode == 0
-
     def test_an_unknown_command_is_one_line(self, repository):
         bootstrap(repository, "python", "-c", "")
         done = bootstrap(repository, "no-such-command")
@@ -157,6 +170,7 @@ class TestWithoutEnsurepip:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
+@pytest.mark.usefixtures("stand_in_pip")
 @pytest.mark.parametrize("code", [0, 1])
 def test_uv_installs_where_it_is_there_and_pip_where_it_fails(repository, tmp_path, monkeypatch, code):
     folder = tmp_path / "bin"

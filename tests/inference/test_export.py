@@ -113,6 +113,7 @@ def test_the_graph_resizes_as_predict_py_does(channels, size, target):
     np.testing.assert_array_equal(resized(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
 
 
+@pytest.mark.slow
 def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
     model = network("batch", "transpose")
     export_proved(EXPORT_FORMATS["torch"], model, tmp_path / "model.pt2", Options())

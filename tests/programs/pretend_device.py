@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_leaves, tree_map
 
 sys.path.append(str(Path(__file__).parent.parent))
-from in_process import process_state_kept, without_curves
+from in_process import process_state_kept
+from undrawn import without_figures
 
 backend_registration._setup_privateuseone_for_python_backend("pretend")
 os.environ["ACCELERATE_TORCH_DEVICE"] = "pretend:0"
@@ -165,7 +166,7 @@ def run_script(command: list[str]) -> dict:
     """What a script's `main` ends with: the error, if any, and the waits."""
     waits.clear()
     error = ""
-    with process_state_kept(), without_curves():
+    with process_state_kept(), without_figures():
         sys.argv = command
         specification = importlib.util.spec_from_file_location(Path(command[0]).stem, command[0])
         module = importlib.util.module_from_spec(specification)

@@ -548,6 +548,7 @@ def test_the_multi_cpu_profile_runs_two_processes_that_know_each_other(launch):
     assert description(launch("multi_cpu", ACCELERATE_USE_CPU="true")) == on_cpu(2)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 def test_torchrun_runs_two_cpu_processes_that_know_each_other(launch):
     assert description(launch(None, "--nproc-per-node", "2")) == on_cpu(2)

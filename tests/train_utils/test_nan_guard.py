@@ -8,8 +8,9 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import write_folder
-from in_process import process_state_kept, run_train, without_curves
+from in_process import process_state_kept, run_train
 from torch import nn
+from undrawn import without_figures
 
 import train
 from runtime.errors import TrainingError
@@ -190,7 +191,7 @@ def test_what_a_run_held_is_freed_at_its_end(data):
     gc.collect()
     gc.disable()
     try:
-        with process_state_kept(), without_curves():  # what parses matplotlib's texts keeps errors and their frames
+        with process_state_kept(), without_figures():  # what parses matplotlib's texts keeps errors and their frames
             sys.argv = ["train.py", "--dataset", str(data), *FLAGS]
             sys.argv += ["--output-dir", str(data / "run"), "--max-steps", "2", "--num-workers", "1"]
             train.main()

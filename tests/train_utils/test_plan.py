@@ -265,14 +265,23 @@ def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
         assert planned(sized(info, images, (16, 24)), "--max-minutes", "3")["augment"] == augment
 
 
-def test_a_very_short_run_on_volumes_with_points_is_narrow_and_only_mirrors_them(tmp_path):
+def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mirrors_them(tmp_path):
     write_dots(tmp_path / "dots", 4, seed=0)
     points = load_info(tmp_path / "dots")
-    volumes = replace(load_info(write_msd(tmp_path / "volumes", cases=4, shape=(8, 9, 10))), reader=points.reader)
-    for minutes, augment, channels in (("14.9", "mirror", 8), ("15", "basic", 16)):
-        settings = planned(volumes, "--max-minutes", minutes)
-        assert (settings["augment"], settings["base_channels"]) == (augment, channels)
-    assert planned(volumes)["augment"] == planned(points, "--max-minutes", "10")["augment"] == "basic"
+    volumes = load_info(write_msd(tmp_path / "volumes", cases=4, shape=(40, 36, 50)))
+    with_points = replace(volumes, reader=points.reader)
+    for info, minutes, augment, crop_size in (
+        (with_points, "14.9", "mirror", (24, 24, 32)),
+        (with_points, "15", "basic", (40, 40, 56)),
+        (volumes, "14.9", "basic", (40, 40, 56)),
+    ):
+        settings = planned(info, "--max-minutes", minutes)
+        assert (settings["augment"], tuple(settings["crop_size"]), settings["base_channels"]) == (
+            augment,
+            crop_size,
+            16,
+        )
+    assert planned(with_points)["augment"] == planned(points, "--max-minutes", "10")["augment"] == "basic"
 
 
 def test_a_very_short_run_freezes_a_pretrained_encoder(tmp_path):

@@ -26,6 +26,13 @@ FLAGS = [*TINY, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.
 FLAGS += ["--eval-every", "3", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_steps():
+    """A rehearsal in this process times four steps."""
+    with mock.patch.object(rehearsal, "MOST_STEPS", 2):
+        yield
+
+
 def schedule(*flags: str, images: int = 100) -> Schedule:
     return Schedule.from_args(parsed("--plan", "none", "--batch-size", "10", *flags), images, None)
 
@@ -158,7 +165,7 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
 
 def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
     """The times are real; that the processes exchange gradients at all shows that they have as many steps."""
-    flags = ["--max-minutes", "0.2", "--eval-every", "100", "--checkpoint-every", "100", "--log-every", "0"]
+    flags = ["--max-minutes", "0.12", "--eval-every", "100", "--checkpoint-every", "100", "--log-every", "0"]
     command = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *FLAGS, *flags]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
@@ -182,7 +189,6 @@ def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(
 
 def test_a_clock_that_is_set_back_does_not_change_the_plan(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "STARTED", time.monotonic() - 40)
-    monkeypatch.setattr(rehearsal, "MOST_STEPS", 2)
     begin, clock = time.time(), time.time
     monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
     with mock.patch.object(rehearsal, "count_steps", return_value=1) as count:
@@ -229,7 +235,8 @@ def test_a_run_stopped_in_its_rehearsal_leaves_nothing(tiny_folder, tmp_path):
 
 
 @pytest.mark.parametrize("meets_all", [False, True])
-def test_shapes_are_timed_as_often_as_they_occur(meets_all):
+def test_shapes_are_timed_as_often_as_they_occur(monkeypatch, meets_all):
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 40)
     shapes = [(8, 8)] * 60 + [(16, 8)] * 30 + [(64, 64)] * 10
     shapes = [shapes[step * 37 % 100] for step in range(100)]  # mixed
     warm_up, timed = rehearsed_steps(shapes, meets_all)
@@ -249,6 +256,7 @@ def test_steps_of_one_shape_are_rehearsed_in_the_order_in_which_a_stream_is_read
 
 def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path, monkeypatch):
     """cuDNN times its kernels, and a compiler compiles, when a shape is met for the first time."""
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 40)
     for kind in ("train", "val"):
         write_folder(tmp_path / "data" / kind, 10, seed=0)
         for file in (tmp_path / "data" / kind).glob("*/*.png"):
@@ -287,7 +295,6 @@ def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeyp
 
     monkeypatch.setattr(train, "prepare", prepare_noted)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    monkeypatch.setattr(rehearsal, "MOST_STEPS", 1)
     with mock.patch.object(rehearsal, "count_steps", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
     assert run.exit_code == 0, run.output

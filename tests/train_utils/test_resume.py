@@ -160,7 +160,15 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
 @pytest.mark.parametrize(
     "launcher", [[], pytest.param(["-m", "accelerate.commands.launch", "--cpu"], marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
     tiny_folder, uninterrupted, tmp_path, number, launcher
 ):

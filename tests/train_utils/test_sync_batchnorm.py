@@ -108,9 +108,11 @@ def test_the_layer_equals_batch_norm_on_the_joined_batch(tmp_path, processes):
 @pytest.mark.parametrize(
     ("images", "batch_size", "processes", "line"),
     [
-        (24, 8, 4, "8 in a step = 2 in a micro-batch x 4 processes"),
+        pytest.param(24, 8, 4, "8 in a step = 2 in a micro-batch x 4 processes", marks=pytest.mark.slow),
         # each epoch ends with a step of two images
-        (10, 4, 8, "4 of 8 processes have no image in a step, and compute a repeated one"),
+        pytest.param(
+            10, 4, 8, "4 of 8 processes have no image in a step, and compute a repeated one", marks=pytest.mark.slow
+        ),
         (4, 1, 2, "1 of 2 processes have no image in a step, and compute a repeated one"),
     ],
 )

@@ -86,7 +86,9 @@ def trained(network: UNet, accelerator: SimpleNamespace | None, *, checkpointing
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("family", [None, "resnet", "swin", "lite0"])
+@pytest.mark.parametrize(
+    "family", [None, "swin", *[pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "lite0")]]
+)
 def test_compiled_blocks_compute_the_same_and_are_left_alone_where_they_run_twice(
     compiled, tmp_path, family, checkpointing
 ):

@@ -1,9 +1,14 @@
 """Templates of the report and of the model card, and how they write values."""
 
+import functools
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.confusion import score_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is one
@@ -11,6 +16,12 @@ MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore w
 
 def render(template: str, **values: object) -> str:
     """A template of `templates/` filled in; what goes into HTML is escaped, a value that is missing is an error."""
+    return _templates().get_template(template).render(values)
+
+
+@functools.cache
+def _templates() -> "Environment":
+    """The templates, each compiled when it is used first."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape  # not needed at start-up
 
     environment = Environment(
@@ -22,7 +33,7 @@ def render(template: str, **values: object) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(score=score_text, markdown=markdown_text)
-    return environment.get_template(template).render(values)
+    return environment
 
 
 def page_bytes(page: str) -> bytes:

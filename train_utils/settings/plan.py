@@ -40,7 +40,6 @@ PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "nor
 SHORT_CROPPED_PIXELS = 192 * 256
 LONG_CROPPED_PIXELS = 512 * 512
 # base channels
-VERY_SHORT_WIDTH_OF_VOLUMES = 8  # with points
 SHORT_WIDTH = 16
 LONG_WIDTH = 32
 MANY_IMAGES = 5000  # a data set that is so large has a wider network, unless the run is short
@@ -53,6 +52,7 @@ SMALLEST_IMAGE = 4  # pixels of a side: in a smaller image nothing is left to se
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
 MASKS = 32  # the number of masks whose detail is measured
 IMAGES_A_MINUTE = 30  # from there on a short run sees each image so rarely that more than mirroring harms
+VERY_SHORT_PATCH_VOXELS = 24 * 24 * 24  # of volumes with points
 SHORT_PATCH_VOXELS = 48 * 48 * 48
 LONG_PATCH_VOXELS = 128 * 128 * 128
 SIDE_STEP = 32  # crops are a multiple of it
@@ -269,8 +269,6 @@ def _finds_points_of_volumes_fast(info: DatasetInfo, minutes: float) -> bool:
 
 def _width(info: DatasetInfo, minutes: float) -> int:
     """The base channels of a network without an encoder."""
-    if _finds_points_of_volumes_fast(info, minutes):
-        return VERY_SHORT_WIDTH_OF_VOLUMES
     if minutes < SHORT:
         return SHORT_WIDTH
     return WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES else LONG_WIDTH
@@ -384,7 +382,7 @@ def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = No
     spacing = np.array(info.preprocess(source).spacing)
     median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
     patch = median.copy()
-    room = float(SHORT_PATCH_VOXELS if minutes < SHORT else LONG_PATCH_VOXELS)
+    room = float(_most_voxels(info, minutes))
     axes = list(np.argsort(median * spacing))  # the shortest in mm first: what it leaves, the others have
     while axes:
         edge = (room * spacing[axes].prod()) ** (1 / len(axes))
@@ -395,6 +393,15 @@ def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = No
     divisors = np.prod(strides, axis=0)
     depth, height, width = (np.ceil(patch / divisors) * divisors).astype(int).tolist()
     return depth, height, width
+
+
+def _most_voxels(info: DatasetInfo, minutes: float) -> int:
+    """The most voxels of a patch in a run of so many minutes."""
+    if _finds_points_of_volumes_fast(info, minutes):
+        return VERY_SHORT_PATCH_VOXELS
+    if minutes < SHORT:
+        return SHORT_PATCH_VOXELS
+    return LONG_PATCH_VOXELS
 
 
 def _eval_every(

@@ -2868,6 +2868,13 @@ MUTANTS = [
     Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_memory_rules.py"),
     Mutant(
         "train_utils/settings/plan.py",
+        "_most_voxels",
+        "_finds_points_of_volumes_fast(info, minutes)",
+        "False",
+        "test_plan.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
         "_finds_points_of_volumes_fast",
         "info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT",
         "info.train.records.dims == 3 and minutes < VERY_SHORT",

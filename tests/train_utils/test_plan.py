@@ -271,7 +271,7 @@ def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mir
     volumes = load_info(write_msd(tmp_path / "volumes", cases=4, shape=(40, 36, 50)))
     with_points = replace(volumes, reader=points.reader)
     for info, minutes, augment, crop_size in (
-        (with_points, "14.9", "mirror", (24, 24, 32)),
+        (with_points, "14.9", "mirror", (40, 32, 32)),
         (with_points, "15", "basic", (40, 40, 56)),
         (volumes, "14.9", "basic", (40, 40, 56)),
     ):

@@ -272,8 +272,8 @@ def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mir
     with_points = replace(volumes, reader=points.reader)
     for info, minutes, augment, crop_size in (
         (with_points, "14.9", "mirror", (40, 32, 32)),
-        (with_points, "15", "basic", (40, 40, 56)),
-        (volumes, "14.9", "basic", (40, 40, 56)),
+        (with_points, "15", "basic", (56, 40, 40)),
+        (volumes, "14.9", "basic", (56, 40, 40)),
     ):
         settings = planned(info, "--max-minutes", minutes)
         assert (settings["augment"], tuple(settings["crop_size"]), settings["base_channels"]) == (

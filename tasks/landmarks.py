@@ -36,6 +36,8 @@ class Landmarks(Task):
         unit: what errors are measured in: "px" of the image's file, or "mm".
         layout: the format that the points came in, one of LAYOUTS, which predictions are written in.
         space: what they are counted in: "pixels", or mm in "LPS" or "RAS".
+        always_there: the indices of points that no training image lacks: a network that has never seen one absent does
+            not say of an image that it is.
     """
 
     names: tuple[str, ...]
@@ -46,12 +48,13 @@ class Landmarks(Task):
     unit: str = "px"
     layout: str = LAYOUTS[0]
     space: str = "pixels"
+    always_there: tuple[int, ...] = ()
 
     name = "landmarks"
     compared_by = "closeness"
     target = PointTarget
     terms = 2  # the places and the presence
-    measured = ("sigma", "nowhere", "mirrors")
+    measured = ("sigma", "nowhere", "mirrors", "always_there")
 
     @property
     def outputs(self) -> int:
@@ -129,11 +132,14 @@ class Landmarks(Task):
         # maps are averaged as they are, so what each network weighs its own against is averaged too
         levels = [self.nowhere]
         mirrors = self.mirrors
+        always_there = set(self.always_there)
         for task in others:
             assert isinstance(task, Landmarks)
             levels.append(task.nowhere)
             mirrors = mirrors and task.mirrors
-        return replace(self, nowhere=sum(levels) / len(levels), mirrors=mirrors)
+            always_there &= set(task.always_there)
+        nowhere = sum(levels) / len(levels)
+        return replace(self, nowhere=nowhere, mirrors=mirrors, always_there=tuple(sorted(always_there)))
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Landmarks":
@@ -141,9 +147,12 @@ class Landmarks(Task):
         values.pop("name")
         names = tuple(map(str, values.pop("names")))
         partners = tuple(map(int, values.pop("partners")))
-        task = cls(names=names, partners=partners, **values)
+        always_there = tuple(map(int, values.pop("always_there", ())))
+        task = cls(names=names, partners=partners, always_there=always_there, **values)
         if sorted(partners) != list(range(len(names))):
             raise ValueError(f"partners {partners} of {len(names)} points")
+        if not set(always_there) <= set(range(len(names))):
+            raise ValueError(f"always_there {always_there} of {len(names)} points")
         if task.layout not in LAYOUTS:
             raise ValueError(f"layout {task.layout!r}")
         if not task.sigma > 0:

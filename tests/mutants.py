@@ -2880,6 +2880,15 @@ MUTANTS = [
         "info.train.records.dims == 3 and minutes < VERY_SHORT",
         "test_plan.py",
     ),
+    Mutant("data_utils/targets/points.py", "_always_there", "is_shown & ~is_lacking", "~is_lacking", "test_points.py"),
+    Mutant("data_utils/targets/points.py", "_always_there", "states == ABSENT", "states != PRESENT", "test_points.py"),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.finish",
+        "upload(self.is_always_there, presence.device)",
+        "~upload(self.is_always_there, presence.device)",
+        "test_landmarks.py",
+    ),
     Mutant(
         "tasks/landmarks.py",
         "Landmarks.at_level",

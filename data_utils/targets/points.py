@@ -23,7 +23,7 @@ from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
-from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
+from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget, unknown_points
 from tasks.target import Target
 from unet.config import MaskValue
 
@@ -43,6 +43,7 @@ class PointReader(TargetReader):
         unit: the unit of the scores, px or mm.
         layout, space: the format that the points came in, and what they are counted in.
         sides_line: says which points change places in the mirror.
+        always_there: the points that training images show, and none of them lacks.
         sigma, nowhere: those of the task.
     """
 
@@ -54,6 +55,7 @@ class PointReader(TargetReader):
     layout: str = "long"
     space: str = "pixels"
     sides_line: str = ""
+    always_there: tuple[int, ...] = ()
     sigma: float = 2.0
     nowhere: float = 0.0
 
@@ -81,7 +83,8 @@ class PointReader(TargetReader):
         unit = "mm" if records.dims == 3 else "px"
         chosen = tuple(all_names.index(name) for name in names)
         mirrors = sides.mirrors and config.augment != "none"
-        return cls(names, chosen, sides.partners, mirrors, unit, layout, space, sides.line)
+        always_there = _always_there(records, chosen)
+        return cls(names, chosen, sides.partners, mirrors, unit, layout, space, sides.line, always_there)
 
     def at_size(self, size: Sequence[float]) -> PointReader:
         sigma = min(max(max(size) * SIGMA_SHARE, SIGMAS[0]), SIGMAS[1])
@@ -97,6 +100,7 @@ class PointReader(TargetReader):
             unit=self.unit,
             layout=self.layout,
             space=self.space,
+            always_there=self.always_there,
         )
 
     def unknown(self, shape: Sequence[int]) -> PointTarget:
@@ -202,3 +206,16 @@ def point_records(splits: Sequence[Records]) -> list[PointRecords]:
             if isinstance(source, PointRecords):
                 point_records[id(source)] = source
     return list(point_records.values())
+
+
+def _always_there(records: Records, chosen: Sequence[int]) -> tuple[int, ...]:
+    """The positions in `chosen` of the points that are present in some record and absent in none."""
+    is_shown = np.zeros(len(chosen), bool)
+    is_lacking = np.zeros(len(chosen), bool)
+    for index in range(len(records)):
+        source = records[index]["target"]
+        assert isinstance(source, PointSource)
+        states = source.states[list(chosen)]
+        is_shown |= states == PRESENT
+        is_lacking |= states == ABSENT
+    return tuple(np.flatnonzero(is_shown & ~is_lacking).tolist())

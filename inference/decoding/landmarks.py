@@ -49,14 +49,15 @@ class LandmarkDecoder(Decoder):
     """For each point (K, n + 2): its place as shares of the sides, 0 to 1; its presence; its confidence.
 
     The place is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
-    one. Presence is the share of the map among map and "nowhere"; confidence is the share of the map's weight that lies
-    around the place.
+    one. Presence is the share of the map among map and "nowhere", 1 of a point that no training image lacked;
+    confidence is the share of the map's weight that lies around the place.
     """
 
     dtype = "float64"
     reading = (
         "a map for each point, whose largest logit marks the place; the softmax over the map and one more logit,"
-        " `nowhere` of the task in the config, says how likely the point is in the image; a model whose task mirrors is"
+        " `nowhere` of the task in the config, says how likely the point is in the image, where it is none of the"
+        " task's points that are `always_there`; a model whose task mirrors is"
         " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
     )
     at_image_size = False
@@ -101,6 +102,8 @@ class PeakFinder:
 
     def __init__(self, task: Landmarks) -> None:
         self.nowhere = task.nowhere
+        self.is_always_there = torch.zeros(task.outputs, dtype=torch.bool)
+        self.is_always_there[list(task.always_there)] = True
         self.radius = max(2, math.ceil(2 * task.sigma))
         self._rows = 0  # how many were read
         self._searched = 0  # how many of them were searched for the highest pixel: those with all rows around them
@@ -139,6 +142,7 @@ class PeakFinder:
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
         presence = (self._weights - self.nowhere).sigmoid()
+        presence = presence.masked_fill(upload(self.is_always_there, presence.device), 1.0)
         return torch.cat([places, presence[:, None], confidence[:, None]], dim=1)
 
     def _search(self, rows: Tensor, stop: int) -> None:

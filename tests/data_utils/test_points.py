@@ -230,6 +230,23 @@ def test_some_points_can_be_chosen_and_others_are_named(tmp_path):
         info_of(tmp_path, classes="tale")
 
 
+def test_points_that_no_training_image_lacks_are_always_there(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        rows = ["image,landmark,x,y,state"]
+        for number in range(3):
+            Image.new("RGB", (40, 30)).save(tmp_path / split / f"{number}.png")
+            is_second = number == 1
+            rows.append(f"{number}.png,shown,5,5,{'absent' if split == 'val' else 'present'}")
+            rows.append(f"{number}.png,sometimes,7,5,{'absent' if is_second else 'present'}")
+            rows.append(f"{number}.png,unsure,9,5,{'unknown' if is_second else 'present'}")
+            rows.append(f"{number}.png,never,,,unknown")
+        (tmp_path / split / "points.csv").write_text("\n".join(rows))
+    for classes, always_there in ((None, (0, 2)), ("unsure,sometimes,shown", (0, 2)), ("never", ())):
+        reader = info_of(tmp_path, classes=classes).reader
+        assert reader.always_there == reader.task("ce", None).always_there == always_there
+
+
 @pytest.mark.parametrize(
     ("names", "swap", "partners", "mirrors"),
     [

@@ -719,11 +719,11 @@ def test_folds_differ_in_what_was_measured_and_are_an_ensemble_all_the_same():
 
 def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_networks_do():
     folds = []
-    for sigma, nowhere in ((1.5, 8.0), (2.0, 9.0)):
-        task = Landmarks(("a", "b"), sigma, nowhere, partners=(0, 1))
+    for sigma, nowhere, always_there in ((1.5, 8.0, (0, 1)), (2.0, 9.0, (1,))):
+        task = Landmarks(("a", "b"), sigma, nowhere, partners=(0, 1), always_there=always_there)
         folds.append(UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config())))
     predictor = Predictor(folds[0], ensemble=folds[1:])
-    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, partners=(0, 1))
+    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, partners=(0, 1), always_there=(1,))
     other = Landmarks(("a", "c"), 1.5, 8.0, partners=(0, 1))
     with pytest.raises(ModelError, match="same task"):
         Predictor(folds[0], ensemble=[UNet(replace(folds[0].config, task=other.to_config()))])

@@ -191,6 +191,13 @@ def test_a_map_without_weight_is_a_point_that_is_not_there():
     assert (decoder.conclude(())[0, :, -2] < 0.01).all()
 
 
+def test_a_point_that_no_training_image_lacks_is_there_however_weak_its_map_is():
+    decoder = LandmarkDecoder(replace(TASK, always_there=(1,)))
+    decoder.take(torch.full((1, 3, 20, 20), -12.0))
+    left, right, tail = decoder.conclude(())[0, :, -2].tolist()
+    assert right == 1.0 and max(left, tail) < 0.01
+
+
 def test_views_are_swapped_back_and_their_maps_multiplied():
     decoder = LandmarkDecoder(TASK)
     logits = torch.randn(1, 3, 4, 4)
@@ -297,9 +304,13 @@ def test_auroc_counts_pairs_and_ties_by_half(seed):
 
 
 def test_a_model_knows_its_points():
-    config = UNetConfig(num_classes=3, task=TASK.to_config())
-    assert task_of_model(UNetConfig.from_json(config.to_json())) == TASK
+    task = replace(TASK, always_there=(0, 2))
+    config = UNetConfig(num_classes=3, task=task.to_config())
+    assert task_of_model(UNetConfig.from_json(config.to_json())) == task
+    earlier = {key: value for key, value in TASK.to_config().items() if key != "always_there"}
+    assert task_of_model(replace(config, task=earlier)) == TASK
     damages = [{"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"sigma": "2"}, {"layout": "xml"}, {"more": 1}]
+    damages.append({"always_there": [3]})
     for damage in damages:
         with pytest.raises(ModelError, match="task"):
             task_of_model(replace(config, task={**TASK.to_config(), **damage}))

@@ -50,6 +50,7 @@ def test_isbi_slices_train_and_predict_reproduces_the_score(tmp_path):
     assert report["mean_iou"] == pytest.approx(last["eval/mean_iou"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_camvid_ignores_its_void_label(tmp_path):
     """Eleven classes and the void label 11, in train/ and val/; nine tenths of a street are five classes."""
     data = tmp_path / "camvid"

@@ -182,9 +182,8 @@ def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, fa
     assert any(not torch.equal(found.weights(0)[name], found.weights(2)[name]) for name in of_encoder)
 
 
-@pytest.mark.parametrize(
-    ("family", "flag"), [("resnet", ()), pytest.param("hgnet_v2", ("--freeze-encoder",), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "flag"), [("resnet", ()), ("hgnet_v2", ("--freeze-encoder",))])
 def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag):
     encoder = shutil.copytree(folder / family, tmp_path / family)
     settings = json.loads((encoder / "config.json").read_text())

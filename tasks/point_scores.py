@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.device import widest_float
+from runtime.device import upload, widest_float
 from tasks.points import ABSENT, PRESENT, PointTarget
 from tasks.task import Scores
 
@@ -45,7 +45,7 @@ class LandmarkScores(Scores):
     def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:
         """Count (1, K, n + 2): places as shares of the image's sides, presence, confidence."""
         unit = target.unit[0]
-        size = target.size[0].to(unit.device)
+        size = upload(target.size[0], unit.device)
         points = prediction[0, :, :-2] * size - 0.5
         errors = ((points - target.points[0]) * unit).square().sum(dim=1).sqrt()
         lengths = size * unit

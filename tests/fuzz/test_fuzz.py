@@ -11,7 +11,7 @@ from tests.fuzz.run import run
 
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 COUNT = int(os.environ.get("FUZZ_COUNT", "100000"))
-QUICK = 280  # seven inputs of each kind, and those that have leaked once
+QUICK = 160  # four inputs of each kind, and those that have leaked once
 
 
 def test_a_few_changed_files_of_each_kind_leak_nothing(tmp_path):

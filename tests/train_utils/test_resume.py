@@ -188,7 +188,11 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
         time.sleep(0.1)
     assert steps[-1] < 40
     assert int(last_checkpoint(output).name[5:]) == steps[-1]
-    result = launch(*command(tiny_folder, output, "--resume", "auto"))
+    for _ in range(60):  # the child may still be at its end
+        result = launch(*command(tiny_folder, output, "--resume", "auto"))
+        if "is in use by process" not in result.stderr:
+            break
+        time.sleep(0.5)
     assert result.returncode == 0, result.stderr
     assert records(output) == records(uninterrupted)
     same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))

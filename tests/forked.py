@@ -25,11 +25,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-import matplotlib.figure
 import torch.multiprocessing
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
-from undrawn import UndrawnFigure
+from undrawn import without_figures
 
 SECONDS = 240  # for a script
 OUTPUTS = ("stdout", "stderr")
@@ -231,7 +230,7 @@ def run_script(command: Sequence[str], environment: dict[str, str], folder: Path
     gc.freeze()  # what stands in the memory of the process that was forked is not garbage
     sys.dont_write_bytecode = False  # it would compile a hundred modules in each process
     sys.pycache_prefix = bytecode
-    matplotlib.figure.Figure = UndrawnFigure  # type: ignore[misc]
+    without_figures().start()
     multiprocessing.set_start_method(None, force=True)  # Python's own for processes of its own, as in any script
     os.environ.clear()
     os.environ.update(environment)

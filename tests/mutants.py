@@ -2880,8 +2880,14 @@ MUTANTS = [
         "info.train.records.dims == 3 and minutes < VERY_SHORT",
         "test_plan.py",
     ),
-    Mutant("data_utils/targets/points.py", "_always_there", "is_shown & ~is_lacking", "~is_lacking", "test_points.py"),
-    Mutant("data_utils/targets/points.py", "_always_there", "states == ABSENT", "states != PRESENT", "test_points.py"),
+    Mutant("data_utils/targets/points.py", "_always_there", "counts['present'] > 0", "True", "test_points.py"),
+    Mutant(
+        "data_utils/targets/points.py",
+        "_always_there",
+        "counts['absent'] == 0",
+        "counts['unknown'] == 0",
+        "test_points.py",
+    ),
     Mutant(
         "inference/decoding/landmarks.py",
         "PeakFinder.finish",

@@ -17,13 +17,13 @@ from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.spaces import to_pixels, to_voxels
-from data_utils.sources.points.table import PointRecords
+from data_utils.sources.points.table import PointRecords, count_states
 from data_utils.sources.records import Record, Records, with_sources
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
-from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget, unknown_points
+from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
 from tasks.target import Target
 from unet.config import MaskValue
 
@@ -210,12 +210,10 @@ def point_records(splits: Sequence[Records]) -> list[PointRecords]:
 
 def _always_there(records: Records, chosen: Sequence[int]) -> tuple[int, ...]:
     """The positions in `chosen` of the points that are present in some record and absent in none."""
-    is_shown = np.zeros(len(chosen), bool)
-    is_lacking = np.zeros(len(chosen), bool)
-    for index in range(len(records)):
-        source = records[index]["target"]
+    states = []
+    for record in records:
+        source = record["target"]
         assert isinstance(source, PointSource)
-        states = source.states[list(chosen)]
-        is_shown |= states == PRESENT
-        is_lacking |= states == ABSENT
-    return tuple(np.flatnonzero(is_shown & ~is_lacking).tolist())
+        states.append(source.states[list(chosen)])
+    counts = count_states(np.stack(states))
+    return tuple(np.flatnonzero((counts["present"] > 0) & (counts["absent"] == 0)).tolist())

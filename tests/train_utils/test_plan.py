@@ -276,11 +276,8 @@ def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mir
         (volumes, "14.9", "basic", (56, 40, 40)),
     ):
         settings = planned(info, "--max-minutes", minutes)
-        assert (settings["augment"], tuple(settings["crop_size"]), settings["base_channels"]) == (
-            augment,
-            crop_size,
-            16,
-        )
+        assert settings["augment"] == augment and settings["base_channels"] == 16
+        assert tuple(settings["crop_size"]) == crop_size
     assert planned(with_points)["augment"] == planned(points, "--max-minutes", "10")["augment"] == "basic"
 
 

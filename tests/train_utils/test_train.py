@@ -335,7 +335,7 @@ def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):
     fails_with(launch("train.py", "--learning-rat", "1"), "did you mean --learning-rate?", 2)
 
 
-def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path):
+def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     def refused(line: str, *flags: str, dataset=None) -> None:
         output = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         with pytest.raises(UserError) as refusal:
@@ -343,6 +343,8 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path):
         assert refusal.value.exit_code == 1 and line in str(refusal.value) and "\n" not in str(refusal.value)
 
     (tmp_path / "empty").mkdir()
+    launched = launch("train.py", "--dataset", tmp_path / "nowhere", "--output-dir", tmp_path / "launched", *TINY)
+    fails_with(launched, "nowhere is not there; expected `shapes`, a folder", 1)
     refused("nowhere is not there; expected `shapes`, a folder", dataset=tmp_path / "nowhere")
     refused("empty has no folder of images or masks", dataset=tmp_path / "empty")
     folder = write_folder(tmp_path / "data", 5, seed=0)

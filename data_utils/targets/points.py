@@ -215,5 +215,5 @@ def _always_there(records: Records, chosen: Sequence[int]) -> tuple[int, ...]:
         source = record["target"]
         assert isinstance(source, PointSource)
         states.append(source.states[list(chosen)])
-    counts = count_states(np.stack(states))
+    counts = count_states(np.array(states).reshape(-1, len(chosen)))
     return tuple(np.flatnonzero((counts["present"] > 0) & (counts["absent"] == 0)).tolist())

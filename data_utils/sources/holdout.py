@@ -28,12 +28,12 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups = None)
     groups = _groups(records, group)
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
-    wanted_images = min(max(1, round(len(records) * fraction)), len(records) - 1)
-    return _divided(records, np.isin(groups, _first_groups(order, sizes, wanted_images)))
+    held_out_groups = _first_groups(order, sizes, round(len(records) * fraction))
+    return _divided(records, np.isin(groups, held_out_groups))
 
 
 def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
-    """The first groups of an order that have enough images together, but never all: one is left to train on.
+    """The first groups of an order that have enough images together: one at least, and one is left to train on.
 
     Args:
         order: (G,) numbers of groups.

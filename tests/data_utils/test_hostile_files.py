@@ -149,11 +149,13 @@ def test_a_polygon_near_the_picture_is_drawn_as_it_is(points):
     assert clipped(points, (18, 24)) is points
 
 
-def test_a_polygon_cut_at_a_larger_frame_covers_the_same_pixels():
+@pytest.mark.parametrize(("height", "width"), [(18, 24), (60, 20)])
+def test_a_polygon_cut_at_a_larger_frame_covers_the_same_pixels(height, width):
     whole = np.array([(-5000.0, 9.0), (12.0, -4000.0), (6000.0, 9.0), (12.0, 7000.0)])
-    cut = clipped(whole, (18, 24))
-    assert np.abs(cut).max() <= 48
-    y, x = np.mgrid[:18, :24]
+    cut = clipped(whole, (height, width))
+    assert cut.min(axis=0) == pytest.approx([-width, -height])
+    assert cut.max(axis=0) == pytest.approx([2 * width, 2 * height])
+    y, x = np.mgrid[:height, :width]
     for (x0, y0), (x1, y1) in zip(cut, np.roll(cut, -1, axis=0), strict=True):
         assert ((x1 - x0) * (y - y0) - (y1 - y0) * (x - x0) >= -1e-6).all()  # all pixels lie inside, as in the whole
 

@@ -23,6 +23,7 @@ from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.label_files import ImageLabels, Row, Table, read_label_files, with_labels
 from data_utils.sources.load import load_records
+from data_utils.targets.classes import PartlyLabeledReader
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 
@@ -375,6 +376,17 @@ def test_classes_that_overlap_are_unknown_where_an_image_is_not_labeled_for_them
     assert f"         3   50.000 %  {first}" in report
     for name, share in zip(data.reader.names, data.reader.shares, strict=True):  # of what is known
         assert f"  {100 * share:7.3f} %  {name}" in report
+
+
+def test_the_weights_of_classes_and_the_sets_of_labels_reach_the_task():
+    label_sets = LabelSets(((True, True), (True, False)), {("a",): 1})
+    class_map = ClassMap(("a", "b"), (1, 2), None)
+    reader = PartlyLabeledReader(class_map, class_pixels=(30, 10), label_sets=label_sets)
+    task = reader.task("ce", ["auto"])
+    assert (task.names, task.loss) == (("a", "b"), "ce")
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+    assert task.set_flags.tolist() == [[True, True], [True, False]]
+    assert reader.task("dice", None).class_weights.tolist() == [1, 1]
 
 
 def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(tmp_path):

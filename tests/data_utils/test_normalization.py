@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from rasters import write_raster
 
-from data_utils.analysis.normalization import channel_statistics, channel_sums
+from data_utils.analysis.normalization import channel_statistics, channel_sums, read_sample
 from runtime.errors import DataError
 
 
@@ -13,6 +14,17 @@ def test_a_constant_channel_is_divided_by_one():
     image[:2, :, 1] = 10
     mean, std = channel_statistics([channel_sums(image)])
     assert mean == (7, 5) and std == (1, 5)
+
+
+@pytest.mark.parametrize("corner", [0, 52])
+def test_places_without_data_in_one_window_of_a_large_image_do_not_count(tmp_path, monkeypatch, corner):
+    pixels = np.full((1, 60, 60), 7, np.uint8)
+    pixels[0, corner : corner + 8, corner : corner + 8] = 0
+    path = write_raster(tmp_path / "a.tif", pixels, nodata=0, tiled=True, blockxsize=16, blockysize=16)
+    monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 16)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    sample = read_sample(str(path), "a")
+    assert len(sample) > 60 and channel_statistics([channel_sums(sample)]) == ((7,), (1,))
 
 
 def test_a_grey_image_among_color_images_counts_in_every_channel():

@@ -289,6 +289,12 @@ def test_a_split_may_have_a_file_of_polygons_of_its_own_and_not_two(tmp_path):
         areas_of(tmp_path)
 
 
+def test_a_folder_is_no_file_of_polygons(tmp_path):
+    one_image(tmp_path, feature(square(0, 0, 5)))
+    (tmp_path / "older.geojson").mkdir()
+    assert int(areas_of(tmp_path)["train"][0]["target"].render().sum()) == 25
+
+
 def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp_path):
     for name in "ab":
         write_raster(tmp_path / "images" / f"{name}.tif", scene(0)[0])

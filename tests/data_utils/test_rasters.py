@@ -12,6 +12,7 @@ import pytest
 import rasterio
 import tifffile
 from conftest import unnoticed
+from PIL import Image
 from rasterio.enums import MaskFlags, Resampling
 from rasterio.transform import Affine
 from rasters import NORTH_UP, scene, write_raster
@@ -218,6 +219,15 @@ def test_places_are_those_of_rasterio(tmp_path):
                 assert np.allclose(place.transform, file.transform[:6])
                 assert place.crs.epsg == file.crs.to_epsg() == 32633
                 assert np.allclose(place.to_pixels(*place.to_world(3.5, 2.0)), (3.5, 2.0))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("uint8", 4), ("uint16", 12)])
+def test_pixels_that_fill_no_bytes_are_a_picture_and_no_bands(tmp_path, dtype, bits):
+    values = np.random.default_rng(0).integers(0, 16, (1, 8, 10)).astype(dtype)
+    path = write_raster(tmp_path / "a.tif", values, nbits=bits)
+    assert np.array_equal(read_image(path, "a.tif")[:, :, 0], np.asarray(Image.open(path)))
+    with pytest.raises(ImageError, match="bands cannot be chosen of a TIFF of palettes, of single bits"):
+        read_image(BandSource((str(path),), ("1",)), "a.tif")
 
 
 def test_a_damaged_header_is_one_line(tmp_path):

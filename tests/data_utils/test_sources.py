@@ -765,5 +765,6 @@ def test_folds_hold_about_as_many_images_each_and_groups_stay_together():
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 2), (0.3, 2), (0.5, 4), (1.0, 4)])
 def test_whole_groups_are_held_out_and_one_is_left_to_train_on(fraction, held_out):
     records = called(*(f"{letter}{number}" for letter in "abc" for number in range(2)))
+    assert len(hold_out(called("a", "b"), fraction, 0)[1]) == 1
     train, val = hold_out(records, fraction, 0, r"^\w")
     assert len(val) == held_out and not {name[0] for name in names(train)} & {name[0] for name in names(val)}

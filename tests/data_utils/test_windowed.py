@@ -138,6 +138,16 @@ def test_pages_of_a_tiff_are_found_and_their_thumbnails_left_out(tmp_path):
     np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], PICTURES["grey"][1:])
 
 
+def test_a_mask_within_a_tiff_is_a_page_unless_the_first_one_has_a_place(tmp_path):
+    place = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
+    for tags, numbers in (((), [0, 1, 2]), (place, [0, 2])):
+        with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+            tiff.write(PICTURES["grey"], photometric="minisblack", extratags=tags)
+            tiff.write(PICTURES["grey"] > 99, photometric="mask", subfiletype=4)
+            tiff.write(PICTURES["grey"], photometric="minisblack")
+        assert [number for number, _ in tiff_pages(tmp_path / "a.tif")] == numbers
+
+
 def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
     path = tmp_path / "a.tif"
     for layout in ({}, {"compression": "zlib", "tile": (64, 64)}):

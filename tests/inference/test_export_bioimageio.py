@@ -18,7 +18,14 @@ from PIL import Image
 
 from inference import Predictor
 from inference.export import bioimageio as module
-from inference.export.bioimageio import BioImageIo, checked_license, input_tensor, output_tensor, overlap_text
+from inference.export.bioimageio import (
+    BioImageIo,
+    checked_license,
+    input_tensor,
+    output_tensor,
+    overlap_text,
+    resource,
+)
 from inference.export.export_format import Options, export_proved
 from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
@@ -120,6 +127,24 @@ def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
     config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
     clipping = {"id": "clip", "kwargs": {"min": -100.0, "max": 300.0}}
     assert input_tensor(config, tmp_path)["preprocessing"] == [clipping]
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind", "tag", "doi"),
+    [
+        (2, "images", "unet2d", "10.1007/978-3-319-24574-4_28"),
+        (3, "volumes", "unet3d", "10.1007/978-3-319-46723-8_49"),
+    ],
+)
+def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tmp_path):
+    for name in ("weights.onnx", "weights.pt", "test_image.npy", "test_probabilities.npy"):
+        (tmp_path / name).write_bytes(b"")
+    config = UNetConfig(1, 2, 4, 2, dims=dims, preprocess=Preprocess(**NAMES))
+    content = resource(config, "CT", ["A. Person"], "MIT", tmp_path)
+    assert [paper["doi"] for paper in content["cite"]] == [doi]
+    assert tag in content["tags"]
+    assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
+    assert content["name"] == "U-Net CT"  # a name has five letters at least
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,17 @@ def answers_of(ids: list[list[int]]) -> np.ndarray:
     return np.where(np.array(ids) > 0, 1 | 20 << 8 | 204 << 16, 0).astype(np.int32)
 
 
+def test_objects_are_numbered_by_their_first_pixels():
+    ids = np.zeros((6, 8), int)
+    ids[:2, 2] = 1
+    ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
+    for cuts in ([], [1], [3]):
+        labels, objects = found(answers_of(ids), cuts)
+        numbers = numbers_of(labels)
+        assert (numbers[0, 2], numbers[0, 5], numbers[4, 0]) == (1, 2, 2)
+        assert [(item.number, item.size) for item in objects] == [(1, 2), (2, 10)]
+
+
 RINGS = [
     [1, 1, 1, 0, 1, 1, 1, 1, 1],
     [1, 0, 1, 0, 1, 0, 0, 0, 1],

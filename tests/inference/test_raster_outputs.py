@@ -3,8 +3,10 @@
 Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, data_utils/image_io/places.py.
 """
 
+import io
 import json
 from contextlib import ExitStack
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -22,18 +24,21 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.placed_masks import grid_of
+from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_windowed_file
 from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import RasterJob
+from inference.outputs.images import ImageWriter
+from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
 from inference.readers import read_inputs
 from inference.tiling import planning
 from inference.tiling.stream import stream_logits
 from runtime.errors import ModelError
+from tasks.classes import Classes
 from unet import Preprocess, UNet, UNetConfig
 
 BANDS = ("B08", "B04", "B03")
@@ -172,6 +177,16 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     assert all(position % 2 == 0 for position in positions)  # the format asks for it
 
 
+@pytest.mark.parametrize(("channels", "version"), [(1, 42), (2, 43)])
+def test_a_file_that_all_bands_could_fill_beyond_4_gib_has_long_offsets(channels, version):
+    file = io.BytesIO()
+    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+    side = 33_000
+    writer = GeoTiffWriter(file, (side, side), place, channels)
+    writer.write(np.zeros((channels, 1, side), np.uint16))
+    assert int.from_bytes(file.getvalue()[2:4], "little") == version
+
+
 @pytest.mark.parametrize(
     ("values", "interpretations"), [((0, 300), ["gray"]), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"])]
 )
@@ -187,6 +202,19 @@ def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values
         assert [kind.name for kind in file.colorinterp] == interpretations
         assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), np.array(values)[rows])
         assert file.nodata == (255 if len(interpretations) == 1 else 0)
+
+
+def test_scores_are_told_where_each_strip_misses_data(tmp_path):
+    taken = []
+    sink = SimpleNamespace(add=lambda rows, missing, certainty: taken.append((len(rows), missing, certainty)))
+    holds_nothing = np.random.default_rng(0).random((9, 6)) < 0.5
+    logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
+    writer = ImageWriter(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png",))
+    job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
+    writer.write(job, (9, 6), logits.split(4, dim=1), None, sink, lambda top, bottom: holds_nothing[top:bottom])
+    assert [count for count, _, _ in taken] == [4, 4, 1]
+    assert np.array_equal(np.concatenate([missing for _, missing, _ in taken]), holds_nothing)
+    assert all(certainty.shape[-2:] == (count, 6) for count, _, certainty in taken)
 
 
 def test_the_value_of_pixels_without_data_is_no_class():

@@ -35,7 +35,7 @@ from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
-from inference.outputs.objects import TABLE, ObjectFormat
+from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
 from inference.outputs.rasters import free_value, open_mask_raster
@@ -238,6 +238,13 @@ def test_a_mask_of_very_many_objects_comes_in_strips(tmp_path, monkeypatch):
             mask.write(output_format.mask_values(pack_labels(numbers[top : top + 7], np.ones((1, 1), int))))
     assert np.array_equal(tifffile.imread(tmp_path / "out" / "a.tif"), numbers)
     assert output_format.mask_file(job) == tmp_path / "out" / "a.tif" and not job.file(MASK).exists()
+
+
+def test_nothing_is_written_of_an_image_that_is_given_up(tmp_path):
+    with pytest.raises(RuntimeError, match="stopped"), LabelTiff(tmp_path / "a.tif", (300, 3)) as mask:
+        mask.write(np.ones((100, 3), np.uint32))
+        raise RuntimeError("stopped")
+    assert not (tmp_path / "a.tif").exists()
 
 
 PLACE = Place((2.0, 0.0, 0.0, 0.0, -2.0, 0.0), None, ())

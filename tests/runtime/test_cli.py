@@ -50,6 +50,15 @@ def test_a_script_ends_with_the_code_and_the_line_of_its_error(end_of, capsys):
     assert lines == ["train.py: error: no masks", "train.py: error: no such flag", "train.py: interrupted"]
 
 
+def test_an_interruption_is_said_by_the_first_process(end_of, capsys, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, line in (("1", ""), ("0", "train.py: interrupted\n")):
+        monkeypatch.setenv("RANK", rank)
+        assert end_of(KeyboardInterrupt()) == 130
+        assert capsys.readouterr().err == line
+
+
 def test_a_script_that_says_nothing_of_its_end_has_done_well(end_of):
     assert end_of(SystemExit()) == end_of(SystemExit(0)) == 0
 

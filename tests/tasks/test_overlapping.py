@@ -173,7 +173,11 @@ def test_labels_are_scored_beside_regions():
     assert scores.label_values["iou"] == [1 / 3, 1 / 4, 1 / 2]
     assert scores.comparison == pytest.approx((5 / 7 + 3 / 5 + 1 / 2) / 3)
     assert scores.record()["eval/label_mean_iou"] == pytest.approx((1 / 3 + 1 / 4 + 1 / 2) / 3)
-    assert scores.report()["of_labels"]["labels"] == ["label 1", "label 2", "label 3"]
+    report = scores.report()
+    assert report["of_labels"]["labels"] == ["label 1", "label 2", "label 3"]
+    # for pixels outside and inside of each region: how many were found outside and inside
+    assert report["tables"] == [[[1, 1], [1, 5]], [[3, 0], [2, 3]], [[6, 0], [1, 1]]]
+    assert report["of_labels"]["tables"] == [[[5, 2], [0, 1]], [[4, 1], [2, 1]], [[6, 0], [1, 1]]]
 
 
 def test_a_region_without_those_around_it_is_read_as_its_label_will_be():

@@ -196,6 +196,20 @@ def test_what_the_plan_chose_belongs_to_no_recipe_and_what_was_typed_does(tmp_pa
     assert differing_settings(group_runs(read_runs(typed)[0])) == {"epochs": ["7", "9"]}
 
 
+@pytest.mark.parametrize(
+    ("word", "setting", "values"),
+    [
+        ("--no-freeze-encoder", "freeze_encoder", (False, True)),
+        ("--freeze-encoder", "freeze_encoder", (True, False)),
+        ("--batch-size=4", "batch_size", (4, 8)),
+    ],
+)
+def test_a_setting_is_typed_as_a_switch_or_with_its_value(tmp_path, word, setting, values):
+    typed = write_run(tmp_path / "typed", plan="auto", command=f"train.py {word}", **{setting: values[0]})
+    planned = write_run(tmp_path / "planned", plan="auto", command="train.py", **{setting: values[1]})
+    assert len(group_runs(read_runs([typed, planned])[0])) == 2
+
+
 def test_a_cell_of_the_terminal_is_cut_at_60_characters_and_others_line_up(tmp_path):
     long, fitting = "x" * 61, "y" * 60
     runs = [write_run(tmp_path / "a", dataset=long), write_run(tmp_path / "b", dataset=fitting)]

@@ -28,7 +28,7 @@ from inference import Predictor
 from tasks.classes import Classes, ClassScores
 from tasks.confusion import confusion_matrix, scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture
+from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.model_card import model_card
@@ -316,6 +316,14 @@ def test_values_that_are_no_numbers_are_left_out_of_a_curve():
     assert "nan" not in chart.svg
     assert chart.last == {"a": 1.0}
     assert curve("Loss", {"b": [(1, math.nan)]}) is curve("Loss", {}) is None
+
+
+def test_a_line_keeps_its_color_beside_one_without_values():
+    nothing = [(1, math.nan), (2, math.inf)]
+    svg = overlaid("Loss", [(2, [(1, 3.0), (2, 1.0)]), (0, nothing), (4, [(1, 2.0), (2, math.inf), (3, 1.0)])])
+    colors = re.findall(r'-series-\d">\s*<path [^>]*stroke: var\(--series-(\d)\)', svg)
+    assert colors == ["2", "4"]
+    assert overlaid("Loss", [(0, nothing), (1, [])]) is None
 
 
 def test_a_curve_has_the_colors_of_the_page_only():

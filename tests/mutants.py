@@ -2671,7 +2671,7 @@ MUTANTS = [
     ),
     Mutant("inference/provenance.py", "provenance_of", "args.tta", "None", "test_provenance.py"),
     Mutant("predict.py", "_order", "score is None, score or 0.0", "False, score or 0.0", "test_predict_scores.py"),
-    Mutant("predict.py", "", "WORST = 5", "WORST = 6", "test_predict.py"),
+    Mutant("predict.py", "", "WORST = 5", "WORST = 6", "test_predict_scores.py"),
     Mutant(
         "predict.py",
         "Failure.leaves_old_mask",
@@ -4928,7 +4928,7 @@ MUTANTS = [
         "read(0, 1).dtype == np.uint16",
         "test_image_writer.py",
     ),
-    Mutant("inference/outputs/jobs.py", "VolumeJob", "smaller_tile = 64", "smaller_tile = 512", "test_jobs.py"),
+    Mutant("inference/outputs/jobs.py", "VolumeJob", "smaller_tile = 64", "smaller_tile = 512", "test_pipeline.py"),
     Mutant(
         "inference/true_masks.py",
         "TrueMasks.find",

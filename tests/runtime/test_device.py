@@ -42,7 +42,7 @@ PREDICTIONS = {
     "scored": ["--ensemble", "{model}", "--truth", "{truth}"],
     "read points": ["--model", "{points_model}"],
 }
-QUICK = ("default", "muon, strong augmentation, dropout", "points")
+QUICK = ("default", "points")
 STEPS, ACCUMULATION, EVALUATIONS, IMAGES = (3, 6), (1, 4), (1, 3), (2, 6)
 
 

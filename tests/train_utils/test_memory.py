@@ -512,9 +512,9 @@ def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch
     with pytest.raises(SettingsError, match=line):
         check_evaluation(*evaluation_of(size, network))
     volumes = UNet(UNetConfig(base_channels=2, depth=1, dims=3))
-    line = "a validation volume of 80 x 90 x 70; choose a lower --base-channels, or cut such volumes into smaller"
+    line = "a validation volume of 160 x 180 x 150; choose a lower --base-channels, or cut such volumes into smaller"
     with pytest.raises(SettingsError, match=line):
-        check_evaluation(*evaluation_of(EvaluationSize((80, 90, 70), (80, 90, 70), 1), volumes))
+        check_evaluation(*evaluation_of(EvaluationSize((160, 180, 150), (160, 180, 150), 1), volumes))
 
 
 @pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)

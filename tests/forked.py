@@ -1,7 +1,7 @@
 """Launch a script without the seconds that importing torch takes: a process forked from one that has imported it.
 
-What is forked has imported libraries only, never our own modules, and runs the script as `__main__` with an
-environment, arguments and outputs of its own. `accelerate launch` itself says what a profile means: its functions make
+What is forked has imported the libraries and our modules, and runs the script as `__main__` with an environment,
+arguments and outputs of its own. `accelerate launch` itself says what a profile means: its functions make
 the environment; what it would start is forked.
 """
 
@@ -33,33 +33,9 @@ from undrawn import without_figures
 SECONDS = 240  # for a script
 OUTPUTS = ("stdout", "stderr")
 SECONDS_TO_STOP = 20  # for the other processes when one has failed
-LIBRARIES = [
-    "accelerate.commands.launch",
-    "datasets",
-    "matplotlib.pyplot",  # of tensorboard
-    "matplotlib.backends.backend_agg",
-    "nibabel",
-    "PIL.BmpImagePlugin",
-    "PIL.GifImagePlugin",
-    "PIL.ImageDraw",
-    "PIL.PngImagePlugin",
-    "PIL.PpmImagePlugin",
-    "psutil",
-    "safetensors.torch",
-    "scipy.ndimage",
-    "tensorboard",
-    "tifffile",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.multiprocessing",
-    "torch.utils.flop_counter",
-    "torch.utils.tensorboard",
-    "torch.utils.tensorboard._pytorch_graph",
-    "transformers",
-]
 BYTECODE = TemporaryDirectory()
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(LIBRARIES)
+CONTEXT.set_forkserver_preload(["tests.preloaded"])
 
 
 def launch_forked(

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from counted import counted_once
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -26,22 +27,6 @@ import train
 from runtime.cli import print_error
 from runtime.errors import UserError
 from train_utils.settings.flags import parse_args
-from unet import UNet
-
-
-def counted_once(count: Callable[[UNet, int], float]) -> Callable[[UNet, int], float]:
-    """`training_flops` that counts those of equal networks once: it takes a quarter of a tiny run's time."""
-    counts: dict[object, float] = {}
-
-    def remembered(network: UNet, channels: int) -> float:
-        layers = [(name, parameter.shape, parameter.requires_grad) for name, parameter in network.named_parameters()]
-        key = (str(network.config), type(network), tuple(layers), channels)
-        if key not in counts:
-            counts[key] = count(network, channels)
-        return counts[key]
-
-    return remembered
-
 
 train.training_flops = counted_once(train.training_flops)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)

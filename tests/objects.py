@@ -1,9 +1,11 @@
-"""Pictures of discs, half of which touch another one, and their label images."""
+"""Pictures of discs, half of which touch another one, their label images, and records of masks in memory."""
 
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from data_utils.sources.records import ListRecords
 
 
 def discs(size: tuple[int, int], count: int, seed: int, radii: tuple[float, float] = (4, 8)) -> np.ndarray:
@@ -61,3 +63,22 @@ def true_answers(ids: np.ndarray) -> np.ndarray:
     levels = np.rint(LEVELS * depth).astype(np.int32)
     answers = pack_answers(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
     return np.where(ids > 0, answers, 0)
+
+
+class Masks(ListRecords):
+    """Records of masks that are arrays, and which of them were read."""
+
+    def __init__(self, masks: list[np.ndarray], dims: int = 2) -> None:
+        super().__init__([{"image": mask, "target": mask, "name": str(number)} for number, mask in enumerate(masks)])
+        self.dims = dims
+        self.read: list[int] = []
+
+    def __getitem__(self, i: int) -> dict:
+        self.read.append(i)
+        return super().__getitem__(i)
+
+
+def numbered(highest: int, *, broken: bool = False) -> np.ndarray:
+    """A mask with a pixel of each number; a broken one has a second piece of the first number."""
+    values = np.arange(highest + 1, dtype=np.uint16)
+    return np.append(values, [0, 1])[None] if broken else values[None]

@@ -223,10 +223,10 @@ def check_evaluation(
     kind = "volume" if network.config.dims == 3 else "image"
     tiling = choose_tiling(network.config, size.input)
     tiling_text = f", in {tiling}" if tiling else ""
-    scale = "larger --spacing" if network.config.dims == 3 else "lower --scale"
+    lower = "--base-channels" if network.config.dims == 3 else "--scale or --base-channels"
     raise SettingsError(
         f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{tiling_text};"
-        f" choose a {scale} or a lower --base-channels, or cut such {kind}s into smaller ones"
+        f" choose a lower {lower}, or cut such {kind}s into smaller ones"
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import augment
+from data_utils.loading.augment import _apply_gamma, _lower_resolution, augment, recolored
 from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
 from tasks.classes import ClassTarget
 from tasks.overlapping import OverlapTarget
@@ -308,6 +308,31 @@ def test_contrast_is_about_the_mean_and_brightness_in_standard_deviations():
     assert changed.flatten().tolist() == [89.0, 104.0, 134.0]
 
 
+def test_colors_change_about_the_mean_of_the_data():
+    images, fill, std = torch.tensor([[[10.0]], [[20.0]]]), torch.tensor([[[12.0]], [[20.0]]]), torch.tensor([[[3.0]]])
+    changed = recolored(images, torch.tensor(1.5), torch.tensor(0.5), fill, std)
+    assert changed.flatten().tolist() == [12 - 1.5 * 2 + 1.5, 21.5]
+
+
+def test_gamma_keeps_the_mean_also_where_it_lies_outside_of_a_channel():
+    image = torch.linspace(10, 20, 25).view(1, 5, 5)
+    assert _apply_gamma(image, 2.0, torch.tensor([[[15.0]]])).flatten()[12] == 15
+    above = _apply_gamma(image, 2.0, torch.tensor([[[99.0]]]))
+    assert (above.min(), above.max()) == (10, 20)
+
+
+def test_values_are_bent_before_their_contrast_changes():
+    image = torch.tensor([[[[0.0, 10, 40, 100]]]])
+    drawn = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
+    fill = torch.tensor([40.0])
+    std = torch.tensor([8.0])
+    targets = ClassTarget(torch.zeros((1, 1, 4), dtype=torch.uint8))
+    changed, _ = augment(image, targets, [drawn], pack_draws([drawn], 1), fill=fill, std=std)
+    bent = _apply_gamma(image[0], 2.0, fill.view(1, 1, 1))
+    assert torch.allclose(changed[0], 40 + 2 * (bent - 40) + 4)
+    assert not torch.allclose(changed[0], _apply_gamma(2 * image[0] - 36, 2.0, fill.view(1, 1, 1)))
+
+
 def test_blur_is_gaussian_and_keeps_flat_areas():
     image = torch.zeros(1, 1, 21, 31, dtype=torch.float64)
     image[..., 10, 15] = 1.0
@@ -319,12 +344,30 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
     assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
 
 
+def test_a_share_of_the_voxels_is_rounded_to_whole_ones():
+    volume = torch.rand((1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(_lower_resolution(volume, (0.96, 0.95001, 1.0)), volume)
+    assert not torch.allclose(_lower_resolution(volume, (0.94, 1.0, 1.0)), volume)
+
+
 def test_noise_has_the_drawn_size_and_its_own_seed():
     images, masks = torch.zeros(2, 1, 64, 64), torch.zeros(2, 64, 64).long()
     draws = [Draw(noise=0.5, noise_seed=1), Draw(noise=0.5, noise_seed=2)]
     noisy, _ = apply(images, masks, draws, torch.zeros(1), torch.full((1,), 10.0))
     assert noisy.std().item() == pytest.approx(5.0, rel=0.03)  # four standard deviations of 8192 draws
     assert not torch.equal(noisy[0], noisy[1])
+
+
+def test_noise_has_the_seed_of_its_own_draw_whatever_its_place_in_the_batch():
+    images = torch.full((2, 1, 8, 8), 5.0)
+    noisy = Draw(noise=0.5, noise_seed=123)
+    batch = {"fill": torch.zeros(1), "std": torch.full((1,), 2.0)}
+    results = []
+    for draws in ([noisy, Draw()], [Draw(), noisy]):
+        target = ClassTarget(torch.zeros(2, 8, 8, dtype=torch.uint8))
+        results.append(augment(images, target, draws, pack_draws(draws, 1), **batch)[0])
+    assert results[0][0].equal(results[1][1]) and results[0][1].equal(images[1])
+    assert 0.7 < (results[0][0] - 5).std() < 1.3  # half of a standard deviation of 2
 
 
 class OnMetaDeviceOnly(TorchFunctionMode):

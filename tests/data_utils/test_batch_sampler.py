@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+import torch
 
 from data_utils.analysis import distinct_rows as distinct_rows_module
 from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
@@ -22,6 +23,7 @@ from data_utils.loading.batch_sampler import (
     epoch_batches,
     images_per_batch,
     padded_shapes,
+    pixels_per_batch,
     stream_batches,
 )
 
@@ -111,6 +113,10 @@ def test_as_many_images_share_a_batch_as_its_pixels_hold_and_one_at_least():
     assert images_per_batch(100, (2, 5, 2)) == 5
 
 
+def test_so_many_pixels_share_a_forward_pass_on_each_kind_of_device():
+    assert [pixels_per_batch(torch.device(kind)) for kind in ("cpu", "cuda", "mps")] == [131072, 524288, 524288]
+
+
 @pytest.mark.parametrize(
     ("batch", "processes", "micro_batch", "accumulation", "sizes", "line"),
     [
@@ -146,6 +152,24 @@ def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it():
     assert BatchSplit(5, 4, 1, 2).sizes(4) == [1, 1, 1, 1]
 
 
+def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
+    split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
+    assert (split.world_size, split.group_words, split.idle) == (6, "groups of 3 processes", 0)
+    assert split._replace(batch_size=1, accumulation=1).idle == 1
+    assert "x 2 groups of 3 processes x 2 accumulation steps" in str(split)
+
+
+def test_the_last_round_of_micro_batches_ends_a_step_for_every_process():
+    shapes = np.array([(8, 8)] * 4)
+    split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
+    batches = list(TrainingSampler(shapes, split, 0, range(1)))
+    assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
+    shared = split._replace(groups=1, processes_per_volume=2)
+    batches = list(TrainingSampler(shapes, shared, 0, range(1)))
+    assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
+    assert batches[0] == batches[1] and batches[2] == batches[3] and batches[0] != batches[2]
+
+
 def test_few_sizes_are_never_padded_and_many_become_few_shapes():
     few = sizes(100, kinds=1)[:, :1] // 32 * np.array([[32, 48]])
     assert (padded_shapes(few) == few).all()
@@ -155,6 +179,30 @@ def test_few_sizes_are_never_padded_and_many_become_few_shapes():
     assert (shapes >= many).all()
     # measured 1.56; one shape for all would take 4.0 times the pixels
     assert shapes.prod(axis=1).sum() < 1.6 * many.prod(axis=1).sum()
+
+
+def test_sixteen_sizes_stay_and_of_more_those_that_pad_least_become_one():
+    sizes = np.array([(10 * number, 7) for number in range(1, 17)])
+    assert (padded_shapes(sizes) == sizes).all()
+    more = np.vstack([sizes, [(165, 7)]])
+    shapes = padded_shapes(more)
+    assert len(np.unique(shapes, axis=0)) == 16 and shapes[15].tolist() == shapes[16].tolist() == [165, 7]
+    assert (shapes[:15] == sizes[:15]).all()
+
+
+def test_padding_counts_for_each_image_that_is_padded():
+    sizes = np.array([(10, 10)] * 100 + [(10, 11), (20, 20), (20, 25)])
+    shapes = padded_shapes(sizes, max_shapes=3)
+    assert np.unique(shapes, axis=0).tolist() == [[10, 10], [10, 11], [20, 25]]
+    # a merged shape has the images of both: (4, 4) has become one of many (4, 5), which (4, 6) would pad
+    sizes = np.array([(4, 4)] + [(4, 5)] * 500 + [(4, 6)] * 40 + [(6, 10)] * 30 + [(6, 12)])
+    assert np.unique(padded_shapes(sizes, max_shapes=3), axis=0).tolist() == [[4, 5], [4, 6], [6, 12]]
+
+
+def test_very_many_sizes_are_rounded_up_to_multiples_of_eight_first():
+    sizes = np.array([(row, column) for row in range(33, 50) for column in range(33, 50)])  # 289
+    shapes = padded_shapes(sizes)
+    assert np.unique(shapes, axis=0).tolist() == [[row, column] for row in (40, 48, 56) for column in (40, 48, 56)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -168,6 +216,12 @@ def test_evaluation_sees_every_image_once_unpadded_in_batches_that_no_process_co
     assert len(sampler) % world_size == 0
     alone = list(EvaluationSampler(shapes, pixels, 1))
     assert [batch for batch in real if batch] == alone
+
+
+def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes():
+    for processes, fillers in ((1, 0), (2, 1), (3, 0), (4, 1), (5, 2)):
+        sampler = EvaluationSampler(np.array([(8, 8)] * 3), 64, processes)
+        assert (len(sampler), sum(slots[0].filler for slots in sampler)) == (3 + fillers, fillers)
 
 
 @pytest.mark.parametrize(

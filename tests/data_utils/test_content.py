@@ -2,13 +2,15 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import load_info, write_folder
+from inspections import PICTURE
 
 from data_utils.analysis import content
-from data_utils.analysis.content import content_key
+from data_utils.analysis.content import content_key, file_paths, sampled_indices
 from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
@@ -155,3 +157,28 @@ def test_what_cannot_be_read_counts_too(tmp_path):
     targets = [pixels, Damaged(), str(tmp_path / "none.png")]
     keys = {content_key([ListRecords([{"image": pixels, "target": target, "name": "a"}])]) for target in targets}
     assert len(keys) == 3
+
+
+def test_at_most_sixteen_records_are_sampled_from_the_first_to_the_last():
+    assert sampled_indices(1) == [0]
+    assert sampled_indices(16) == list(range(16))
+    assert sampled_indices(31) == list(range(0, 31, 2))
+    assert len(sampled_indices(1000)) == 16 and sampled_indices(1000)[-1] == 999
+
+
+def test_the_files_of_a_source_are_known(tmp_path):
+    assert file_paths("a.png") == file_paths(Path("a.png")) == ("a.png",)
+    assert file_paths(VolumeFile(("a.nii", "b.nii"))) == ("a.nii", "b.nii")
+    assert file_paths({"path": "a.png", "bytes": None}) == ("a.png",)
+    assert file_paths({"path": "a.png", "bytes": b"x"}) == file_paths({"path": None}) == file_paths(PICTURE) == ()
+
+
+def test_records_without_files_count_by_their_names_and_streams_do_not_count():
+    def key(name: str, **attributes) -> str:
+        records = ListRecords([{"image": PICTURE, "target": PICTURE, "name": name}])
+        for attribute, value in attributes.items():
+            setattr(records, attribute, value)
+        return content_key([records])
+
+    assert key("a") != key("b")
+    assert key("a", group_sizes=np.array([1])) == key("b", group_sizes=np.array([1])) == content_key([])

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+import torch
 from conftest import load_info
 
 from data_utils.analysis.validate import check_data
@@ -22,6 +23,7 @@ from data_utils.image_io.reader import DecodedImage, read_mask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
+from data_utils.loading.noise import unit_noise
 from unet.config import IGNORE_INDEX, Preprocess
 
 
@@ -235,3 +237,32 @@ def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):
             np.testing.assert_array_equal(image, expected)
             np.testing.assert_array_equal(target.mask, expected_target.mask)
     assert rare > 5  # as above: locations are those of the mask, half the image's
+
+
+def test_crops_and_noise_are_those_that_older_runs_had():
+    mask = np.zeros((12, 14), np.uint8)
+    mask[3, 5] = 1
+    mask[9:, 11:] = 255
+    locations = [np.array([[3, 5]]), np.array([[9, 11], [1, 1]])]
+    crops = []
+    for seed in (1, 2, 3, 5, 8):
+        crops.append(crop_window(mask, 255, (4, 5), np.random.default_rng(seed)))
+    assert crops == [((7, 11), (9, 14)), ((7, 11), (0, 5)), ((8, 12), (0, 5)), ((5, 9), (2, 7)), ((0, 4), (4, 9))]
+    crops = []
+    for seed in (1, 2, 3, 5, 8):
+        crops.append(crop_around(locations, (24, 28), (12, 14), (4, 5), np.random.default_rng(seed)))
+    assert crops == [((7, 11), (9, 14)), ((0, 4), (0, 5)), ((1, 5), (0, 5)), ((5, 9), (2, 7)), ((1, 5), (4, 9))]
+    noise = [*unit_noise((6,), 5, torch.device("cpu")).tolist(), *unit_noise((3,), 2**62, torch.device("cpu")).tolist()]
+    expected = [-1.4073, 0.0338, -0.2774, 1.3058, 0.1083, 0.3383, -0.4668, 1.617, 0.1286]
+    assert noise == pytest.approx(expected, abs=1e-4)
+
+
+def test_crops_lie_alike_whatever_type_labels_have():
+    mask = np.zeros((12, 14), np.uint8)
+    mask[3, 5] = 1
+    mask[9:, 11:] = 255
+    for seed in range(40):
+        windows = [
+            crop_window(mask.astype(kind), 255, (4, 5), np.random.default_rng(seed)) for kind in ("uint8", "int32")
+        ]
+        assert windows[0] == windows[1]

@@ -1,24 +1,31 @@
 """From a record to what the network gets: padding, fillers, crops and masks that follow their images.
 
-Modules: data_utils/loading/loaders.py.
+Modules: data_utils/loading/samples.py, data_utils/loading/loaders.py.
 """
 
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import load_info, write_folder
 from PIL import Image
+from volumes import write_msd
 
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit, Slot
-from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, _tensor, collate_evaluation, collate_training
 from data_utils.loading.draws import draw, pack_draws
+from data_utils.loading.image_input import ImageInput
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
+from data_utils.loading.samples import ImageSamples, VolumeSamples
+from data_utils.sources.records import ListRecords
+from tasks.classes import ClassTarget
 from unet import Preprocess, UNetConfig
 
 IGNORED = 255
@@ -27,6 +34,11 @@ IGNORED = 255
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("data"), 6, seed=0, size=(16, 24))
+
+
+@pytest.fixture(scope="module")
+def info(folder: Path) -> DatasetInfo:
+    return load_info(folder, crop_size=(8, 8), augment="strong", val_fraction=0.4)
 
 
 def training(folder: Path, preprocess: Preprocess | None = None, **settings) -> TrainingDataset:
@@ -185,3 +197,119 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
     together.threads = 3
     for one, other in zip(alone.__getitems__(slots), together.__getitems__(slots), strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1].mask, other[1].mask) and one[3] == other[3]
+
+
+def test_a_crop_is_drawn_by_the_seed_the_epoch_and_the_image_and_apart_from_the_augmentation(info):
+    crops = {}
+    for seed in (0, 1):
+        dataset = TrainingDataset(info.train, replace(info, config=replace(info.config, seed=seed)), Preprocess())
+        for epoch in (0, 1):
+            for index in (0, 1):
+                rng = np.random.default_rng([seed, epoch, index, 1])
+                image, target = dataset.samples.load(index)
+                window = dataset.samples.choose_window(index, target, (8, 8), rng)
+                slot = Slot(index, epoch, (8, 8))
+                cut, _ = dataset.sample(slot)
+                sides = tuple(slice(*side) for side in window)
+                assert (cut == image[(slice(None), *sides)]).all()
+                drawn = dataset[slot][2]
+                expected = draw((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
+                assert (drawn.matrix == expected.matrix).all() and drawn.noise_seed == expected.noise_seed
+                crops[seed, epoch, index] = cut.tobytes()
+    assert len(set(crops.values())) == len(crops)
+
+
+def test_images_are_mirrored_only_where_the_reader_allows_it(info):
+    for mirrors in (True, False):
+        dataset = TrainingDataset(info.train, info, Preprocess())
+        dataset.reader = SimpleNamespace(mirrors=mirrors, mirrored=lambda target: target)
+        dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
+        draws = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
+        assert any(drawn.is_mirrored for drawn in draws) is mirrors
+
+
+def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(info, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    skipping = replace(info, config=replace(info.config, on_bad_sample="skip", crop_size=None))
+    split = replace(info.train, bad={1: "b.png: is damaged"})
+    for is_cached in (False, True):
+        for dataset_type, collate in ((TrainingDataset, collate_training), (EvaluationDataset, collate_evaluation)):
+            dataset = dataset_type(split, skipping, Preprocess())
+            if is_cached:
+                dataset.cache()
+            batch = collate(dataset.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)]))
+            assert batch["problems"] == ["b.png: is damaged"]
+            targets = batch["targets"]
+            known, unknown = targets.mask if collate is collate_training else [target.mask for target in targets]
+            assert (unknown == 255).all() and (known != 255).all()
+            assert torch.allclose(batch["images"][1].float().mean((1, 2)), torch.tensor(dataset.fill), atol=0.6)
+
+
+def test_images_of_fractions_are_padded_with_the_mean_as_it_is(info):
+    dataset = TrainingDataset(info.train, info, Preprocess())
+    target = ClassTarget(np.zeros((8, 8), np.uint8))
+    for kind, fill in (("float32", dataset.fill), ("uint8", dataset.fill.round())):
+        image, _ = dataset._pad(np.zeros((3, 8, 8), kind), target, (8, 12))
+        assert image.dtype == kind and (image[:, 0, 8:] == fill[:, None]).all() and not image[:, :, :8].any()
+
+
+def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(info):
+    for preprocess, mean, std in (
+        (Preprocess(mean=(5.0, 6.0, 7.0), std=(2.0, 3.0, 4.0)), [5, 6, 7], [2, 3, 4]),
+        (Preprocess(), [0, 0, 0], [1, 1, 1]),
+    ):
+        samples = VolumeSamples(info.train, info, preprocess, fit_targets=True)
+        assert (samples.mean.tolist(), samples.std.tolist()) == (mean, std)
+
+
+def test_a_volume_has_the_spacing_of_the_network_or_its_own():
+    samples = object.__new__(VolumeSamples)
+    samples.split = SimpleNamespace(spacings=np.array([(1.0, 1.0, 1.0), (5.0, 2.0, 1.5)]))
+    for spacing, expected in ((None, (5.0, 2.0, 1.5)), ((3.0, 3.0, 3.0), (3.0, 3.0, 3.0))):
+        samples.preprocess = Preprocess(spacing=spacing)
+        assert samples.spacing(1) == expected
+
+
+def test_volumes_that_another_run_has_cached_on_another_grid_or_range_are_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = load_info(write_msd(tmp_path / "data", cases=2, shape=(6, 7, 8)), val_fraction=0.5)
+    slot = Slot(0, 0, (8, 7, 6))
+    for settings in ({}, {"spacing": (2.0, 1.0, 1.0)}, {"clip": (0.0, 50.0)}, {"standardize": True}):
+        preprocess = Preprocess(**{"spacing": (1.0, 1.0, 1.0), **settings})
+        cached, read = (EvaluationDataset(info.train, info, preprocess) for _ in range(2))
+        cached.cache()
+        assert torch.equal(cached[slot][0], read[slot][0]), settings
+    count = len(list(tmp_path.rglob("*.arrow")))
+    other = replace(info.train, spacings=2 * info.train.spacings)  # as a flag may say of files that hold none
+    EvaluationDataset(other, info, preprocess).cache()
+    assert len(list(tmp_path.rglob("*.arrow"))) == count + 1
+
+
+def test_what_is_mapped_from_a_file_is_not_written_to():
+    array = np.zeros(3, np.float32)
+    array.flags.writeable = False
+    tensor = _tensor(array)
+    tensor += 1
+    assert tensor.tolist() == [1, 1, 1] and array.tolist() == [0, 0, 0]
+
+
+def test_a_jpeg_is_decoded_with_less_detail_and_its_target_knows_the_whole_size(info, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    sizes = []
+
+    def read(record: dict, image_size: tuple[int, int], size: tuple[int, int] | None) -> ClassTarget:
+        sizes.append((image_size, size))
+        return ClassTarget(np.zeros(size or image_size, np.uint8))
+
+    reader = SimpleNamespace(at_network_size=False, read=read)
+    records = ListRecords([{"image": str(tmp_path / "a.jpg"), "target": None, "name": "a.jpg"}])
+    split = replace(info.train, records=records)
+    preprocess = Preprocess(scale=0.25, draft=True)
+    expected = ImageInput.read(str(tmp_path / "a.jpg"), preprocess, 3).whole()
+    for fit_targets in (True, False):
+        samples = ImageSamples(split, replace(info, reader=reader), preprocess, fit_targets=fit_targets)
+        assert np.array_equal(samples.load(0)[0], expected)
+    assert sizes == [((480, 640), (120, 160)), ((480, 640), None)]
+    in_detail = ImageInput.read(str(tmp_path / "a.jpg"), replace(preprocess, draft=False), 3).whole()
+    assert not np.array_equal(in_detail, expected)

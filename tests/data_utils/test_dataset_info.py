@@ -10,17 +10,21 @@ import os
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tifffile
 from conftest import load_info, unnoticed, write_folder
+from inspections import records_of
 from PIL import Image
+from volumes import write_msd
 
 from data_utils.analysis import inspect_windows, inspectors
-from data_utils.analysis.dataset_info import DatasetInfo, usable_sizes
+from data_utils.analysis.dataset_info import DatasetInfo, Split, _list_locations, usable_sizes
 from data_utils.analysis.inspect import Content, Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.normalization import Normalization
 from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -29,6 +33,7 @@ from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Record, Subset
 from runtime.cache import cache_folder
 from runtime.errors import DataError
+from unet.config import IGNORE_INDEX, Preprocess
 
 
 @pytest.fixture
@@ -432,3 +437,123 @@ def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
     sizes = np.array([[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]])
     inspection = SplitInspection(sizes, np.zeros(5, int))
     assert usable_sizes(inspection).tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
+
+
+def test_what_a_data_set_is_is_said_in_one_line(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for number in range(10):
+            picture = np.full((8, 8, 3) if kind == "images" else (8, 8), number % 2, np.uint8)
+            Image.fromarray(picture).save(tmp_path / kind / f"{number}.png")
+    info = load_info(tmp_path)
+    assert str(info).startswith("9 training and 1 validation images, 3 channels, ")
+    (tmp_path / "masks" / "3.png").write_bytes(b"x")
+    skipped = str(load_info(tmp_path, on_bad_sample="skip", seed=1))
+    assert "; 1 bad samples skipped: 3.png: mask" in skipped
+
+
+def test_a_pretrained_models_normalization_stays_and_its_classes_go(tmp_path):
+    info = load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), scale=0.5)
+    own = info.preprocess()
+    assert own.mean == info.normalization.mean and own.class_values == (0, 255) and own.scale == 0.5
+    assert not own.draft and own.spacing is None and info.axes(3).dims == 2 and info.channels == 3
+    source = Preprocess(
+        mean=(1.0,) * 3,
+        std=(2.0,) * 3,
+        scale=0.25,
+        draft=True,
+        class_names=("a", "b", "c"),
+        class_values=(1, 2, 3),
+        ignore_value=9,
+        joined_values=((4, 1),),
+        outside_class=0,
+    )
+    theirs = info.preprocess(source)
+    assert (theirs.mean, theirs.std, theirs.scale, theirs.draft) == ((1.0,) * 3, (2.0,) * 3, 0.5, True)
+    assert (theirs.class_values, theirs.ignore_value, theirs.joined_values) == ((0, 255), None, ())
+    without_classes = replace(info, reader=SimpleNamespace(to_preprocess=dict)).preprocess(source)
+    assert (without_classes.class_names, without_classes.class_values) == ((), ())
+    assert without_classes.ignore_value is without_classes.outside_class is None
+
+
+def info_of(config: DataConfig, sizes: np.ndarray, spacings: np.ndarray | None = None, **attributes) -> DatasetInfo:
+    """A data set of three training images or volumes of these sizes, and one validation image."""
+    dims = sizes.shape[1]
+    train = Split(records_of(len(sizes), dims=dims, **attributes), sizes, spacings=spacings)
+    val = Split(records_of(1, dims=dims), sizes[:1])
+    reader = SimpleNamespace(to_preprocess=dict, describe=lambda: "2 classes")
+    return DatasetInfo(config, train, val, reader, Normalization((7.0,), (2.0,), ("uint8",)))
+
+
+def test_the_usual_size_of_images_is_the_median_at_which_the_network_sees_them():
+    sizes = np.array([(10, 200), (30, 40), (50, 10)])
+    info = info_of(DataConfig(image_size=(5, 6), crop_size=(3, 4)), sizes)
+    assert info.usual_size(Preprocess()) == (30, 40)
+    assert info.usual_size(Preprocess(scale=0.5)) == (15, 20)
+    assert info.usual_size(Preprocess(image_size=(7, 8))) == (7, 8)
+    stream = info_of(info.config, np.zeros((3, 2), int))
+    assert stream.usual_size(Preprocess()) == (5, 6)
+    assert replace(stream, config=DataConfig(crop_size=(3, 4))).usual_size(Preprocess()) == (3, 4)
+    assert replace(stream, config=DataConfig()).usual_size(Preprocess()) == (1, 1)
+
+
+def test_the_usual_size_of_volumes_is_that_at_the_spacing_of_the_network():
+    spacings = np.array([(4.0, 1.0, 1.0), (2.0, 1.0, 2.0), (2.0, 1.0, 1.0)])
+    info = info_of(DataConfig(), np.array([(10, 20, 30), (10, 20, 30), (40, 20, 30)]), spacings)
+    assert info.usual_size(Preprocess(spacing=(2.0, 0.5, 1.0))) == (20, 40, 30)
+
+
+def test_a_network_is_told_of_bands_places_turns_and_spacings():
+    sizes = np.array([(10, 20)] * 3)
+    assert info_of(DataConfig(bands=("B2",)), sizes).preprocess().bands == ("B2",)
+    both = info_of(DataConfig(bands=("B2",)), sizes, bands=("red", "nir"))
+    assert both.preprocess().bands == ("red", "nir")  # those of the records are files of their own
+    assert [info_of(DataConfig(place=place), sizes).preprocess().place for place in (True, False)] == [True, False]
+    assert [info_of(DataConfig(draft=draft), sizes).preprocess().draft for draft in (True, False)] == [True, False]
+    volumes = info_of(DataConfig(), np.array([(8, 9, 10)] * 3), np.array([(2.0, 1.0, 1.0)] * 3))
+    assert volumes.preprocess().spacing == (2, 1, 1)
+    assert volumes.preprocess(Preprocess(spacing=(3.0, 3.0, 3.0))).spacing == (3, 3, 3)
+    assert str(volumes).startswith(
+        "3 training and 1 validation volumes, mostly of 2, 1, 1 mm along z, y, x, 1 channels, 2 classes"
+    )
+
+
+def test_twenty_skipped_samples_of_both_splits_are_named():
+    info = info_of(DataConfig(), np.array([(10, 20)] * 3))
+    train = replace(info.train, bad={number: f"t{number}" for number in range(15)})
+    val = replace(info.val, bad={number: f"v{number}" for number in range(6)})
+    text = str(replace(info, train=train, val=val))
+    assert "; 21 bad samples skipped: t0; t1; " in text and text.endswith("; v4; ...")
+    assert str(replace(info, val=replace(val, bad={0: "v0"}))).endswith("; 1 bad samples skipped: v0")
+
+
+def test_crops_are_taken_around_classes_in_their_order_that_an_image_is_labeled_for():
+    class_map = ClassMap(("ground", "car", "dog"), (0, 5, 9), 255, joined=((7, 1), (8, IGNORE_INDEX)))
+    reader = SimpleNamespace(class_map=class_map)
+    found = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
+
+    def located(background: int | None, labeled: set[int] | None = None) -> list[list[int]]:
+        return [pixels[:, 0].tolist() for pixels in _list_locations(found, reader, background, labeled)]
+
+    assert located(None) == [[0], [7, 5], [9]]
+    assert located(0) == [[7, 5], [9]]
+    assert located(None, {0, 2}) == [[0], [9]] and located(0, {0, 2}) == [[9]]
+    reader = SimpleNamespace(class_map=None, is_empty=lambda value: value == 0)
+    assert located(None) == [[9], [7], [255], [8], [3], [5], [0]]
+    assert located(0) == [[9], [7], [255], [8], [3], [5]]
+
+
+@pytest.mark.parametrize(
+    ("augment", "turned"), [("none", False), ("mirror", False), ("basic", False), ("strong", True)]
+)
+def test_only_strong_augmentation_shows_turned_images(tmp_path, augment, turned):
+    info = load_info(write_folder(tmp_path, 3, seed=0, size=(8, 8)), augment=augment)
+    assert info.preprocess().turned is turned
+
+
+def test_volumes_are_cropped_around_what_is_not_background(tmp_path):
+    info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)), crop_size=(4, 4, 4))
+    names = info.reader.class_map.names
+    assert info.train.class_locations
+    for locations in info.train.class_locations.values():
+        assert 0 < len(locations) < len(names)

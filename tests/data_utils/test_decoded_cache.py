@@ -1,6 +1,7 @@
 """--cache: a run on decoded images is the same run, and what cannot be kept leaves nothing behind."""
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset
-from data_utils.loading.decoded_cache import decode_once
+from data_utils.loading.decoded_cache import DecodedSplit, decode_once
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
@@ -228,3 +229,46 @@ def test_what_stands_where_a_raster_holds_no_data_is_the_mean_of_this_run(tmp_pa
         dataset.cache()
         image = dataset[Slot(0, 0, (8, 8))][0]
         assert (image[0, 0] == mean).all() and (image[0, 1:] == 7).all()
+
+
+def samples_of(value: int):
+    return lambda index: (np.full((1, 2, 2), value, np.uint8), ClassTarget(np.full((2, 2), value, np.uint8)))
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "is_mended"), [("2", "0", True), ("2", "1", False)])
+def test_the_first_process_of_each_machine_compares_the_cache_with_its_checksum(
+    tmp_path, monkeypatch, rank, local_rank, is_mended
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = decode_once(samples_of(1), 2, ClassTarget, "key", ())
+    first.file.with_suffix(".sha256").write_text("another")
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    again = decode_once(samples_of(2), 2, ClassTarget, "key", ())
+    assert again[0][1].mask.max() == (2 if is_mended else 1)
+
+
+def test_a_cache_is_made_once_and_its_samples_know_their_target_in_other_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decode_once(samples_of(1), 2, ClassTarget, "key", ())
+    once = decode_once(samples_of(2), 2, ClassTarget, "key", ())
+    other = decode_once(samples_of(3), 2, ClassTarget, "another key", ())
+    sent: DecodedSplit = pickle.loads(pickle.dumps(once))
+    assert isinstance(sent[1][1], ClassTarget) and sent[1][0].max() == 1 and other[1][0].max() == 3
+    assert not [path for path in Path(tmp_path).rglob("*.tmp")]
+
+
+def test_an_error_that_is_not_to_be_skipped_ends_the_decoding(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def prepare(index: int):
+        if index == 1:
+            raise DataError("b.png: is damaged")
+        return samples_of(index)(index)
+
+    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
+        decode_once(prepare, 3, ClassTarget, "key", ())
+    decoded = decode_once(prepare, 3, ClassTarget, "key", (DataError,))
+    assert decoded[2][0].max() == 2
+    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
+        decoded[1]

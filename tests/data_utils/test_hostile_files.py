@@ -20,6 +20,8 @@ from PIL import Image, features
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.meta_image import check_meta_image
+from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.tiff import tiff_pages
 from data_utils.image_io.volumes import read_volume
@@ -37,6 +39,8 @@ from unet.config import Preprocess
 SIDE = 8
 TAGS = [(256, SIDE), (257, SIDE), (258, 8), (259, 1), (262, 1), (273, 0), (277, 1), (278, SIDE), (279, SIDE * SIDE)]
 NEVER_ENDS = "the directory of one page is that of an earlier one again"
+SHORT_NRRD = "NRRD0004\ntype: unsigned short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n\n"
+SHORT_META = "NDims = 3\nDimSize = 2 3 4\n{}ElementType = MET_DOUBLE\nElementDataFile = LOCAL\n"
 
 
 def tiff_bytes(links: list[int], *, big: bool = False) -> bytes:
@@ -269,6 +273,25 @@ def test_a_damaged_nrrd_is_refused_before_simpleitk_reads_it(tmp_path, fields, r
     (tmp_path / "in").mkdir()
     with pytest.raises(ImageError, match=reason):
         read_volume(VolumeFile((str(nrrd(tmp_path / "in" / "a.nrrd", **fields)),)), "a")
+
+
+def test_a_volume_that_lacks_its_last_byte_is_cut_off(tmp_path):
+    path = tmp_path / "a"
+    for missing in (0, 1):
+        path.write_bytes(SHORT_NRRD.encode() + b"\0" * (2 * 24 - missing))
+        if missing:
+            with pytest.raises(ValueError, match="the file ends before its voxels do"):
+                check_nrrd(str(path))
+        else:
+            check_nrrd(str(path))
+    for channels in (1, 3):
+        fields = "" if channels == 1 else f"ElementNumberOfChannels = {channels}\n"
+        content = SHORT_META.format(fields).encode()
+        path.write_bytes(content + b"\0" * (8 * 24 * channels))
+        check_meta_image(str(path))
+        path.write_bytes(content + b"\0" * (8 * 24 * channels - len(content) - 1))
+        with pytest.raises(ValueError, match="the file ends before its voxels do"):
+            check_meta_image(str(path))
 
 
 @pytest.fixture

@@ -6,11 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import load_info
+from inspections import records_of, split_of
 from PIL import Image
 
-from data_utils.analysis.inspect import Inspection, SplitInspection
+from data_utils.analysis.inspect import Inspection, SplitInspection, total_pixels
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.sources.records import ListRecords
+from data_utils.class_map import ClassMap
+from data_utils.sources.records import AnnotationSummary, ListRecords
+
+CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +71,107 @@ def test_what_used_to_be_silent_is_said(tmp_path, masks, flags, line):
         assert not [text for text in warnings if "255" in text or "few" in text or "holds" in text]
     else:
         assert any(text.startswith(line) for text in warnings), warnings
+
+
+def warnings_of(
+    *splits, class_map=CLASSES, has_names=False, ignores_values=False, has_flag=False, pixels=None
+) -> list[str]:
+    counts = total_pixels(splits) if pixels is None else pixels
+    return list(
+        label_warnings(splits, counts, class_map, has_names=has_names, ignores_values=ignores_values, has_flag=has_flag)
+    )
+
+
+@pytest.mark.parametrize(("training", "validation", "is_said"), [(1, 1, True), (2, 1, True), (3, 1, False)])
+def test_fewer_than_four_images_of_both_splits_are_very_few(training, validation, is_said):
+    both = {0: 10, 1: 10}
+    lines = warnings_of(split_of(*[both] * training), split_of(*[both] * validation))
+    assert len(lines) == is_said
+    if is_said:
+        counts = (
+            f"{training + validation} images are very few ({training} for training and {validation} for validation)"
+        )
+        assert lines[0].startswith(f"{counts}: the score will be luck")
+    assert warnings_of(split_of(*[both] * training), split_of(*[both] * validation), class_map=None) == []
+
+
+@pytest.mark.parametrize(("ignored_pixels", "is_said"), [(20, False), (21, True)])
+def test_ignored_pixels_are_much_from_a_fifth_on(ignored_pixels, is_said):
+    class_map = ClassMap(("sky", "land"), (0, 1), 255)
+    lines = warnings_of(split_of(*[{0: 50, 1: 50 - ignored_pixels, 255: ignored_pixels}] * 4), class_map=class_map)
+    assert [line.startswith("255 counts nowhere, as unlabeled, and 21% of all") for line in lines] == [True] * is_said
+
+
+@pytest.mark.parametrize(("largest", "is_said"), [(99, True), (100, False), (200, False)])
+def test_255_among_classes_is_suspect_where_the_others_are_below_a_hundred(largest, is_said):
+    class_map = ClassMap(("a", "b", "c"), (0, largest, 255), None)
+    lines = warnings_of(split_of(*[{0: 50, largest: 40, 255: 10}] * 4), class_map=class_map)
+    assert [line.startswith("255 became a class, with 10% of all mask pixels") for line in lines] == [True] * is_said
+    assert warnings_of(split_of(*[{0: 50, 255: 10}] * 4), class_map=ClassMap(("a", "b"), (0, 255), None)) == []
+
+
+@pytest.mark.parametrize(("rare", "is_said"), [(10, False), (9, True)])
+def test_a_class_is_rare_below_a_ten_thousandth_of_the_pixels(rare, is_said):
+    splits = split_of({0: 50_000}, {0: 49_990 - rare, 1: rare}, {0: 5}, {0: 5})
+    lines = warnings_of(splits)
+    assert len(lines) == is_said
+    if is_said:
+        assert f"became classes: 1 (pixels: {rare}; masks: 1, the first is 1); if they" in lines[0]
+    assert warnings_of(splits, has_names=True) == []
+
+
+def test_three_rare_values_are_described_and_others_are_hinted_at():
+    values = (0, 1, 2, 3, 4)
+    class_map = ClassMap(tuple("abcde"), values, None)
+    splits = split_of({0: 1_000_000}, {0: 1, 1: 1, 2: 2}, {0: 1, 2: 3, 3: 4, 4: 1}, {0: 9})
+    (line,) = warnings_of(splits, class_map=class_map)
+    described = "1 (pixels: 1; masks: 1, the first is 1), 2 (pixels: 5; masks: 2, the first is 1)"
+    assert f"{described}, 3 (pixels: 4; masks: 1, the first is 2), ...; if they" in line
+    (line,) = warnings_of(
+        split_of({0: 1_000_000}, {0: 1, 1: 1, 2: 2, 3: 4}, {0: 9}, {0: 9}),
+        class_map=ClassMap(tuple("abcd"), values[:4], None),
+    )
+    assert "..." not in line
+
+
+def test_classes_that_only_training_masks_hold_are_named_unless_they_are_rare():
+    class_map = ClassMap(("a", "b", "c", "d"), (0, 1, 2, 3), None)
+    training = split_of({0: 50_000, 1: 100, 2: 9_000}, {0: 50_000, 3: 1})
+    validation = split_of({0: 20_000, 2: 100}, {0: 100})
+    lines = warnings_of(training, validation, class_map=class_map)
+    assert lines[0].startswith("no validation mask holds b, which cannot be scored")
+    assert lines[1].startswith("rare mask values") and len(lines) == 2
+    assert warnings_of(validation, training, class_map=class_map, has_names=True) == []
+    unusable, records = split_of({0: 20_000, 2: 100}, {0: 100, 1: 100, 3: 100})
+    unusable.members[1] = -1  # its values count nowhere
+    lines = warnings_of(training, (unusable, records), class_map=class_map, has_names=True)
+    assert lines[0].startswith("no validation mask holds b, d, which cannot be scored")
+
+
+def test_classes_of_a_flag_that_no_mask_holds_are_named():
+    class_map = ClassMap(("a", "b", "c"), (0, 1, 2), None)
+    splits = split_of(*[{0: 10, 1: 10}] * 4)
+    (line,) = warnings_of(splits, class_map=class_map, has_names=True, has_flag=True)
+    assert line.startswith("no mask holds c, which --classes names: it will never be predicted")
+    (line,) = warnings_of(splits, class_map=class_map, has_names=True, has_flag=True, pixels={0: 10, 1: 0, 2: 3})
+    assert line.startswith("no mask holds b, which")
+    assert warnings_of(splits, class_map=class_map, has_names=True) == []
+
+
+def test_masks_of_other_sizes_and_crowds_are_counted():
+    inspection, records = split_of(*[{0: 10, 1: 10}] * 4)
+    inspection.resized_masks = 3
+    other, _ = split_of(*[{0: 10, 1: 10}] * 2)
+    other.resized_masks = 1
+    summary = AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}, crowds=5)
+    lines = warnings_of((inspection, records), (other, records_of(2, annotations=summary)))
+    assert lines[0].startswith("5 of 11 annotated objects are crowds (iscrowd 1)")
+    assert lines[1].startswith("4 of 6 masks have another size than their images")
+    assert len(lines) == 2
+
+
+def test_volumes_may_mix_types():
+    inspection, _ = split_of(*[{0: 10, 1: 10}] * 4)
+    inspection.modes = Counter({"uint8": 2, "float32": 2})
+    assert len(warnings_of((inspection, records_of(4)))) == 1
+    assert warnings_of((inspection, records_of(4, dims=3))) == []

@@ -2,9 +2,20 @@
 
 import numpy as np
 import pytest
+import tifffile
+from inspections import PICTURE
 from rasters import write_raster
 
-from data_utils.analysis.normalization import channel_statistics, channel_sums, read_sample
+from data_utils.analysis import normalization as normalization_module
+from data_utils.analysis.normalization import (
+    Normalization,
+    channel_statistics,
+    channel_sums,
+    measure_normalization,
+    read_sample,
+)
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 
@@ -42,3 +53,60 @@ def test_other_numbers_of_channels_are_an_error_unless_they_are_skipped():
     with pytest.raises(DataError, match="3 and 4 channels"):
         channel_statistics(sums)
     assert channel_statistics(sums, skip=True) == ((3, 3, 3), (1, 1, 1))
+
+
+def test_a_large_image_is_measured_on_windows_from_its_first_to_its_last_row_and_column(tmp_path, monkeypatch):
+    pixels = np.arange(90 * 70, dtype=np.uint16).reshape(90, 70)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", tile=(16, 16))
+    monkeypatch.setattr(normalization_module, "SIDE", 16)
+    assert read_sample(str(tmp_path / "a.tif"), "a").shape == (90, 70, 1)  # it is small
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    sample = read_sample(str(tmp_path / "a.tif"), "a")
+    assert sample.shape == (16 * 16, 16, 1)
+    windows = sample.reshape(4, 4, 16, 16)
+    tops = [int(window[0, 0]) // 70 for window in windows[:, 0]]
+    lefts = [int(window[0, 0]) % 70 for window in windows[0]]
+    assert tops == [0, 24, 49, 74] and lefts == [0, 18, 36, 54]
+    assert windows[-1, -1, -1, -1] == pixels[-1, -1]
+
+
+def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch):
+    records = ListRecords([{"image": np.full((1, 1), i, np.uint8), "target": PICTURE, "name": "a"} for i in range(200)])
+
+    def measured(seed: int, bad: tuple[int, ...]) -> set[int]:
+        values = []
+        channel_sums = normalization_module.channel_sums
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                normalization_module, "channel_sums", lambda image: values.append(image.item()) or channel_sums(image)
+            )
+            measure_normalization(records, DataConfig(seed=seed), bad)
+        assert len(set(values)) == len(values)
+        return set(values)
+
+    first = measured(0, ())
+    assert len(first) == 128 and measured(0, ()) == first != measured(1, ())
+    assert measured(0, (min(first), max(first))) == first - {min(first), max(first)}
+
+
+def test_an_image_that_cannot_be_measured_is_left_out_only_where_bad_ones_are_skipped():
+    bad = np.full((2, 2), np.nan, np.float32)
+    records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in (bad, np.ones((2, 2)))])
+    assert measure_normalization(records, DataConfig(on_bad_sample="skip"), ()).mean == (1,)
+    with pytest.raises(DataError, match="a: has pixels that are not numbers"):
+        measure_normalization(records, DataConfig(), ())
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "is_color"),
+    [
+        ((1, 1, 2), (1, 1, 1), True),
+        ((1, 1, 1), (1, 2, 1), True),
+        ((1, 1, 1), (2, 2, 2), False),
+        ((1, 2), (1, 1), False),
+        ((1, 2, 3, 4), (1, 1, 1, 1), False),
+        ((1,), (1,), False),
+    ],
+)
+def test_images_are_in_color_where_three_channels_differ(mean, std, is_color):
+    assert Normalization(mean, std, ("uint8",)).is_color is is_color

@@ -10,7 +10,7 @@ import pytest
 import tifffile
 from conftest import TINY, load_info, write_folder
 from in_process import parsed
-from objects import discs, picture, write_discs
+from objects import Masks, discs, numbered, picture, write_discs
 from PIL import Image
 
 from data_utils.analysis.validate import check_data
@@ -18,11 +18,14 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.load import load_records
+from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import count_pieces, find_task
-from data_utils.targets.objects import ObjectReader, shapes_of_objects
+from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
 from runtime.errors import DataError, SettingsError
+from tasks.matching import pack_labels
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
+NOTHING = np.zeros((2, 2), np.uint8)
 
 
 def write_one_object_masks(folder: Path, counts: list[int], size: tuple[int, int] = (40, 56)) -> Path:
@@ -128,6 +131,42 @@ def test_ignored_numbers_count_nowhere():
         ObjectReader.of_values({}, (), DataConfig(ignore_index="#ff0000"))
 
 
+def test_objects_of_other_classes_are_none_and_may_count_nowhere():
+    ids, values = np.array([[1, 2, 3, 0, 4]]), np.array([[7, 9, 8, 0, 255]])
+    labels = pack_labels(ids, values)
+    for outside in (0, 255):
+        reader = ObjectReader(classes=((9, "a"), (7, "b")), outside=outside, reads_labels=True)
+        target = reader.of_mask(labels, "mask")
+        assert target.mask.tolist() == [[2, 1, outside, 0, 255]] and target.ids.tolist() == [[1, 2, 0, 0, 0]]
+    for others, outside in ((None, 0), ("background", 0), ("ignore", 255)):
+        config = DataConfig(outside=others)
+        assert ObjectReader.of_values({}, ((0, "none"), (9, "a")), config) == ObjectReader((), ((9, "a"),), outside)
+
+
+def test_pixels_of_objects_are_those_of_their_classes_and_the_others_background():
+    pixels = {0: 50, 7: 20, 9: 30}
+    assert ObjectReader().with_pixels(pixels).class_pixels == (50, 50)
+    two = ObjectReader(classes=((9, "a"), (7, "b"))).with_pixels(pixels)
+    assert two.class_pixels == (50, 30, 20)
+    # a number may be 255, but as a class it is of pixels that count nowhere; so do ignored numbers
+    assert ObjectReader(ignored=(9,)).with_pixels({**pixels, 255: 5}).class_pixels == (50, 25)
+    assert ObjectReader(classes=((9, "a"),)).with_pixels({**pixels, 255: 5}).class_pixels == (70, 30)
+    unknown = ObjectReader(classes=((9, "a"),), outside=255)
+    assert unknown.with_pixels({**pixels, 255: 5}).class_pixels == (50, 30)
+
+
+def test_a_reader_of_objects_tells_its_task_and_itself():
+    reader = ObjectReader(classes=((9, "a"), (7, "b")), smallest=7, fills_holes=True, class_pixels=(10, 0, 30))
+    task = reader.task("ce", ["auto"])
+    assert (task.smallest, task.fills_holes, task.classes.names) == (7, True, ("background", "a", "b"))
+    assert task.classes.class_weights.tolist() == pytest.approx([(4 / 3) ** 0.5, 1, (4 / 9) ** 0.5])
+    assert reader.describe() == "numbered objects of the classes a, b"
+    assert ObjectReader().describe() == "numbered objects"
+    assert ObjectReader.of_values({}, (), DataConfig(ignore_index="3,9")) == ObjectReader((3, 9))
+    highest = np.array([[0, 2**31 - 1]])
+    assert ObjectReader().of_mask(highest, "a").ids.tolist() == highest.tolist()
+
+
 def test_targets_of_objects_are_kept_apart_by_all_that_they_depend_on():
     readers = [
         ObjectReader(),
@@ -175,6 +214,17 @@ def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
         assert chosen.with_records(train).smallest == shape["smallest"]
 
 
+def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object():
+    sizes = np.arange(11, 111)  # the percentile lies just below 12
+    mask = np.repeat(np.arange(1, 101), sizes)[None]
+    assert shapes_of_objects(Masks([mask]), ObjectReader())["smallest"] == 5
+    assert shapes_of_objects(Masks([numbered(3)]), ObjectReader())["smallest"] == 1
+    records = Masks([NOTHING] * 130)
+    assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
+    assert (len(records.read), records.read[-1]) == (64, 129)
+    assert not ObjectReader.may_shrink and ClassReader.may_shrink
+
+
 def test_holes_of_predictions_are_filled_where_training_objects_have_hardly_any(tmp_path):
     write_discs(tmp_path, [20, 21, 22, 23], seed=0)
     config = DataConfig(dataset=str(tmp_path), task="objects")
@@ -192,6 +242,23 @@ def test_holes_of_predictions_are_filled_where_training_objects_have_hardly_any(
     assert not shapes_of_objects(train, ObjectReader(ignored=tuple(range(1, 100))))["fills_holes"]
 
 
+def test_of_a_stream_small_objects_are_kept_and_holes_stay():
+    """Its records are not looked at, so nothing is known of their shapes."""
+    task = ObjectReader().task("ce+logdice", None)
+    assert (task.smallest, task.fills_holes, task.drops_border) == (1, False, False)
+
+
+def test_a_hole_in_every_twentieth_object_is_taken_for_a_mistake():
+    ring = np.ones((5, 5), int)
+    ring[2, 2] = 0
+    for count, are_filled in ((20, True), (19, False)):
+        mask = np.concatenate([ring, *(np.full((5, 5), number) for number in range(2, count + 1))])
+        assert shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"] == are_filled
+    records = Masks([NOTHING] * 60, dims=3)
+    shapes_of_objects(records, ObjectReader())
+    assert len(records.read) == 4
+
+
 def test_check_data_counts_objects_and_those_that_touch(tmp_path):
     write_discs(tmp_path, [3, 5, 8, 9], seed=0)
     ids = np.zeros((48, 64), np.uint16)
@@ -204,6 +271,28 @@ def test_check_data_counts_objects_and_those_that_touch(tmp_path):
     assert f"objects: {total} in 4 of 4 images;" in report
     assert "sizes of objects in pixels: 16 to " in report and ") touch another object" in report
     assert "to check: in 1 images a number names several pieces, which count as one object: 00.png" in report
+
+
+def test_a_census_adds_up_over_images():
+    census = ObjectCensus()
+    census.add("first", np.array([[1, 1, 2, 0, 3]]))
+    census.add("second", np.array([[1, 0], [0, 1]]))  # a corner joins
+    census.add("third", np.array([[0, 0, 0, 0]]))
+    census.add("fourth", np.array([[5, 5, 6, 0, 6]]))
+    assert census.lines() == [
+        "objects: 6 in 3 of 4 images; 1.5 an image, 3 at most",
+        "sizes of objects in pixels: 1 to 2, median 2; 4 (66.7%) touch another object",
+        "to check: in 1 images a number names several pieces, which count as one object: fourth",
+    ]
+
+
+def test_a_census_says_the_median_and_names_three_images_with_pieces():
+    census = ObjectCensus()
+    for name in "abcd":
+        census.add(name, np.array([[1, 0, 1, 0, 2, 0, 3, 3, 3, 3, 3, 3, 3]]))
+    median, pieces = census.lines()[1:]
+    assert median.startswith("sizes of objects in pixels: 1 to 7, median 2; 0 (0.0%) touch")
+    assert pieces.endswith("in 4 images a number names several pieces, which count as one object: a, b, c, ...")
 
 
 def test_the_task_is_found_unless_it_is_given():

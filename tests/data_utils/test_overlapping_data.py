@@ -17,6 +17,7 @@ from volumes import case, write_nifti
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassMask, binary, combined
 from data_utils.image_io.volumes import read_volume
@@ -25,10 +26,13 @@ from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import NO_LAYOUT, ClassLayout, class_folders, find_class_layout
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
+from data_utils.targets.sides import Sides
 from runtime.errors import DataError, SettingsError, UserError
 from tasks.overlapping import OverlapTarget, pack_bits, unpack_bits
+from tasks.regions import Region
 
 BRATS = "whole=1+2+3;core=2+3;active=3"
+SIDED = Sides((1, 0), False, "")
 
 
 def info_of(folder: Path, **settings):
@@ -465,3 +469,59 @@ def test_an_array_of_three_or_four_channels_of_8_bits_is_a_color_unless_classes_
     assert find_class_layout(mask, tmp_path / "image.png", explicit=True) == ClassLayout((), channels)
     expected = NO_LAYOUT if is_color else ClassLayout((), channels)
     assert find_class_layout(mask, tmp_path / "image.png", explicit=False) == expected
+
+
+def test_a_reader_of_overlapping_classes_hands_on_values_sides_and_weights():
+    classes = ((1, "a"), (2, "b"), (3, "a"))
+    reader = OverlapReader.of_values({}, classes, DataConfig())
+    assert reader.values == ((1, 3), (2,))
+    reader = OverlapReader(("a", "b"), class_pixels=(30, 10), sides=SIDED)
+    task = reader.task("ce", ["auto"])
+    assert (task.partners, task.mirrors) == ((1, 0), False)
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+    unknown = int(pack_bits(np.array(0), np.array(2)))
+    assert reader.is_empty(0) and reader.is_empty(unknown) and not reader.is_empty(1)
+    text = "classes that may overlap a, b"
+    assert reader.describe() == text
+    assert OverlapReader(("a", "b"), overlap=0.25).describe() == f"{text} (25.0% of their pixels have several)"
+
+
+def test_a_reader_of_regions_hands_on_its_classes_sides_and_weights():
+    pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
+    config = DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7")
+    reader = RegionReader.of_values(pixels, (), config)
+    assert reader.ignored == (9, 8, 7) and reader.describe() == "regions a=1+2, b=3, ignored 9, 8, 7"
+    reader = reader.with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
+    assert reader.class_pixels == (30, 10)
+    task = reader.task("ce", ["auto"])
+    assert (task.partners, task.mirrors, task.regions) == ((1, 0), True, reader.regions)
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+    off = RegionReader((Region("left", (1,)), Region("right", (2,))), sides=SIDED).task("ce", None)
+    assert (off.partners, off.mirrors) == ((1, 0), False)
+
+
+def test_regions_are_labeled_by_the_names_of_their_labels():
+    labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
+    reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
+    sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
+    reader = reader.partly_labeled(sets, ((1, "swelling"),), {None: {0: 1}})
+    assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
+
+
+def test_all_ignored_values_are_unknown_and_kept_for_prediction():
+    reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
+    target = reader.of_label_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
+    assert target.truth.tolist() == [[0, 3, 1, 0, 0]] and target.known.tolist() == [[3, 3, 3, 0, 0]]
+    assert reader.to_preprocess() == {
+        "class_names": ("whole", "core"),
+        "class_values": (3, 1),
+        "ignore_value": 9,
+        "joined_values": ((8, 255),),
+    }
+
+
+def test_as_many_regions_as_bits_are_read_and_each_is_compared_with_all_before_it():
+    regions = parse_regions(";".join(f"r{number}={number}" for number in range(1, 32)))
+    assert len(regions) == 31
+    with pytest.raises(SettingsError, match="a and c would both be written as 1"):
+        parse_regions("a=1;b=2;c=1+2")

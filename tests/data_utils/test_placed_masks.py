@@ -12,22 +12,27 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tifffile
 from conftest import predict
 from pyproj import Transformer
 from rasterio.features import rasterize
-from rasterio.transform import Affine
+from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
 from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_raster
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
+from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
+from data_utils.sources.placed import place_warnings, with_places
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -75,6 +80,44 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
     assert info.reader.class_map.ignore_value in (None, 255) and info.train.sizes.tolist() == [[40, 56]] * 2
 
 
+def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
+    path = tmp_path / "a.tif"
+    for time, size in enumerate(((4, 5), (6, 7))):
+        write_raster(path, np.zeros((1, *size), np.uint8))
+        os.utime(path, (time, time))
+        assert grid_of(str(path)).size == size
+
+
+def test_a_tiff_that_is_turned_as_it_is_decoded_has_no_grid(tmp_path):
+    for orientation, has_grid in ((1, True), (6, False)):
+        tags = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True)]
+        tags.append((274, "H", 1, orientation, True))
+        path = tmp_path / f"{orientation}.tif"
+        tifffile.imwrite(path, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
+        assert (grid_of(str(path)) is not None) is has_grid
+
+
+def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
+    image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
+    values = np.arange(1, 31, dtype=np.uint8).reshape(1, 5, 6)
+    transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
+    mask = write_raster(tmp_path / "mask.tif", values, transform=transform)
+    grid = grid_of(str(image))
+    assert grid == Grid(grid.place, (8, 9)) and grid_of(str(tmp_path / "none.tif")) is None
+    assert grid_of(str(tmp_path / "a.png")) is None
+    with open_windowed(on_grid(str(mask), grid, "m")) as picture:
+        read = np.asarray(picture.read(0, 8))
+    expected = np.zeros((8, 9), int)
+    expected[:] = read[0, 0]  # what stands for nothing known
+    for row in range(1, 8):
+        for column in range(9):
+            expected[row, column] = values[0, (row - 1) // 2, (column + 2) // 2]
+    assert (
+        np.array_equal(read.reshape(8, 9)[1:], expected[1:])
+        and (read.reshape(8, 9)[0] == read.reshape(8, 9)[0, 0]).all()
+    )
+
+
 def test_a_shift_by_half_a_pixel_is_one_line(tmp_path):
     write_pairs(tmp_path, NORTH_UP @ Affine.translation(0.5, 0.5))
     info = load_dataset_info(config(tmp_path))
@@ -83,6 +126,38 @@ def test_a_shift_by_half_a_pixel_is_one_line(tmp_path):
     assert line in check_data(config(tmp_path))[0]
     write_pairs(tmp_path, NORTH_UP)
     assert not [line for line in load_dataset_info(config(tmp_path)).warnings if "shifted" in line]
+
+
+def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
+    placed, mask = (str(write_raster(tmp_path / name, np.zeros((1, 4, 5), np.uint8))) for name in ("a.tif", "m.tif"))
+    pictures = [placed, str(tmp_path / "b.png")]
+    records = with_places(ListRecords([{"image": image, "target": mask, "name": "a"} for image in pictures]))
+    assert records[1]["target"] == mask
+
+
+def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
+    image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
+    records = []
+    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.004, 0.0), "n": (-0.3, -0.2)}
+    for name, (right, down) in shifts.items():
+        transform = NORTH_UP * Affine.translation(right, down)
+        mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 8, 9), np.uint8), transform=transform)
+        records.append({"image": str(image), "target": str(mask), "name": name})
+    coarse = write_raster(
+        tmp_path / "e.tif", np.zeros((1, 4, 5), np.uint8), transform=from_origin(500_000, 5_000_000, 20, 20)
+    )
+    records.append({"image": str(image), "target": str(coarse), "name": "e"})
+    placed = with_places(ListRecords(records))
+    (line,) = place_warnings([placed])
+    assert line.startswith(
+        "2 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
+    )
+    assert place_warnings([ListRecords(records)]) == ()
+    assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)
+    plain = tmp_path / "plain.tif"
+    tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
+    listed = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])
+    assert with_places(listed) is listed
 
 
 def test_a_mask_in_another_crs_is_one_line(tmp_path):

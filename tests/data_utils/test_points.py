@@ -5,6 +5,7 @@ data_utils/targets/points.py, sides.py, data_utils/targets/find.py, data_utils/a
 data_utils/analysis/point_checks.py.
 """
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 from conftest import unnoticed
 from PIL import Image
-from points import NAMES, SIZE, dot_center, dots, write_dots
+from points import NAMES, SIZE, coco_content, dot_center, dots, write_dots
 from rasters import feature, square, write_geojson
 
 from data_utils.analysis.dataset_info import load_dataset_info
@@ -637,6 +638,13 @@ def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(
     (tmp_path / "points.csv").write_text("\n".join([text[0], f"{image},{name},,,", *text[2:]]))
     truth = read_truth(tmp_path)
     assert truth.names == NAMES and truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
+
+
+def test_the_points_of_files_that_outline_areas_too_are_the_truth(tmp_path):
+    content = coco_content(["a.png"], np.ones((1, 3, 2)))
+    content["annotations"][0]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    assert read_truth(tmp_path).names == NAMES
 
 
 def test_the_key_of_points_changes_with_all_that_they_are(tmp_path):

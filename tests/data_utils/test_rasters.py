@@ -6,6 +6,7 @@ Modules: data_utils/image_io/rasters.py, data_utils/image_io/places.py, data_uti
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from conftest import unnoticed
 from PIL import Image
 from rasterio.enums import MaskFlags, Resampling
 from rasterio.transform import Affine
+from rasterio.windows import Window
 from rasters import NORTH_UP, scene, write_raster
 
 from data_utils import pack
@@ -24,7 +26,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io import rasters as rasters_module
 from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.image_io.places import place_of
-from data_utils.image_io.rasters import open_raster
+from data_utils.image_io.rasters import has_band_name, indices_of_band, open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.samples import new_samples
@@ -48,6 +50,7 @@ LAYOUTS = [
     {"interleave": "pixel", "tiled": True, "blockxsize": 32, "blockysize": 16, "compress": "deflate", "predictor": 2},
     {"interleave": "band", "tiled": True, "blockxsize": 16, "blockysize": 32, "BIGTIFF": "YES"},
 ]
+SPARSE = {"tiled": True, "blockxsize": 16, "blockysize": 32, "SPARSE_OK": "TRUE", "crs": "EPSG:32633"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -326,3 +329,123 @@ def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
         find_scenes(*folders, None, None, allow_unpaired=False)
     records = find_scenes(*folders, None, None, allow_unpaired=True)
     assert [record["name"] for record in records] == ["a"] and len(records.unpaired) == 2
+
+
+@pytest.mark.parametrize("cached_bytes", [1, 2**26])
+@pytest.mark.parametrize("nodata", [None, 7])
+@pytest.mark.parametrize("layout", [{"compress": "deflate"}, {"compress": "deflate", "interleave": "band"}, {}])
+def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
+    tmp_path, monkeypatch, layout, nodata, cached_bytes
+):
+    monkeypatch.setattr(rasters_module, "CACHED_BYTES", cached_bytes)
+    path = tmp_path / "a.tif"
+    rng = np.random.default_rng(0)
+    size = {"count": 4, "height": 90, "width": 70, "dtype": "uint16", "transform": NORTH_UP}
+    with rasterio.open(path, "w", driver="GTiff", nodata=nodata, **size, **SPARSE, **layout) as file:
+        for top, left in ((0, 16), (32, 0), (64, 64)):
+            part = rng.integers(0, 9, (4, min(32, 90 - top), min(16, 70 - left))).astype(np.uint16)
+            file.write(part, window=Window(left, top, part.shape[2], part.shape[1]))
+    with rasterio.open(path) as file:
+        expected = np.moveaxis(file.read(masked=True), 0, 2)
+    with open_windowed_file(path) as picture:
+        for _ in range(2):
+            for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((33, 34), (17, 18)), ((60, 90), (60, 70))):
+                window = picture.read(*rows, *columns)
+                wanted = expected[slice(*rows), slice(*columns)]
+                assert np.array_equal(np.ma.getmaskarray(window), np.ma.getmaskarray(wanted))
+                assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(wanted, 7))
+
+
+def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch):
+    bands = np.random.default_rng(0).integers(0, 9, (5, 64, 64)).astype(np.uint16)
+    tiles = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
+    path = write_raster(tmp_path / "a.tif", bands, **tiles)
+    for cached_bytes, decoded in ((2**26, 4), (2 * 32 * 32 * 10, 8)):  # all tiles, or two of them, are kept
+        monkeypatch.setattr(rasters_module, "CACHED_BYTES", cached_bytes)
+        with ExitStack() as stack:
+            raster = open_raster(path, stack)
+            page = raster.files[0].pixels.page
+            decode = mock.Mock(side_effect=page.decode)
+            monkeypatch.setattr(page, "decode", decode)
+            for _ in range(2):
+                assert np.array_equal(raster.whole(), np.moveaxis(bands, 0, 2))
+        assert decode.call_count == decoded, cached_bytes
+
+
+def test_a_raster_that_lacks_its_last_byte_is_cut_off(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 9, (5, 8, 9)).astype(np.uint16)
+    for interleave in ("pixel", "band"):
+        path = write_raster(tmp_path / f"{interleave}.tif", bands, interleave=interleave)
+        with tifffile.TiffFile(path) as tiff:
+            end = tiff.pages[0].dataoffsets[0] + bands.nbytes
+        path.write_bytes(path.read_bytes()[: end - 1])
+        with (
+            pytest.raises(ImageError, match="the file ends before its image does"),
+            open_windowed_file(path) as picture,
+        ):
+            picture.read(7, 8)
+
+
+def test_bands_of_files_must_have_one_size(tmp_path):
+    paths = []
+    for number, size in enumerate(((8, 9), (8, 10))):
+        paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
+    source = BandSource(tuple(paths), ())
+    line = r"B0\.tif and .*B1\.tif: bands of 8 x 9 and 8 x 10 \(height x width\)"
+    with pytest.raises(ImageError, match=line), open_windowed_file(source):
+        pass
+
+
+@pytest.mark.parametrize("has_place", [True, False])
+def test_only_a_page_with_a_place_has_a_page_that_says_where_its_data_are(tmp_path, has_place):
+    tags = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=tags if has_place else [])
+        tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        mask = rasters_module._mask_page(tiff, tiff.pages[0].aspage())
+        assert (mask is not None) is has_place
+
+
+def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it():
+    names = ["B2", "T32TQM_20200101_B02_10m", "T32TQM_20200101_B03_10m", "B3 red", "x.nir"]
+    for wanted, indices in (
+        ("b2", [0]),
+        ("B02", [1]),
+        ("b03", [2]),
+        ("B3", [3]),
+        ("red", [3]),
+        ("nir", [4]),
+        ("B0", []),
+        ("02", []),
+        ("B.3", []),
+        ("T32TQM", [1, 2]),
+    ):
+        assert indices_of_band(names, wanted) == indices, wanted
+    assert indices_of_band([*names, "x_B2"], "b2") == [0]  # its own name comes first
+    assert has_band_name("a-B2-c", "B2") and not has_band_name("aB2", "B2") and not has_band_name("B2c", "B2")
+
+
+def test_bands_have_numbers_from_one_up_to_their_number(tmp_path):
+    bands = np.arange(3 * 4 * 5, dtype=np.uint16).reshape(3, 4, 5)
+    path = str(write_raster(tmp_path / "a.tif", bands))
+    for number in (1, 2, 3):
+        with ExitStack() as stack:
+            raster = open_raster(BandSource((path,), (str(number),)), stack)
+            assert np.array_equal(raster.whole()[:, :, 0], bands[number - 1])
+    for number in ("0", "4"):
+        with ExitStack() as stack, pytest.raises(ImageError, match=f"has 3 bands, none called {number}"):
+            open_raster(BandSource((path,), (number,)), stack)
+    path = str(write_raster(tmp_path / "b.tif", bands[:2], names=("my_red", "old red")))
+    with ExitStack() as stack, pytest.raises(ImageError, match="has 2 bands, 2 that are called red; its bands are my_"):
+        open_raster(BandSource((path,), ("red",)), stack)
+
+
+@pytest.mark.parametrize(("interleave", "segment_bytes"), [("pixel", 5 * 40 * 50 * 2), ("band", 40 * 50 * 2)])
+def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(tmp_path, monkeypatch, interleave, segment_bytes):
+    bands = np.zeros((5, 40, 50), np.uint16)
+    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave=interleave, blockysize=40)
+    for limit, in_windows in ((segment_bytes, True), (segment_bytes - 1, False)):
+        monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", limit)
+        with open_windowed_file(path) as picture:
+            assert picture.in_windows is in_windows

@@ -5,7 +5,8 @@ import pytest
 
 from data_utils.image_io.resize import linear
 from data_utils.image_io.volumes import VolumeHeader
-from data_utils.loading.volume_input import VolumeInput
+from data_utils.loading.volume_input import SliceInput, VolumeInput
+from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
 
@@ -31,3 +32,70 @@ def test_a_straight_line_is_resampled_to_itself(target):
     centers = (np.arange(target) + 0.5) * 8 / target - 0.5
     inside = slice(1, -1)  # the ends are repeated
     np.testing.assert_allclose(line[inside], centers[inside], atol=1e-12)
+
+
+def header(size: tuple[int, int, int], spacing: tuple[float, float, float], channels: int = 1) -> VolumeHeader:
+    return VolumeHeader(size, spacing, channels, "float32", np.eye(4), ((0, 1), (1, 1), (2, 1)))
+
+
+def test_an_axis_is_resampled_linearly_beyond_three_times_the_finest_spacing():
+    step = np.zeros((8, 8, 8, 1), np.float32)
+    step[4:] = 100
+    rings = {}
+    for spacing in (3.0, 3.1):
+        for axis in range(3):
+            sides = [1.0, 1.0, 1.0]
+            sides[axis] = spacing
+            wanted = [1.0, 1.0, 1.0]
+            wanted[axis] = spacing / 2
+            volume = VolumeInput(
+                np.moveaxis(step, 0, axis), header((8, 8, 8), tuple(sides)), Preprocess(spacing=tuple(wanted)), 1
+            )
+            rings[spacing, axis] = bool(volume.whole().max() > 101)
+    assert rings == {(spacing, axis): spacing == 3.0 for spacing in (3.0, 3.1) for axis in range(3)}
+
+
+def test_a_volume_is_standardized_with_and_without_clipping():
+    voxels = np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)
+    for clip in (None, (40.0, 60.0)):
+        preprocess = Preprocess(clip=clip, standardize=True)
+        whole = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
+        assert whole.mean() == pytest.approx(0, abs=1e-4) and whole.std() == pytest.approx(1, abs=1e-4)
+    clipped = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(clip=(40.0, 60.0)), 1).whole()
+    assert (clipped.min(), clipped.max()) == (40, 60)
+
+
+def test_a_volume_far_from_zero_is_standardized_by_what_is_left_after_clipping():
+    voxels = np.random.default_rng(0).normal(1e6, 3, (20, 30, 30, 2)).astype(np.float32)
+    voxels[0, 0, 0] = -1e9
+    voxels[..., 1] = 7
+    clipped = voxels[..., 0].clip(999_990, 1_000_010).astype(np.float64)
+    preprocess = Preprocess(clip=(999_990, 1_000_010), standardize=True)
+    volume = VolumeInput(voxels, header((20, 30, 30), (1.0, 1.0, 1.0), 2), preprocess, 2)
+    assert volume.mean[0] == pytest.approx(clipped.mean(), abs=0.07)  # float32 has steps of 1/16 there
+    assert volume.std.tolist() == pytest.approx([clipped.std(), 1.0], rel=1e-3)
+    with pytest.raises(DataError, match="a: has 2 channels, the model takes 3"):
+        VolumeInput(voxels, header((20, 30, 30), (1.0, 1.0, 1.0), 2), preprocess, 3, "a")
+
+
+def test_a_header_that_claims_a_huge_volume_is_refused_before_it_is_resampled(monkeypatch):
+    monkeypatch.setattr("data_utils.image_io.formats.ALWAYS_FREE", 0)
+    monkeypatch.setattr("data_utils.image_io.formats.available_bytes", lambda: 2 * 4 * 8 * 8 * 8 - 1)
+    voxels = np.zeros((8, 8, 8, 1), np.float32)
+    VolumeInput(voxels, header((8, 8, 8), (1.0, 1.0, 1.0)), Preprocess(), 1)
+    with pytest.raises(ImageError, match=r"a cannot be read \(the volume, whose header gives its voxels 1 x 1 x 1 mm"):
+        VolumeInput(voxels, header((8, 8, 8), (1.0, 1.0, 1.0)), Preprocess(), 2, "a")
+
+
+@pytest.mark.parametrize("strip", [(0, 16), (3, 15), (9, 10)])
+def test_strips_of_more_than_eight_slices_are_those_of_the_whole(strip):
+    voxels = np.random.default_rng(0).normal(size=(11, 5, 6, 2)).astype(np.float32)
+    volume = VolumeInput(voxels, header((11, 5, 6), (1.6, 1.0, 1.0), 2), Preprocess(spacing=(1.1, 1.0, 1.0)), 2)
+    assert volume.size == (16, 5, 6)
+    assert np.array_equal(volume.strip(*strip), volume.whole()[:, slice(*strip)])
+
+
+def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
+    voxels = np.zeros((3, 8, 10, 1), np.float32)
+    slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))
+    assert slices.size == (3, 4, 5) and slices.strip(1, 3).shape == (1, 2, 4, 5)

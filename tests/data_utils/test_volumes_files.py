@@ -24,15 +24,17 @@ from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.resize import nearest, resize_image, resize_mask
 from data_utils.image_io.volumes import (
+    VolumeHeader,
     is_volume,
     read_label_volume,
     read_volume,
     read_volume_header,
+    same_grid,
     volume_stem,
     write_volume,
 )
 from data_utils.loading.volume_input import VolumeInput
-from runtime.errors import DataError
+from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
 RESAMPLED = {"finer": (0.6, 0.7, 0.4), "coarser": (5.0, 1.3, 2.1), "mixed": (1.0, 3.0, 0.5), "as it is": None}
@@ -406,3 +408,86 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
         out = io.BytesIO()
         write_volume(out, np.zeros(header.size, np.uint8), source(path))
         assert VolumeInput(voxels, header, Preprocess(), header.channels).strip(0, 1).shape[0] == header.channels
+
+
+@pytest.mark.parametrize(("voxel", "is_number"), [(9e29, True), (-9e29, True), (1.1e30, False), (np.nan, False)])
+def test_voxels_whose_squares_float32_does_not_hold_are_infinite(tmp_path, voxel, is_number):
+    voxels = np.zeros((2, 2, 2), np.float32)
+    voxels[1, 1, 1] = voxel
+    source = VolumeFile((str(write_nifti(tmp_path / "a.nii", voxels)),))
+    if is_number:
+        assert abs(read_volume(source, "a")[0]).max() > 0
+    else:
+        with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
+            read_volume(source, "a")
+
+
+@pytest.mark.parametrize(
+    ("highest", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16), (65536, np.int64)]
+)
+def test_labels_of_volumes_take_the_smallest_type_that_holds_them(tmp_path, highest, dtype):
+    voxels = np.zeros((2, 2, 2), np.int32)
+    voxels[0, 0, 0] = highest
+    values, _ = read_label_volume(VolumeFile((str(write_nifti(tmp_path / "a.nii", voxels)),)), "a")
+    assert values.dtype == dtype and values.max() == highest
+
+
+def header_of(side: float, moved: float) -> VolumeHeader:
+    affine = np.diag([side, side, side, 1.0])
+    affine[0, 3] = moved
+    return VolumeHeader((2, 2, 2), (side, side, side), 1, "uint8", affine, ((0, 1), (1, 1), (2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("side", "moved", "is_same"),
+    [(1.0, 0.00099, True), (1.0, 0.00101, False), (0.05, 0.00049, True), (0.05, 0.00051, False)],
+)
+def test_voxels_lie_at_the_same_place_within_a_micrometer_or_a_hundredth_of_them(side, moved, is_same):
+    assert same_grid(header_of(side, 0.0), header_of(side, moved)) is is_same
+
+
+@pytest.mark.parametrize(("side", "is_grid"), [(2e-7, True), (0.9e-7, False), (0.9e7, True), (1.1e7, False)])
+def test_a_voxel_has_a_size_that_something_may_have(tmp_path, side, is_grid):
+    path = write_nifti(tmp_path / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1]))
+    source = VolumeFile((str(path),))
+    if is_grid:
+        assert read_volume(source, "a")[1].spacing[2] == pytest.approx(side)
+    else:
+        with pytest.raises(ImageError, match="is no grid in space"):
+            read_volume(source, "a")
+
+
+def test_a_written_mask_is_the_same_file_at_any_time_and_has_no_window_of_its_image(tmp_path, monkeypatch):
+    image = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.int16), np.eye(4))
+    image.header["cal_min"], image.header["cal_max"] = -100, 900
+    image.to_filename(tmp_path / "a.nii")
+    files = []
+    for now in (10**9, 2 * 10**9):
+        monkeypatch.setattr("gzip.time.time", lambda now=now: now)
+        file = io.BytesIO()
+        write_volume(file, np.ones((4, 3, 2), np.uint8), VolumeFile((str(tmp_path / "a.nii"),)))
+        files.append(file.getvalue())
+    assert files[0] == files[1]
+    (tmp_path / "b.nii").write_bytes(gzip.decompress(files[0]))
+    header = nibabel.load(tmp_path / "b.nii").header
+    assert (header["cal_min"], header["cal_max"], header.get_data_dtype()) == (0, 0, np.uint8)
+
+
+def test_a_page_of_a_stack_that_differs_from_the_first_is_named(tmp_path):
+    for other in (np.zeros((4, 6), np.uint8), np.zeros((4, 5), np.uint16)):
+        with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+            for page in (np.zeros((4, 5), np.uint8), np.zeros((4, 5), np.uint8), other):
+                writer.write(page, photometric="minisblack", contiguous=False)
+        with pytest.raises(ImageError, match="page 3 has another size or type than the first"):
+            read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")
+
+
+def test_a_stack_of_four_axes_has_channels(tmp_path):
+    stack = np.random.default_rng(0).integers(0, 9, (3, 4, 5, 2), np.uint8)
+    for array, channels in ((stack, 2), (stack[..., 0], 1)):
+        np.save(tmp_path / "a.npy", array)
+        voxels, header = read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
+        assert (header.size, header.channels) == ((3, 4, 5), channels) and (voxels == stack[..., :channels]).all()
+    np.save(tmp_path / "a.npy", stack[0, 0])
+    with pytest.raises(ImageError, match=r"its shape is \(5, 2\), not \(z, y, x\) or \(z, y, x, channels\)"):
+        read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 import tifffile
 from PIL import Image
+from rasterio.windows import Window
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import tiff_pages
-from data_utils.image_io.windowed import WindowedArray, WindowedTiff, open_windowed_file
+from data_utils.image_io.windowed import WindowedArray, WindowedTiff, open_if_large, open_windowed_file, strips
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from runtime.errors import ImageError
@@ -200,3 +202,31 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
                 assert (crop != expected).mean() < 0.01
             else:  # float32: measured 1.4e-6 of the range
                 np.testing.assert_allclose(crop, expected, rtol=0, atol=5e-6 * PICTURES[kind].max())
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_tiles_that_a_picture_leaves_out_are_black(tmp_path):
+    path = tmp_path / "a.tif"
+    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 32, "compress": "deflate", "SPARSE_OK": "TRUE"}
+    with rasterio.open(path, "w", driver="GTiff", count=1, height=90, width=70, dtype="uint8", **tiles) as file:
+        file.write(np.full((1, 32, 16), 7, np.uint8), window=Window(16, 32, 16, 32))
+    expected = np.zeros((90, 70), np.uint8)
+    expected[32:64, 16:32] = 7
+    with open_windowed_file(path) as picture:
+        assert picture.in_windows
+        for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((0, 5), (0, 5))):
+            assert np.array_equal(picture.read(*rows, *columns)[:, :, 0], expected[slice(*rows), slice(*columns)])
+
+
+def test_an_image_of_four_thousand_by_four_thousand_pixels_is_read_in_windows(tmp_path):
+    for width, is_large in ((4096, True), (4095, False)):
+        path = tmp_path / f"{width}.npy"
+        np.lib.format.open_memmap(path, "w+", np.uint8, (4096, width))  # an empty file without blocks
+        with open_if_large(str(path)) as picture:
+            assert (picture is not None) is is_large
+
+
+def test_four_million_pixels_are_read_together():
+    picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
+    rows = [(top, len(part)) for top, part in strips(WindowedArray(picture))]
+    assert rows == [(0, 4194), (4194, 4194), (8388, 612)]

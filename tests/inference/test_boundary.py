@@ -8,9 +8,11 @@ import pytest
 from conftest import launch, predict
 from PIL import Image
 
-from inference.scoring.boundary import boundary_report, boundary_scores
+from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
+from inference.scoring.volume import surface_scores
 
 IGNORED = 255
+NAN = float("nan")
 
 
 def distances(points: np.ndarray, others: np.ndarray, *, chessboard: bool = False) -> np.ndarray:
@@ -97,6 +99,51 @@ def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance():
     assert report["mean_boundary_iou"] == sum(report["boundary_iou"][:3]) / 3
     assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
     assert of_both[0].to_json()["hd95"][1:] == [None, None, None]
+
+
+def test_boundaries_are_reported_from_summed_pixels_and_mean_distances():
+    first = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
+    second = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
+    assert boundary_report([first, second]) == {
+        "mean_boundary_iou": 0.5,
+        "mean_hd95": 3.0,
+        "boundary_iou": [0.5, 0.5],
+        "hd95": [3.0, 3.0],
+        "hd95_images": [2, 1],
+        "hd95_missed": [0, 1],
+    }
+    missed = BoundaryScores(np.array([0]), np.array([0]), np.array([NAN]), np.array([True]))
+    report = boundary_report([missed])
+    assert report["mean_boundary_iou"] is report["mean_hd95"] is report["hd95"][0] is None
+    assert (report["hd95_images"], report["hd95_missed"]) == ([0], [1])
+
+
+def test_small_helpers_of_scores():
+    assert enclosing_box([(slice(3, 5), slice(1, 9)), (slice(4, 8), slice(2, 4))]) == (slice(3, 8), slice(1, 9))
+    assert numbers(np.array([1.5, NAN, 0.0, np.inf])) == [1.5, None, 0.0, None]
+
+
+def test_ignored_pixels_belong_to_no_class_and_what_one_mask_alone_has_is_missed():
+    truth = np.zeros((20, 20), np.uint8)
+    pred = np.zeros((20, 20), np.uint8)
+    truth[:5, :5] = 255
+    pred[:5, :5] = 1  # only there
+    pred[10:12, 10:12] = 2
+    found = boundary_scores(pred, truth, 3)
+    assert found.missed.tolist() == [False, False, True] and found.union.tolist()[1:] == [0, 4]
+    assert found.distances[0] >= 0 and np.isnan(found.distances[1:]).all()
+
+
+def test_the_distance_is_the_longer_of_both_ways():
+    truth = np.zeros((9, 40), np.uint8)
+    truth[4, 5] = 1
+    pred = truth.copy()
+    pred[4, 25] = 1  # 20 pixels away: only the way from the prediction is long
+    for one, other in ((pred, truth), (truth, pred)):
+        assert boundary_scores(one, other, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
+    volume = surface_scores(pred[None], truth[None], 2, (1.0, 1.0, 0.5))
+    assert volume.hd95[1] == pytest.approx(9.5) and volume.dice[1].tolist() == pytest.approx([2 / 3, 2 / 3])
+    assert not volume.missed.any()
 
 
 def test_predict_scores_boundaries_on_any_number_of_processes(model: Path, photos: Path, tmp_path: Path):

@@ -1,68 +1,150 @@
-"""The inputs of a prediction: which are still to be done, and what a process reads that helps another one.
+"""Reading, predicting and writing: room on the disk, lines that are said once, and inputs that fail."""
 
-Modules: inference/pipeline.py.
-"""
-
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tifffile
+import torch
 from PIL import Image
+from prediction import arguments_of, network_of, touch, volume_job
 
 from inference import Predictor, pipeline
-from inference.args import parse_args
+from inference import predictor as predictor_module
+from inference.inputs import find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import ImageSteps, prepare_work
-from unet import Preprocess, UNet, UNetConfig
+from inference.pipeline import ImageSteps, PredictionPipeline, prepare_work, tracked
+from inference.scoring.truth import ScoreError
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
 
 
-@pytest.fixture
-def predictor() -> Predictor:
-    """Of a network that has two classes and takes grey images."""
-    preprocess = Preprocess(mean=(90.0,), std=(50.0,), class_names=("a", "b"), class_values=(0, 1))
-    return Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=preprocess)).eval())
-
-
-def writer_of(predictor: Predictor) -> PredictionWriter:
-    return PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
-
-
-def test_the_disk_needs_room_for_what_is_not_finished(predictor, monkeypatch, tmp_path, capsys):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "out").mkdir()
-    for number, name in enumerate("abc", 1):
-        Image.fromarray(np.zeros((100, 100 * number), np.uint8)).save(tmp_path / "in" / f"{name}.png")
-    (tmp_path / "out" / "b.png").write_bytes(b"mask")
+@pytest.mark.parametrize(
+    ("flags", "bytes_of_pixel"),
+    [
+        ([], 0.05),
+        (["--overlay"], 2.05),
+        (["--uncertainty"], 1.05),
+        (["--probabilities"], 4 * 2 + 0.05),
+        (["--overlay", "--uncertainty", "--probabilities"], 11.05),
+    ],
+)
+def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_of_pixel):
+    touch(tmp_path, "in/a.png", "in/b.png", "in/c.nii.gz", "in/d.png", "out/d.png")  # the last one is finished
     needed = []
-    provenance = []
     monkeypatch.setattr(pipeline, "check_disk", lambda folder, size: needed.append(size))
-    monkeypatch.setattr(pipeline, "provenance_of", lambda args: {})
-    monkeypatch.setattr(pipeline, "record_provenance", lambda folder, record, overwrite: provenance.append(overwrite))
-    words = ["--model", "m", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", ["predict.py", *words])
-    work = prepare_work(parse_args(""), predictor, writer_of(predictor))
-    assert needed == [500 + 1500] and provenance == [False]
-    assert [job.image.name for job in work.finished] == ["b.png"] and len(work.jobs) == 3
-    assert sorted(job.image.name for batch in work.batches for job in batch) == ["a.png", "c.png"]
-    assert "1 of 3 masks are there already" in capsys.readouterr().out
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"), *flags)
+    args.input = [str(tmp_path / "in")]
+    predictor = Predictor(network_of())
+    prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
+    assert needed == [int(bytes_of_pixel * pixels)]
 
 
-def test_a_process_that_helps_reads_the_page_of_the_image(predictor, tmp_path):
-    pages = np.arange(3, dtype=np.uint8)[:, None, None] * np.ones((8, 9), np.uint8)
+def test_what_is_there_and_how_images_are_cut_is_said_once(monkeypatch, tmp_path, capsys):
+    for name in "abc":
+        (tmp_path / "in").mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((40, 48), np.uint8)).save(tmp_path / "in" / f"{name}.png")
+    touch(tmp_path, "out/b.png")
+    args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"))
+    args.input, args.model = [str(tmp_path / "in")], str(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)
+    work = prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    printed = capsys.readouterr().out
+    assert printed.count("images in tiles of 16 x 16") == 1 and "2 images in tiles" in printed
+    assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
+    assert [job.output.name for job in work.finished] == ["b"] and len(work.jobs) == 3
+    assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
+
+
+def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path):
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
-        for page in pages:
-            tiff.write(page, photometric="minisblack")
-    read = []
+        for page in range(3):
+            tiff.write(np.full((8, 9), page, np.uint8), photometric="minisblack")
+    pictures = []
 
     def strips(picture, name):
-        read.append((name, picture.read(0, 8)))
+        pictures.append((name, np.unique(picture.read(0, 8)).tolist()))
         return iter(())
 
-    steps = ImageSteps(predictor, writer_of(predictor))
+    predictor = Predictor(network_of())
+    steps = ImageSteps(predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
     steps.predictor = SimpleNamespace(strips=strips)
     steps.follow(ImageJob(image=tmp_path / "a.tif", size=(8, 9), output=tmp_path / "a", page=2))
-    ((name, pixels),) = read
-    assert name == f"{tmp_path / 'a.tif'} page 3" and (np.asarray(pixels) == 2).all()
+    assert pictures == [(f"{tmp_path / 'a.tif'} page 3", [2])]
+
+
+@pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])
+def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked):
+    predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
+    job = ImageJob(image=Path("in/tall.tif"), size=(rows, 9), output=Path("out"))
+    strips = iter(range((rows + 63) // 64))
+    assert list(tracked(strips, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
+    printed = capsys.readouterr().err
+    assert (f"tall.tif: 100% {(rows + 63) // 64}/{(rows + 63) // 64}" in printed) is is_tracked
+
+
+@pytest.mark.parametrize(("name", "page"), [("a.tif", 1), ("a.png", 0)])
+def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, capsys, name, page):
+    pages = np.random.default_rng(0).integers(0, 255, (2, 64, 80), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", tile=(16, 16))
+    Image.fromarray(pages[0]).save(tmp_path / "a.png")
+    torch.manual_seed(0)
+    preprocess = Preprocess(mean=(127.0,), std=(70.0,), class_names=("a", "b"), class_values=(0, 1))
+    network = UNet(UNetConfig(1, 2, base_channels=4, depth=1, preprocess=preprocess))
+    probabilities = Predictor(network)(pages[page]).probabilities
+    network.head.conv.bias.data[0] -= float(np.median(np.log(probabilities[0] / probabilities[1])))
+    predictor = Predictor(network)  # either class is at half of the pixels
+    expected = predictor.mask(pages[page])
+    assert 0.1 < expected.mean() < 0.9 and (predictor.mask(pages[1 - page]) != expected).any()
+    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 100)
+    job = find_jobs([str(tmp_path / name)], tmp_path / "out", [".png"])[page]
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    assert list(PredictionPipeline(predictor, writer, set()).run([[job]])) == [(job, None)]
+    assert np.array_equal(np.asarray(Image.open(job.file(".png"))), expected)
+    line = "a.png: cannot be read in parts, so the whole decoded image is kept in memory"
+    assert (line in capsys.readouterr().out) is (name == "a.png")
+
+
+def test_what_does_not_fit_is_told_a_tile_that_does(tmp_path, monkeypatch):
+    predictor = Predictor(network_of())
+
+    def refuse(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(predictor, "strips", refuse)
+    monkeypatch.setattr(predictor, "in_batch", refuse)
+    touch(tmp_path, "a.png")
+    image = ImageJob(image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a")
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    for job, side in ((image, 512), (volume_job(tmp_path, None), 64)):
+        ((_, outcome),) = PredictionPipeline(predictor, writer, set()).run([[job]])
+        line = f"{job.name}: does not fit into memory; give --tile-size {side}, or a smaller one than before"
+        assert str(outcome).startswith(line)
+
+
+def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(tmp_path):
+    predictor = Predictor(network_of())
+    touch(tmp_path, "a.png")
+    (tmp_path / "truth.png").write_bytes(b"no picture")
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    job = ImageJob(
+        image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a", truth=(tmp_path / "truth.png", 0)
+    )
+    for truth, error in ((tmp_path / "truth.png", "truth.png"), (tmp_path / "gone.png", "gone.png")):
+        with_truth = replace(job, truth=(truth, 0))
+        ((_, outcome),) = PredictionPipeline(predictor, writer, set()).run([[with_truth]])
+        assert isinstance(outcome, ScoreError) and str(outcome).endswith("; the prediction is written anyway")
+        assert error in str(outcome) and np.asarray(Image.open(job.file(".png"))).shape == (3, 4)
+    ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])  # it was finished before
+    assert isinstance(outcome, ScoreError) and "anyway" not in str(outcome)
+    Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
+    ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
+    assert outcome.scores.sums.sum() == 12

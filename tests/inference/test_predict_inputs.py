@@ -8,16 +8,21 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tifffile
 import torch
 from conftest import predict
 from PIL import Image
+from prediction import touch
 
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import batches_of, share_of
-from inference.inputs import find_jobs
+from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.jobs import ImageJob
+from inference.readers import read_inputs
+from runtime.errors import DataError
+from unet.config import Preprocess, UNetConfig
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -128,3 +133,157 @@ def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model)
     (line,) = [line for line in result.stderr.splitlines() if "failed:" in line]
     assert r"d\n\udcfe\x1b[2J.png" in line
     assert (tmp_path / "out" / os.fsdecode(b"a\xff.png")).is_file()
+
+
+def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[str, tuple[str, ...]]:
+    """The outputs of inputs below `folder`, each with the files that are read for it."""
+    inputs = [str(folder / pattern) for pattern in patterns]
+    jobs = find_jobs(inputs, folder / "out", [".png"], InputRules(channels), **options)
+    relative = {}
+    for job in jobs:
+        files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
+        relative[str(job.output.relative_to(folder / "out"))] = files
+    return relative
+
+
+def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path):
+    touch(tmp_path, "in/b.png", "in/a.PNG", "in/.c.png", "in/sub/.d/e.png", "in/sub/f.nii.gz")
+    (tmp_path / "in" / "notes.txt").write_text("")
+    assert outputs(tmp_path, "in") == {"a": ("in/a.PNG",), "b": ("in/b.png",), "sub/f": ("in/sub/f.nii.gz",)}
+    assert outputs(tmp_path, "in/b.png", "in") == {
+        "b": ("in/b.png",),
+        "a": ("in/a.PNG",),
+        "sub/f": ("in/sub/f.nii.gz",),
+    }
+    assert outputs(tmp_path, "*/*.png") == {"in/b": ("in/b.png",)}
+
+
+def test_channels_of_a_case_are_joined_where_the_model_takes_several_or_all_have_but_the_first(tmp_path):
+    touch(
+        tmp_path, "two/a_0000.nii.gz", "two/a_0001.nii.gz", "one/a_0000.nii.gz", "one/b_0000.nii.gz", "x/a_0000.nii.gz"
+    )
+    touch(tmp_path, "x/b.nii.gz")
+    both = ("two/a_0000.nii.gz", "two/a_0001.nii.gz")
+    assert outputs(tmp_path, "two", channels=2) == {"a": both}
+    assert outputs(tmp_path, *reversed(both), channels=2) == {"a": both}  # in the order of their numbers
+    assert outputs(tmp_path, "two") == {"a_0000": both[:1], "a_0001": both[1:]}
+    assert outputs(tmp_path, "one") == {"a": ("one/a_0000.nii.gz",), "b": ("one/b_0000.nii.gz",)}
+    assert outputs(tmp_path, "x") == {"a_0000": ("x/a_0000.nii.gz",), "b": ("x/b.nii.gz",)}
+
+
+def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_known(tmp_path):
+    tifffile.imwrite(tmp_path / "s.tif", np.zeros((3, 4, 5), np.uint8), photometric="minisblack")
+    pages = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"])
+    assert [(job.output.name, job.page, job.size) for job in pages] == [
+        ("s_0001", 0, (4, 5)),
+        ("s_0002", 1, (4, 5)),
+        ("s_0003", 2, (4, 5)),
+    ]
+    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stacks=(3.0, 1.0, 1.0)))
+    assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
+
+
+def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
+    touch(tmp_path, "in/a.png", "in/a.tif", "in/legend.png", "other/a.png")
+    with pytest.raises(DataError, match=r"in/a\.png and .*in/a\.tif would both write .*out/a\.png; give one of them"):
+        outputs(tmp_path, "in")
+    with pytest.raises(DataError, match=r"in/a\.png is an input, not to be overwritten; choose another folder"):
+        find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "in", [".png"])
+    with pytest.raises(DataError, match="is a folder of inputs; masks must not lie among images"):
+        find_jobs([str(tmp_path / "in")], tmp_path / "in", [".png"])
+    with pytest.raises(DataError, match=r"legend\.overlay\.png, the legend of the overlays; rename it"):
+        find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png", ".overlay.png"])
+    assert len(find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png"])) == 1
+    touch(tmp_path, "points.png")
+    with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
+        find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
+    wrong = {
+        "": "--input: is empty",
+        f"{tmp_path}/none*": "no image or volume found",
+        f"{tmp_path}/none": "is not there",
+    }
+    for pattern, line in wrong.items():
+        with pytest.raises(DataError, match=line):
+            find_jobs([pattern], tmp_path / "out", [".png"])
+    touch(tmp_path, "phone/a.png")
+    (tmp_path / "phone" / "b.HEIC").write_bytes(b"heic")
+    assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "out", [".png"])) == 1
+    assert "left out 1 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
+    (tmp_path / "truth").mkdir()
+    touch(tmp_path, "truth/b.png")
+    touch(tmp_path, "other/b.png", "other/c.png")
+    with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
+        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "rank.csv", "legend.overlay.png"],
+)
+def test_no_input_writes_what_is_written_of_all(tmp_path, name):
+    stem, _, extension = name.partition(".")
+    touch(tmp_path, f"{stem}.png", f"sub/{stem}.png")
+    with pytest.raises(DataError, match=rf"{stem}\.png would write .*{stem}\.\w+.*rename it"):
+        find_jobs([str(tmp_path / f"{stem}.png")], tmp_path / "out", [f".{extension}"])
+    assert len(find_jobs([f"{tmp_path}/*/{stem}.png"], tmp_path / "out", [f".{extension}"])) == 1  # in a subfolder
+
+
+def test_inputs_are_known_under_other_names_of_their_folders(tmp_path):
+    touch(tmp_path, "in/a.png", "in/sub/deep/b.png", "out/notes.png")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(DataError, match=r"a\.png is an input, not to be overwritten; choose another folder"):
+        find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "link", [".png"])
+    jobs = find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "out", [".png"])
+    with pytest.raises(DataError, match=r"a\.png: is the input, not to be overwritten"):
+        named_job(jobs, tmp_path / "link" / "a.png", overwrite=True)
+    assert outputs(tmp_path, "in/**/*.png") == {"a": ("in/a.png",), "sub/deep/b": ("in/sub/deep/b.png",)}
+    inputs = [str(tmp_path / "*")]  # the outputs of an earlier call lie there too
+    stems = [job.output.name for job in find_jobs(inputs, tmp_path / "out", [".png"])]
+    assert stems == ["a", "b", "a", "b"]
+    for pattern in (tmp_path / "*" / "*.png", tmp_path):
+        jobs = find_jobs([str(pattern)], tmp_path / "out", [".png"])
+        assert "a" in {job.output.name for job in jobs} and "notes" not in {job.output.name for job in jobs}
+
+
+def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
+    touch(tmp_path, "a.png", "b.png", "old.png")
+    jobs = find_jobs([str(tmp_path / "a.png"), str(tmp_path / "b.png")], tmp_path / "out", [".png"])
+    assert named_job(jobs[:1], tmp_path / "new.png", overwrite=False).file(".png") == tmp_path / "new.png"
+    assert named_job(jobs[:1], tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
+    touch(tmp_path, "v.nii.gz")
+    volumes = find_jobs([str(tmp_path / "v.nii.gz")], tmp_path / "out", [".png"])
+    for chosen, name, overwrite, line in (
+        (volumes, "new.png", True, "the mask of a volume is no .png; give a folder"),
+        (jobs, "new.png", True, "is one file, but there are 2 inputs; give a folder"),
+        (jobs[:1], "a.png", True, "is the input, not to be overwritten"),
+        (jobs[:1], "old.png", False, "is there already; --overwrite replaces it"),
+    ):
+        with pytest.raises(DataError, match=line):
+            named_job(chosen, tmp_path / name, overwrite=overwrite)
+
+
+def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
+    tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
+    touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
+    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+    assert [job.truth for job in jobs] == [(tmp_path / f"truth/s_000{page}_mask.png", 0) for page in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [{"scale": 0.25}, {"scale": 1.0}],
+        [{"image_size": (32, 32)}, {"image_size": (128, 128)}],
+        [{"scale": 0.25}, {"scale": 0.25, "draft": False}],
+    ],
+)
+def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, others):
+    pixels = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    configs = [UNetConfig(preprocess=Preprocess(**options)) for options in others]
+    for order in (configs, configs[::-1]):
+        together = read_inputs(tmp_path / "a.jpg", order, "a.jpg", 0, keep_pixels=False).tensors
+        for config, tensor in zip(order, together, strict=True):
+            (alone,) = read_inputs(tmp_path / "a.jpg", [config], "a.jpg", 0, keep_pixels=False).tensors
+            assert torch.equal(tensor, alone)
+        assert together[0].shape != together[1].shape or not torch.equal(*together)

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 from conftest import predict
 from PIL import Image
+from prediction import scores_of
+
+from predict import ScoredImage, print_scores
 
 
 def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model, photos, tmp_path):
@@ -94,3 +97,31 @@ def test_failures_are_listed_also_when_nothing_could_be_scored(model, tmp_path):
     assert "Traceback" not in result.stderr
     assert len([line for line in result.stderr.splitlines() if "failed: " in line]) == 1
     assert "0 of 1 masks" in result.stdout
+
+
+def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(capsys):
+    scores = scores_of([6, 2], [1, 1])
+    values = {"f": 0.6, "b": 0.2, "none": None, "a": 0.2, "zero": 0.0, "d": 0.4, "e": 0.5}
+    scored = [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
+    report = print_scores(scores, "mean IoU", scored)
+    order = ["zero", "a", "b", "d", "e", "f", "none"]
+    assert [image["image"] for image in report["by_image"]] == order and report["images"] == 7
+    assert report["confusion_matrix"] == [[6, 2], [1, 1]] and "boundary" not in report and "by_case" not in report
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-5:] == [
+        "mean IoU 0.0000, zero",
+        "mean IoU 0.2000, a",
+        "mean IoU 0.2000, b",
+        "mean IoU 0.4000, d",
+        "mean IoU 0.5000, e",
+    ]
+    assert lines[-6] == "the worst of 7 by their mean IoU:"
+    print_scores(scores, "mean IoU", [ScoredImage({"image": "none", "mean_iou": None}, None, None)])
+    assert capsys.readouterr().out.splitlines()[-2:] == ["the image:", "mean IoU 0.0000, none"]
+
+
+def test_scores_of_volumes_are_reported_by_case_too(capsys):
+    scored = [ScoredImage({"image": "v", "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}, None, None)]
+    report = print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored)
+    assert report["by_case"]["mean_dice"] == 0.5 and report["by_case"]["mean_iou"] == 0.25
+    assert "of cases" in capsys.readouterr().out

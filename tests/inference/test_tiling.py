@@ -17,7 +17,7 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
-from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
+from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits, strip_length
 from inference.tiling.cuts import Axis
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import in_strips, resize_logits, resize_strips
@@ -161,6 +161,13 @@ def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
         choose_tiling(config, (999, 999), tile_size=3, overlap=1)
 
 
+@pytest.mark.parametrize(("overlap", "shared", "exact"), [(0, 0, False), (1, 4, False), (9, 12, False), (23, 24, True)])
+def test_an_overlap_is_rounded_to_twice_the_grid_and_exact_where_it_is_twice_the_reach(overlap, shared, exact):
+    config = UNetConfig(base_channels=2, depth=1, norm="batch")  # grid 2
+    tiling = choose_tiling(config, (100, 90), 64, overlap)
+    assert (tiling.overlap, tiling.exact) == ((shared, shared), exact)
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.73, 1.3])
 @pytest.mark.parametrize("shape", [(233, 191), (8, 400), (400, 9), (1, 300), (130, 401)])
 def test_tiles_and_strips_of_a_predictor_equal_the_whole_image_at_any_scale(scale, shape):
@@ -180,6 +187,11 @@ def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
     (expected,) = resize_logits(logits[None], (target, 5))
     strips = list(resize_strips(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
     assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
+
+
+def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
+    assert strip_length(3, (10_000, 10)) == 64
+    assert strip_length(4, (99, 256, 256)) == 16 and strip_length(4, (99, 4096, 4096)) == 1
 
 
 def test_float32_tiles_are_within_the_promised_rounding():

@@ -1,20 +1,73 @@
-"""Which true mask belongs to which input.
-
-Modules: inference/true_masks.py.
-"""
+"""The true mask of each input: by the stem of its name, a suffix, its page, or in a folder for each class."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
+from prediction import touch
 
-from inference.true_masks import files_below, open_true_masks
+from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
+from inference.true_masks import TrueMasks, files_below, open_true_masks
+from runtime.errors import DataError
 
 
-def touch(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+def stems(*names: str) -> list[Path]:
+    return [Path(name) for name in names]
+
+
+def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
+    tifffile.imwrite(tmp_path / "stack.tif", np.zeros((2, 4, 4), np.uint8), photometric="minisblack")
+    files = {Path(name): tmp_path / f"{name}.png" for name in ("a_mask", "b_mask", "sub/a_mask")}
+    files[Path("stack_mask")] = tmp_path / "stack.tif"
+    masks = TrueMasks(files, None, stems("a", "b", "sub/a", "stack"))
+    assert masks.suffix == "_mask"
+    assert masks.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "a_mask.png", 0)
+    assert masks.find(Path("sub/a"), Path("sub/a"), 0, 1) == (tmp_path / "sub/a_mask.png", 0)
+    assert masks.find(Path("stack"), Path("stack_0002"), 1, 2) == (tmp_path / "stack.tif", 1)
+    for pages in (1, 3):
+        with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
+            masks.find(Path("stack"), Path("stack_0001"), 0, pages)
+    assert masks.find(Path("c"), Path("c"), 0, 1) is None and masks.missing == ["c_mask"]
+    assert masks.find(Path("a"), Path("a_0001"), 0, 2) is None  # a picture has no pages
+    assert TrueMasks({Path("a"): tmp_path / "a.png"}, "", ["a"]).suffix == ""
+    given = TrueMasks({Path("a_x"): tmp_path / "a_x.png", Path("a"): tmp_path / "a.png"}, "_x", stems("a"))
+    assert given.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "a_x.png", 0)
+    assert TrueMasks({}, None, stems("a")).suffix == ""
+
+
+def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_file(tmp_path):
+    touch(tmp_path, "folders/a/x.png", "folders/b/x.png", "folders/a/sub/y.png", "folders/a/v.nii.gz", "files/x.png")
+    folders = tmp_path / "folders"
+    masks = open_true_masks(folders, "", stems("x", "sub/y", "v", "z"), ["a", "b"])
+    files = (ClassFile(str(folders / "a" / "x.png")), ClassFile(str(folders / "b" / "x.png")))
+    assert masks.find(Path("x"), Path("x"), 0, 1) == ClassMasks(files, (0, 1))
+    lacking = (ClassFile(str(folders / "a" / "sub" / "y.png")), ClassFile(""))  # nothing is known of the other class
+    assert masks.find(Path("sub/y"), Path("sub/y"), 0, 1) == ClassMasks(lacking, (0, 1))
+    volume = masks.find(Path("v"), Path("v"), 0, 1)
+    assert volume.paths == (str(folders / "a" / "v.nii.gz"),) and volume.layers.unknown == (1,)
+    assert masks.find(Path("z"), Path("z"), 0, 1) is None and masks.missing == ["z"]
+    stack = np.zeros((2, 3, 4), np.uint8)
+    tifffile.imwrite(tmp_path / "files" / "s.tif", stack, photometric="minisblack")
+    for classes, expected in (
+        (["a", "b"], ClassMasks(tuple(ClassFile(str(tmp_path / "files" / "s.tif"), page) for page in (0, 1)), (0, 1))),
+        (["a"], ClassChannels(str(tmp_path / "files" / "s.tif"), (0,))),
+    ):
+        joined = open_true_masks(tmp_path / "files", "", stems("s", "x", "z"), classes)
+        assert joined.find(Path("s"), Path("s"), 0, 1) == expected
+    assert joined.find(Path("x"), Path("x"), 0, 1) == ClassChannels(str(tmp_path / "files" / "x.png"), (0,))
+    assert joined.find(Path("z"), Path("z"), 0, 1) is None and joined.missing == ["z"]
+
+
+def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
+    file = tmp_path / "stack.tif"
+    with tifffile.TiffWriter(file) as tiff:
+        for _ in range(2):
+            tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
+            tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
+    masks = TrueMasks({Path("stack"): file}, "", [Path("stack")])
+    pages = [masks.find(Path("stack"), Path(f"stack_{number:04}"), number, 2) for number in range(2)]
+    assert pages == [(file, 0), (file, 2)]
 
 
 def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path):

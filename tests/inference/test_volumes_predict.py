@@ -15,9 +15,11 @@ import pytest
 import torch
 from conftest import launch
 from PIL import Image
+from prediction import volume_job
 
 import inference.tiling.cuts
 import inference.tiling.planning
+from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.visualize import contours
@@ -25,7 +27,9 @@ from data_utils.visualize_volumes import volume_page
 from inference import Predictor
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, prepare_work
 from inference.scoring.volume import case_report, case_table, surface_scores
@@ -33,6 +37,7 @@ from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import ImageError, ModelError, SettingsError
+from tasks.classes import Classes
 from unet import Preprocess, UNet, UNetConfig
 
 IGNORED = 255
@@ -258,6 +263,28 @@ def test_a_mask_has_the_grid_and_the_header_of_its_volume(tmp_path, grid):
         "case.probabilities.nii.gz",
         "predict.json",
     ]
+
+
+def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path):
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
+    task = Classes(("a", "b"))
+    logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    job = volume_job(tmp_path, None)
+    writer = VolumeWriter(output_format, task, (".png", ".overlay.png", ".npy"))
+    mask = writer.write(job, (3, 4, 5), logits.split(2, dim=1))
+    assert np.array_equal(mask, logits.argmax(0).numpy()) and mask.dtype == np.uint8
+    written = nibabel.load(job.file(".png"))
+    assert np.array_equal(np.asarray(written.dataobj).T, 7 * mask) and written.header.get_zooms() == (1, 1, 2)
+    probabilities = np.asarray(nibabel.load(job.file(".npy")).dataobj)
+    assert probabilities.shape == (5, 4, 3, 2)
+    np.testing.assert_allclose(probabilities.T, logits.softmax(0).numpy(), rtol=1e-5)
+    page = volume_page(np.zeros((3, 4, 5, 1)), mask, output_format.colors, (2.0, 1.0, 1.0))
+    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), page)
+    names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
+    assert sorted(path.name for path in job.output.parent.iterdir()) == names
+    colored = VolumeWriter(ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
+    with pytest.raises(ImageError, match="which the mask of a volume cannot hold"):
+        colored.write(job, (3, 4, 5), [logits])
 
 
 def test_the_same_volume_in_other_axes_has_the_same_mask_at_the_same_places(tmp_path):

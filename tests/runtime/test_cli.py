@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from runtime import cli
+from runtime.cli import Arguments
 from runtime.errors import DataError, UsageError, UserWarningLine
 
 
@@ -85,3 +86,73 @@ def test_a_warning_for_the_user_goes_without_code_and_no_warning_tells_a_passwor
     url = "https://me:secret@host/x"
     assert cli._one_line(f"see {url}", UserWarningLine, "a.py", 3) == "warning: see https://host/x\n"
     assert cli._one_line(f"see {url}", UserWarning, "a.py", 3).startswith("a.py:3: UserWarning: see https://host/x\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (cli.positive_int, {"1": 1, "70": 70}, ["0", "-1", "1.5", ""]),
+        (cli.non_negative_int, {"0": 0, "3": 3}, ["-1", "0.5"]),
+        (cli.positive_float, {"0.1": 0.1, "3": 3.0, "1e-9": 1e-9}, ["0", "-1", "inf", "nan", "x"]),
+        (cli.non_negative_float, {"0": 0.0, "2.5": 2.5}, ["-0.1", "inf", "nan"]),
+        (cli.fraction_above_0, {"0.1": 0.1, "0.99": 0.99}, ["0", "1", "20"]),
+        (cli.fraction, {"0": 0.0, "0.99": 0.99}, ["1", "-0.1"]),
+        (cli.seed_number, {"0": 0, "4294967295": 4294967295}, ["-1", "4294967296", "1.0"]),
+        (cli.hub_id, {"me/cells": "me/cells", "cells": "cells"}, ["a/b/c", "me/", "bad name"]),
+        (cli.auto_or(cli.positive_int), {"auto": "auto", "2": 2}, ["0", "automatic"]),
+    ],
+    ids=["natural", "count", "positive", "amount", "share", "fraction", "seed", "hub_id", "auto_or"],
+)
+def test_a_value_is_taken_within_its_bounds_alone(kind, good, bad):
+    assert {text: kind(text) for text in good} == good
+    for text in bad:
+        with pytest.raises(argparse.ArgumentTypeError):
+            kind(text)
+
+
+def test_a_folder_to_write_into_is_absent_or_empty(tmp_path):
+    assert cli.empty_folder(str(tmp_path)) == tmp_path and cli.empty_folder(f"{tmp_path}/new") == tmp_path / "new"
+    (tmp_path / "file").write_text("")
+    for text in (str(tmp_path), f"{tmp_path}/file", ""):
+        with pytest.raises(argparse.ArgumentTypeError):
+            cli.empty_folder(text)
+
+
+@pytest.fixture
+def parse(monkeypatch, capsys):
+    """The line with which a small program answers a command line."""
+
+    def parse(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["prog.py", *words])
+        parser = Arguments("A program.", hints={"lr": "use --rate; {script}"})
+        parser.add_argument("--rate", type=float, default=0.5, help="how fast")
+        parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="how large")
+        parser.add_argument("--name", help="what (default: nothing)", default="x")
+        parser.add_argument("--quick", action="store_true", help="soon")
+        parser.add_argument("--input", required=True)
+        with pytest.raises(SystemExit) as end:
+            parser.parse_args()
+        assert end.value.code == (0 if "--help" in words else 2)
+        printed = capsys.readouterr()
+        return " ".join((printed.out + printed.err).split())
+
+    return parse
+
+
+def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse):
+    assert parse("--input", "a", "--rat", "1") == "prog.py: error: unknown argument --rat; did you mean --rate?"
+    assert parse("--input", "a", "--xyz").endswith("unknown argument --xyz; see prog.py --help")
+    assert parse("--input", "a", "--lr=3").endswith("unknown argument --lr=3; use --rate; prog.py --input a")
+    assert parse("--LR", "3", "--input", "a").endswith("unknown argument --LR; use --rate; prog.py --input a")
+    required = "the following arguments are required: --input"
+    assert parse("--inptu", "a").endswith(f"{required}; unknown argument --inptu; did you mean --input?")
+    assert parse("--rate", "1").endswith(required)
+    assert parse("--rate=1", "-5").endswith(required)
+    assert parse("--input", "a", "--size", "3").endswith("expected 2 arguments; give --size H W")
+    assert parse("--input").endswith("expected one argument; give --input INPUT")
+
+
+def test_the_help_says_defaults_once(parse):
+    text = parse("--help")
+    assert "how fast (default: 0.5)" in text and "what (default: nothing)" in text
+    assert "how large" in text and text.count("(default: ") == 2

@@ -3,6 +3,7 @@
 Modules: runtime/console.py, runtime/redact.py, runtime/cli.py.
 """
 
+import io
 import subprocess
 import sys
 import time
@@ -114,3 +115,37 @@ def test_a_list_is_cut_only_where_it_is_longer():
     assert first_few(["a", "b"], 3) == ["a", "b"]
     assert first_few(["a", "b", "c"], 3) == ["a", "b", "c"]
     assert first_few(["a", "b", "c", "d"], 3) == ["a", "b", "c", "..."]
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_first"),
+    [
+        ({}, True),
+        ({"WORLD_SIZE": "2"}, True),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, True),
+        ({"WORLD_SIZE": "2", "RANK": "1"}, False),
+        ({"WORLD_SIZE": "1", "RANK": "3"}, True),
+    ],
+)
+def test_the_process_of_rank_0_prints_for_all(monkeypatch, capsys, environment, is_first):
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert console.is_first_process() is is_first
+    console.say("a line")
+    assert list(console.track("ab", 2, "reading")) == ["a", "b"]
+    printed = capsys.readouterr()
+    assert printed.out == "a line\n" * is_first and ("reading: 100% 2/2" in printed.err) is is_first
+
+
+def test_in_a_file_each_new_state_of_a_bar_is_a_line(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    lines = console._PlainLines()
+    for text in ("\ra: 0% 0/3", "\ra: 33% 1/3", "\ra: 33% 1/3", "\n", "\x1b[A\ra: 66% 2/3", "", "a: 33% 1/3"):
+        lines.write(text)
+    assert stream.getvalue() == "a: 33% 1/3\na: 66% 2/3\na: 33% 1/3\n"
+    bar = console.progress_bar(20, "steps", "step", initial=5)
+    assert (bar.n, bar.total, bar.mininterval, bar.maxinterval, bar.leave) == (5, 20, 10, 10, True)
+    bar.close()

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import PROGRAMS, launch, write_folder
 from PIL import Image
 from points import write_dots
+
+from runtime.device import LateRead, download
 
 SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
 SMALL += ["--plan", "none"]
@@ -39,7 +42,7 @@ PREDICTIONS = {
     "scored": ["--ensemble", "{model}", "--truth", "{truth}"],
     "read points": ["--model", "{points_model}"],
 }
-QUICK = ("default", "muon, strong augmentation, dropout", "points")
+QUICK = ("default", "points")
 STEPS, ACCUMULATION, EVALUATIONS, IMAGES = (3, 6), (1, 4), (1, 3), (2, 6)
 
 
@@ -279,3 +282,10 @@ def test_a_rehearsed_step_waits_for_the_device_no_more_than_others(device):
 def test_a_misplaced_tensor_is_found(device):
     error = device.results[("misplaced",)]["error"]
     assert error == "RuntimeError: aten.mul.Tensor: tensors on pretend:0 and cpu"
+
+
+def test_numbers_that_are_read_late_keep_their_order():
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([5.0, 6.0])]
+    assert [tensor.tolist() for tensor in download(tensors)] == [[1, 2], [3, 4], [5, 6]] and download([]) == []
+    assert LateRead.read([LateRead(tensor) for tensor in tensors]) == [[1, 2], [3, 4], [5, 6]]
+    assert LateRead.read([]) == []

@@ -1,17 +1,21 @@
-"""What the main process finds out for all: it arrives as it was, arrays without a copy on the way."""
+"""Several processes: what the main one finds out for all, random numbers of each, and a process that is lost."""
 
 import pickle
+import socket
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
+import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from forked import call_in_processes
 
 from runtime import distributed
-from runtime.distributed import on_main
+from runtime.distributed import describe_lost_process, on_main, seed_step
 from runtime.errors import DataError
 
 
@@ -78,3 +82,68 @@ def test_one_process_keeps_what_it_has_found():
 
     with pytest.raises(DataError, match="no"):
         on_main(Accelerator(cpu=True), fail)
+
+
+def test_each_step_of_each_process_and_seed_draws_numbers_of_its_own():
+    def drawn(*key: int) -> float:
+        seed_step(*key)
+        return torch.rand(()).item()
+
+    with torch.random.fork_rng():
+        keys = [(seed, step, process) for seed in range(3) for step in range(3) for process in range(3)]
+        numbers = [drawn(*key) for key in keys]
+        assert len(set(numbers)) == 27
+        assert [drawn(*key) for key in keys] == numbers
+
+
+@pytest.mark.parametrize(("is_first", "order"), [(True, ["work", "barrier"]), (False, ["barrier", "work"])])
+def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_first, order):
+    events = []
+    monkeypatch.setattr(distributed, "barrier_without_timeout", lambda accelerator: events.append("barrier"))
+    with distributed.first_on_each_machine(SimpleNamespace(is_local_main_process=is_first)):
+        events.append("work")
+    assert events == order
+
+
+@pytest.mark.parametrize(
+    ("error", "is_connected", "line"),
+    [
+        (RuntimeError("[x.cc:1] Connection closed by peer. More"), True, None),
+        (
+            dist.DistError("[/a/tcp.cc:12] Connection closed by peer [::1]. More"),
+            True,
+            "lost another process, which has",
+        ),
+        (RuntimeError("gloo: Broken pipe"), True, "lost another process, which has ended (gloo: Broken pipe)"),
+        (
+            RuntimeError("gloo read Timed out waiting"),
+            True,
+            "waited too long for another one, which hangs or has ended",
+        ),
+        (dist.DistError("something else"), True, None),
+        (dist.DistError("refused. More"), False, "did not find all 4 processes (refused); is every machine started"),
+    ],
+)
+def test_an_error_that_another_process_has_caused_is_one_line(monkeypatch, error, is_connected, line):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(dist, "is_initialized", lambda: is_connected)
+    text = describe_lost_process(error)
+    if line is None:
+        assert text is None
+    else:
+        assert text.startswith(f"process 3 {line}") and "More" not in text and ".cc" not in text
+
+
+def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
+        waiting = SimpleNamespace(status=psutil.CONN_LISTEN, fd=-1)
+        connections = SimpleNamespace(net_connections=lambda kind: [waiting, own])
+        monkeypatch.setattr(psutil, "Process", lambda: connections)
+        distributed.notice_lost_machines(timedelta(minutes=10))
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        options = [client.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+        assert options == [60, 60, 9, 600_000] and client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runtime.documents import MOST_BYTES, parse_json, read_bytes, read_json, read_yaml
+from runtime.documents import MOST_BYTES, parse_json, read_bytes, read_json, read_json_lines, read_yaml
 
 DAMAGED = {
     "empty": b"",
@@ -116,3 +116,17 @@ def test_pipes_and_folders_are_no_files_and_large_files_are_not_read(tmp_path):
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(ValueError, match="more than"):
         read_bytes(tmp_path / "large")
+
+
+def test_lines_of_json_are_counted_as_objects_or_damaged_and_a_cut_end_as_neither(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"step": 1}\nno json\n[1]\n{"step": 2}\n{"st')
+    objects, damaged = read_json_lines(file)
+    assert objects == [(b'{"step": 1}\n', {"step": 1}), (b'{"step": 2}\n', {"step": 2})] and damaged == 2
+
+
+def test_a_file_may_be_as_large_as_its_limit(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "a", 5) == b"12345"
+    with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
+        read_bytes(tmp_path / "a", 4)

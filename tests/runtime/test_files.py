@@ -1,5 +1,6 @@
-"""Files and folders that are there whole or not at all."""
+"""Files and folders that are there whole or not at all, and checksums of files."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from inference.provenance import complete_provenance
 from predict import close_output
 from runtime import files
 from runtime.cache import cached
+from runtime.files import checksum
 
 
 def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
@@ -227,3 +229,11 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path)
         files.remove_leftovers(tmp_path)
         stream.write(b"new")
     assert sorted(os.listdir(tmp_path)) == [".link.png.0123abcd.tmp", ".mine.tmp", "b.png"]
+
+
+def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path):
+    content = bytes(range(256)) * 8193  # more than two blocks
+    (tmp_path / "a").write_bytes(content)
+    assert checksum(tmp_path / "a") == hashlib.sha256(content).hexdigest()
+    (tmp_path / "b").write_bytes(b"abc")
+    assert checksum(tmp_path / "b") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,6 +1,7 @@
 """Reading, computing and writing at once: every item comes out once, errors stay with their item, memory is bounded."""
 
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from runtime import parallel
-from runtime.parallel import default_workers, map_ahead, pipelined, workers_ended
+from runtime.parallel import default_workers, map_ahead, map_indices, pipelined, workers_ended
 
 
 def test_every_item_comes_out_once_and_errors_stay_with_their_item():
@@ -147,3 +148,33 @@ def test_only_processes_that_were_started_within_end(monkeypatch):
         signal.signal(signal.SIGCHLD, before)
     assert (earlier.calls, own.calls) == ([], ["kill", "join"])
     assert ended_children == [signal.SIGCHLD]
+
+
+def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 9} if process == 0 else set(), raising=False)
+    assert parallel.available_cpus() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert parallel.available_cpus() == 64
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert parallel.available_cpus() == 1
+
+
+def test_indices_are_mapped_in_order_whatever_the_chunks(monkeypatch):
+    monkeypatch.setattr(parallel, "available_cpus", lambda: 2)
+    for count, chunk in ((0, 3), (1, 3), (7, 3), (9, 3), (5, 1)):
+        assert list(map_indices(lambda index: index * index, count, chunk)) == [index**2 for index in range(count)]
+
+
+def test_so_many_items_are_begun_ahead_of_what_is_taken():
+    taken = []
+
+    def items():
+        for number in range(9):
+            taken.append(number)
+            yield number
+
+    results = map_ahead(lambda number: number, items(), ahead=3)
+    assert next(results) == 0 and len(taken) == 4
+    assert next(results) == 1 and len(taken) == 5
+    assert list(results) == [2, 3, 4, 5, 6, 7, 8]

@@ -12,10 +12,13 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from conftest import ROOT
+
+from runtime import signals
 
 PROGRAM = """
 import time
@@ -127,3 +130,57 @@ def test_a_worker_outlasts_signals_but_not_its_parent():
         process.kill()
         psutil.wait_procs([worker], timeout=10)
         assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("is_nohup", [True, False])
+def test_a_closed_terminal_ends_a_process_unless_it_was_started_to_outlast_it(monkeypatch, is_nohup):
+    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_nohup else signal.SIG_DFL)
+        signals.exit_on_sigterm()
+        assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == is_nohup
+        if not is_nohup:
+            with pytest.raises(SystemExit) as end:
+                signal.raise_signal(signal.SIGHUP)
+            assert end.value.code == 129
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+@pytest.mark.parametrize(
+    ("environment", "follows"),
+    [
+        ({}, False),
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, True),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}, False),
+        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, True),
+    ],
+)
+def test_a_process_ends_with_its_launcher(monkeypatch, environment, follows):
+    for name in ("ACCELERATE_MIXED_PRECISION", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    calls = []
+    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signals.exit_on_sigterm()
+        assert calls == ([(1, signal.SIGTERM)] if follows else [])
+        with pytest.raises(SystemExit) as end:
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+        assert end.value.code == 143
+        calls.clear()
+        ignored = {number: signal.getsignal(number) for number in signals.stop_signals()}
+        signals.outlast_stop_signals()
+        assert calls == [(1, signal.SIGKILL)]
+        assert {signal.getsignal(number) for number in signals.stop_signals()} == {signal.SIG_IGN}
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -23,6 +23,8 @@ from tasks.target import Target
 from unet import UNetConfig
 
 TASK = Landmarks(names=("left", "right", "tail"), sigma=2.0, nowhere=0.5, partners=(1, 0, 2))
+META = torch.device("meta")
+MARKS = Landmarks(names=("a", "b"), partners=(0, 1))
 
 
 def target(points: Tensor, states: list[list[int]], size: tuple[int, ...]) -> PointTarget:
@@ -34,6 +36,17 @@ def target(points: Tensor, states: list[list[int]], size: tuple[int, ...]) -> Po
         size=torch.tensor([size] * count),
         unit=torch.ones(count, axes, dtype=torch.float64),
     )
+
+
+def marked(points: list[list[float]], states: list[int], size: tuple[int, int]) -> PointTarget:
+    """The points (K, 2) of one image, as they are read."""
+    target = unknown_points(len(points), size)
+    return replace(target, points=np.array(points), states=np.array(states))
+
+
+def batch_of(target: PointTarget) -> PointTarget:
+    """A batch of one image."""
+    return PointTarget.stack([target.map(torch.from_numpy)])
 
 
 def gaussian_maps(points: Tensor, size: tuple[int, ...], sigma: float = 2.0) -> Tensor:
@@ -100,6 +113,15 @@ def test_the_loss_of_a_step_does_not_depend_on_how_it_is_split():
     for images in (slice(0, 1), slice(1, 4)):
         parts.append(loss([level[images] for level in levels], targets.at(images), counts))
     torch.testing.assert_close(sum(parts), whole)
+
+
+def test_a_point_outside_of_the_crop_has_no_place_to_learn():
+    target = batch_of(marked([[-9, 0], [2, 2]], [OUTSIDE, PRESENT], (8, 8)))
+    logits = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert MARKS.counts(target)[0] == 1
+    alone = batch_of(marked([[-9, 0], [2, 2]], [UNKNOWN, PRESENT], (8, 8)))
+    places = [MARKS.finish(MARKS.partial(logits, points))[0] for points in (target, alone)]
+    assert places[0] == places[1]
 
 
 def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one():
@@ -217,11 +239,43 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
     assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]  # it is left as it was
 
 
+def test_a_crop_reaches_half_a_pixel_beyond_its_first_and_last_centers():
+    points = [[1.5, 4], [1.49, 4], [5.49, 4], [5.5, 4], [0, 0], [0, 0]]
+    states = [PRESENT] * 4 + [ABSENT, UNKNOWN]
+    crop = marked(points, states, (10, 10)).cropped([slice(2, 6), slice(0, 10)])
+    assert crop.states.tolist() == [PRESENT, OUTSIDE, PRESENT, OUTSIDE, ABSENT, UNKNOWN]
+    assert crop.points[0].tolist() == [-0.5, 4]
+
+
+def test_crops_are_centered_on_the_pixels_of_present_points():
+    target = marked([[3.6, 2.4], [1, 1], [2, 2]], [PRESENT, ABSENT, OUTSIDE], (9, 9))
+    assert [place.tolist() for place in target.locations()] == [[[4, 2]]]
+
+
+def test_a_band_of_points_is_counted_from_its_own_first_row():
+    strip = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).strip(3, 8)
+    assert strip.points.tolist() == [[[2, 4]]] and strip.shape == (1, 5, 12)
+
+
+def test_a_moved_point_is_outside_only_where_it_was_there():
+    target = batch_of(marked([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
+    moved = target.moved(
+        labels=lambda labels, unknown: labels,
+        points=lambda points: points + torch.tensor([1.5, 0.0]),
+    )
+    assert moved.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, OUTSIDE]]  # 3.5 is the border of the last pixel
+
+
 @pytest.mark.parametrize(("device", "dtype"), [("mps", torch.float32), ("cuda", torch.float64), ("cpu", torch.float64)])
 def test_points_are_in_double_precision_where_the_device_has_it(monkeypatch, device, dtype):
     monkeypatch.setattr(Target, "to", lambda target, device, non_blocking: target)
     moved = target(torch.zeros(1, 1, 2), [[PRESENT]], (8, 9)).to(torch.device(device))
     assert moved.points.dtype == moved.unit.dtype == dtype and moved.size.dtype == torch.int64
+
+
+def test_the_size_of_images_with_points_stays_where_shapes_are_needed():
+    moved = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).to(META)
+    assert moved.size.device.type == "cpu" and moved.points.device.type == "meta" and moved.shape == (1, 10, 12)
 
 
 def test_an_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
@@ -314,6 +368,13 @@ def test_a_model_knows_its_points():
     for damage in damages:
         with pytest.raises(ModelError, match="task"):
             task_of_model(replace(config, task={**TASK.to_config(), **damage}))
+
+
+def test_a_model_of_points_has_as_many_names_as_outputs_and_a_unit_for_its_scores():
+    config = UNetConfig(num_classes=3, task=MARKS.to_config())
+    with pytest.raises(ModelError, match="does not fit its 3 outputs"):
+        task_of_model(config)
+    assert replace(MARKS, unit="mm").new_scores(1).unit == "mm"
 
 
 def test_the_gradient_moves_a_map_to_its_point():

@@ -10,9 +10,17 @@ import torch
 import torch.nn.functional as F
 from class_loss import ClassLoss
 
+from tasks.classes import Classes, ClassTarget
+from tasks.landmarks import Landmarks
+from tasks.objects import Objects, RenderedObjects
+from tasks.overlapping import Overlapping, OverlapTarget
+from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.pixels_and_regions import LOSSES
+from tasks.points import PRESENT, PointTarget
+from tasks.task import Task
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
+META = torch.device("meta")
 
 
 def sample(batch: int = 4, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,6 +161,29 @@ def test_half_precision_logits_are_summed_in_float32():
     torch.testing.assert_close(loss.double(), whole(ClassLoss(3), rounded.double(), masks), rtol=1e-6, atol=0)
 
 
+THREE_POINTS = PointTarget(
+    points=torch.tensor([[[0, 0], [0, 1], [0, 2]]], dtype=torch.float64),
+    states=torch.full((1, 3), PRESENT),
+    size=torch.tensor([[1, 4]]),
+    unit=torch.ones(1, 2, dtype=torch.float64),
+)
+HALF_LOGITS = [
+    (Classes(("a", "b", "c")), ClassTarget(torch.tensor([[[0, 1, 2, 255]]]))),
+    (PartlyLabeledClasses(("a", "b", "c")), PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([0]))),
+    (Overlapping(("a", "b", "c")), OverlapTarget(torch.tensor([[[0, 1, 2, 5]]]), torch.tensor([[[7, 7, 3, 7]]]))),
+    (Objects(), RenderedObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
+    (Landmarks(names=("a", "b", "c"), partners=(0, 1, 2)), THREE_POINTS),
+]
+
+
+@pytest.mark.parametrize(("task", "target"), HALF_LOGITS, ids=[type(task).__name__ for task, _ in HALF_LOGITS])
+def test_logits_in_half_precision_are_summed_in_float32(task: Task, target):
+    logits = (9 * torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0))).half()
+    for half, single in zip(task.partial(logits, target), task.partial(logits.float(), target), strict=True):
+        assert half.dtype == single.dtype and half.dtype in (torch.float32, torch.float64)
+        assert torch.equal(half, single)
+
+
 def test_sums_over_many_pixels_lose_nothing_to_float32():
     # added one after the other, four million terms of 0.1 are off by several percent
     logits = torch.tensor([0.1, 0.9]).log().view(1, 2, 1, 1).expand(1, 2, 2048, 2048)
@@ -188,6 +219,13 @@ def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
     assert logits.grad.shape == logits.shape
     with pytest.raises(RuntimeError):
         bool((masks != 255).all())
+
+
+def test_tensors_of_a_task_go_to_its_device():
+    names = ("background", "a")
+    assert Objects(Classes(names)).to(META).classes.class_weights.device == META
+    partly = PartlyLabeledClasses(names).to(META)
+    assert partly.set_flags.device == partly.class_weights.device == META
 
 
 def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not_small():

@@ -6,6 +6,7 @@ Modules: tasks/confusion.py.
 import pytest
 import torch
 
+from tasks.classes import Classes
 from tasks.confusion import (
     REPLICAS,
     ClassCounts,
@@ -16,6 +17,7 @@ from tasks.confusion import (
     scores,
     summary_line,
 )
+from tasks.overlapping import Overlapping
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,6 +123,25 @@ def test_nothing_counted_has_no_score():
 def test_the_table_counts_the_true_pixels_of_each_class():
     _, *lines, _ = format_table(ClassCounts.of(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]).splitlines()
     assert [line.split()[-1] for line in lines] == ["1,090", "10"]
+
+
+def test_dice_comes_before_iou_where_classes_are_listed():
+    for task in (Classes(("a", "b")), Overlapping(("a", "b"))):
+        scores = task.new_scores(1)
+        assert list(scores.by_class()) == ["dice", "iou"]
+        assert next(iter(scores.brief())) == "mean_iou"
+        assert task.loss == "ce+logdice"
+    assert Classes(("a",)).new_scores(1).has_background and not Overlapping(("a",)).new_scores(1).has_background
+    assert list(Classes(("a",)).new_scores(1).brief()) == ["mean_iou", "pixel_accuracy"]
+
+
+def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances():
+    counts = ClassCounts.of(torch.tensor([[3, 1], [0, 2]]))
+    boundary = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
+    lines = format_table(counts, ["a class of a long name", "b"], boundary).splitlines()
+    assert len({len(line) for line in lines[:3]}) == 1
+    assert "HD95 (px)" in lines[0] and "bound. IoU" in lines[0]
+    assert lines[1].startswith("a class of a long name  ") and lines[2].split()[3:5] == ["n/a", "n/a"]
 
 
 def test_one_images_mean_iou_is_that_of_its_scores():

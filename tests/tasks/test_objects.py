@@ -13,8 +13,8 @@ from scipy.optimize import linear_sum_assignment
 
 from runtime.errors import ModelError
 from tasks import matching, task_of_model
-from tasks.classes import Classes
-from tasks.matching import COLUMNS, THRESHOLDS, classes_of, numbers_of, pack_labels
+from tasks.classes import Classes, ClassTarget
+from tasks.matching import COLUMNS, THRESHOLDS, Matches, Overlaps, classes_of, found_by_size, numbers_of, pack_labels
 from tasks.objects import Objects, ObjectTarget, normalized_depth
 from tasks.step_loss import StepLoss
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -137,6 +137,25 @@ def test_split_merged_and_sizes_are_counted():
     assert values["objects_by_size"] == [0, 3, 0, 0, 0]
 
 
+def test_objects_are_counted_by_size_with_those_that_were_found():
+    sizes = (63, 64, 255, 256, 1023, 1024, 4095, 4096)
+    true = np.repeat(np.arange(1, 9), sizes)[None]
+    predicted = np.where(np.isin(true, (1, 4, 8)), true, 0)
+    # a prediction of a sixth of the second object overlaps it, and does not find it
+    predicted[0, 63:73] = 9
+    predicted[0, 382:432] = 0  # what is left of the fourth is three quarters and more
+    row = Matches.of(Overlaps.between(predicted, true)).columns()
+    scores = Objects().new_scores(1)
+    scores.sums = torch.from_numpy(row)
+    values = scores.values
+    assert values["objects_by_size"] == [1, 2, 2, 2, 1]
+    assert values["found_by_size"] == [1, 0, 1, 0, 1]
+    text = found_by_size(values["found_by_size"], values["objects_by_size"])
+    assert text == (
+        "below 64: 1 of 1; 64 to 255: 0 of 2; 256 to 1,023: 1 of 2; 1,024 to 4,095: 0 of 2; 4,096 and more: 1 of 1"
+    )
+
+
 def test_objects_of_which_exactly_half_lies_in_another_are_neither_split_nor_merged():
     whole, halves = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
     shifted = np.roll(np.pad(halves, ((0, 0), (2, 2))), 2, axis=1)  # each covers half of a true one
@@ -146,6 +165,20 @@ def test_objects_of_which_exactly_half_lies_in_another_are_neither_split_nor_mer
     assert [scores_of(whole, halves).values[name] for name in ("split", "merged")] == [0, 2]
 
 
+def test_half_of_an_object_is_not_most_of_it():
+    true = np.array([[2, 1, 1, 3]])
+    predicted = np.array([[7, 7, 8, 8]])
+    for first, second in ((true, predicted), (predicted, true)):
+        matches = Matches.of(Overlaps.between(second, first))
+        assert (matches.count_merged(), matches.count_split()) == (0, 0)
+    # three objects in one prediction are three that are merged
+    three = Matches.of(Overlaps.between(np.array([[1, 1, 1]]), np.array([[1, 2, 3]])))
+    assert (three.count_merged(), three.count_split()) == (3, 0)
+    # two predictions that lie in an object split it, though it is larger than both
+    split = Matches.of(Overlaps.between(np.array([[1, 2, 0, 0, 0]]), np.array([[1, 1, 1, 1, 1]])))
+    assert (split.count_merged(), split.count_split()) == (0, 1)
+
+
 def test_counts_that_differ_add_up_over_images_in_both_directions():
     scores = Objects().new_scores(2)
     one, two = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
@@ -153,6 +186,47 @@ def test_counts_that_differ_add_up_over_images_in_both_directions():
         scores.add(as_tensor(predicted), target_of(true), index)
     values = scores.values
     assert values["count_error"] == pytest.approx(2 / 3) and (values["objects"], values["predicted"]) == (3, 3)
+
+
+def labels(*rows: list[int]) -> torch.Tensor:
+    ids = np.array(rows)
+    return torch.from_numpy(pack_labels(ids, ids > 0))[None]
+
+
+def objects_of(*rows: list[int], mask: list[list[int]] | None = None) -> ObjectTarget:
+    ids = torch.tensor(rows)[None]
+    return ObjectTarget((ids > 0).long() if mask is None else torch.tensor(mask)[None], ids)
+
+
+def test_counts_that_are_wrong_in_two_images_do_not_cancel():
+    scores = Objects().new_scores(2)
+    scores.add(labels([1, 0, 2, 0]), objects_of([1, 0, 0, 0]), 0)
+    scores.add(labels([1, 0, 0, 0]), objects_of([1, 0, 2, 3]), 1)
+    assert scores.values["count_error"] == 3 / 4  # by one and by two objects, of four
+    assert [scores.record()[f"eval/{name}"] for name in ("missed", "split", "merged")] == [2, 0, 0]
+
+
+def test_ap_is_that_of_its_threshold_and_panoptic_quality_counts_what_matches():
+    scores = Objects().new_scores(1)
+    true = [1] * 4 + [2] * 10 + [3] * 10
+    predicted = [1] * 3 + [0] + [2] * 7 + [0] * 3 + [3] * 4 + [0] * 6  # IoU 0.75, 0.7 and 0.4
+    scores.add(labels(predicted), objects_of(true), 0)
+    values = scores.values
+    assert (values["ap50"], values["ap75"]) == (2 / 4, 1 / 5)
+    assert values["ap"] == pytest.approx((5 * 2 / 4 + 1 / 5) / 10)
+    assert values["panoptic_quality"] == pytest.approx((0.75 + 0.7) / 3, abs=1e-9)
+    assert "AP@0.5 0.5000, panoptic quality 0.4833" in scores.summary()
+
+
+def test_parts_of_the_last_image_are_counted_when_a_score_is_asked_for_and_once():
+    scores = Objects().new_scores(2)
+    scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 1)
+    assert scores.by_image[1].sum() > 0
+    assert scores.sums.equal(scores.by_image[1]) and scores.by_image[0].sum() == 0
+    scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
+    scores.sums = 2 * scores.sums  # as a sum over two processes with the same images
+    assert scores.sums.equal(4 * scores.by_image[0])
+    assert scores.image_comparison == [1, 1]
 
 
 def test_what_the_truth_ignores_is_no_prediction_and_no_object():
@@ -226,6 +300,29 @@ def test_depth_of_a_volume_uses_all_axes():
     assert depth[4, 4, 4] == 1 and depth[1, 4, 4] == depth[4, 4, 7] == 0.25
 
 
+def test_depth_is_counted_up_to_twenty_pixels():
+    ids = torch.zeros(1, 63, 63, dtype=torch.long)
+    ids[0, 1:62, 1:62] = 1
+    depth = normalized_depth(ids, torch.ones(1, 63, 63, dtype=torch.bool))[0, 31]
+    assert depth[[0, 1, 10, 19, 20, 31]].tolist() == pytest.approx([0, 1 / 20, 10 / 20, 19 / 20, 1, 1])
+
+
+def test_depth_is_learned_where_pixels_are_known_and_counted_so():
+    task = Objects()
+    target = objects_of([1, 1, 0, 0], mask=[[1, 255, 0, 0]])
+    rendered = task.render(target)
+    logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    depth = rendered.depth[0, 0].double()
+    chance = logits[0, 2, 0].sigmoid()
+    errors = -(depth * chance.log() + (1 - depth) * (1 - chance).log())
+    assert task.partial(logits, rendered)[-1].item() == pytest.approx(errors[[0, 2, 3]].sum().item())
+    assert task.counts(target)[-1] == 3
+    classes = task.classes.partial(logits[:, :2], ClassTarget(target.mask))
+    assert all(
+        torch.equal(ours, theirs) for ours, theirs in zip(task.partial(logits, rendered)[:-1], classes, strict=True)
+    )
+
+
 def test_the_loss_of_strips_adds_up_to_that_of_the_image():
     task = Objects()
     target = target_of(discs((40, 30), 12, seed=3))
@@ -270,3 +367,10 @@ def test_a_model_knows_its_objects_and_damaged_ones_are_refused():
             task_of_model(replace(config, task={**task.to_config(), **damage}))
     with pytest.raises(ModelError, match="is damaged"):
         task_of_model(replace(config, task={"name": "objects"}))
+
+
+def test_a_model_of_objects_knows_how_small_they_are():
+    task = Objects(Classes(("background", "a", "b")), smallest=7)
+    again = task_of_model(UNetConfig(num_classes=4, task=task.to_config()))
+    assert (again.smallest, again.classes.names, again.outputs) == (7, ("background", "a", "b"), 4)
+    assert again.needs_exact_tiles and not Classes(("a",)).needs_exact_tiles

@@ -4,6 +4,8 @@ Modules: tasks/overlapping.py, tasks/regions.py, tasks/pixels_and_regions.py, in
 inference/decoding/regions.py.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,7 @@ from tasks.overlapping import Overlapping, OverlapTarget, pack_bits, unpack_bits
 from tasks.pixels_and_regions import LOSSES
 from tasks.regions import Region, Regions, last_bits
 from tasks.step_loss import StepLoss
+from unet import Preprocess
 from unet.config import UNetConfig
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order
@@ -186,6 +189,23 @@ def test_a_region_without_those_around_it_is_read_as_its_label_will_be():
     assert RegionDecoder(task).decode(logits).tolist() == [0, 1, 3, 7]
 
 
+def test_a_region_is_written_and_scored_as_its_first_value():
+    regions = (Region("whole", (3, 1, 2)), Region("core", (2, 1)))
+    task = Regions(("whole", "core"), regions=regions)
+    assert [region.label for region in regions] == ["label 3", "label 2"]
+    assert task.bits_of_labels() == [1, 3]
+    scores = task.new_scores(1)
+    # of four pixels of the whole three are found; of the core, none of two
+    truth = torch.tensor([[[1, 1, 3, 3, 0]]])
+    prediction = torch.tensor([[[1, 1, 1, 0, 0]]])
+    scores.add(prediction, OverlapTarget(truth, torch.full_like(truth, 3)), 0)
+    assert scores.values["iou"] == [3 / 4, 0]
+    assert scores.label_values["iou"] == [2 / 3, 0]  # as labels, two of three written pixels are right
+    assert scores.image_comparison == pytest.approx([3 / 8])  # of the regions alone
+    assert [line.split()[-1] for line in scores.table().splitlines()[-3:-1]] == ["2", "2"]  # true pixels
+    assert scores.report()["of_labels"]["labels"] == ["label 3", "label 2"]
+
+
 def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
     task = Regions(tuple(region.name for region in BRATS), regions=BRATS)
     config = UNetConfig(num_classes=3, task=task.to_config())
@@ -194,3 +214,10 @@ def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
     for damaged in ([["whole"]], [["whole", []], ["a", [1]], ["b", [2]]], None, [["whole", ["x"]]] * 3):
         with pytest.raises(ModelError, match="regions"):
             task_of_model(UNetConfig(num_classes=3, task={"name": "regions", "regions": damaged}))
+
+
+def test_classes_without_names_are_numbered_from_one_where_they_overlap():
+    config = UNetConfig(num_classes=2, task={"name": "overlapping"})
+    assert task_of_model(config).names == ("1", "2")
+    named = replace(config, preprocess=Preprocess(class_names=("a", "b")))
+    assert task_of_model(named).names == ("a", "b")

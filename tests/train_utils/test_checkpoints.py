@@ -7,6 +7,7 @@ train_utils/run_state.py.
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ import train
 from runtime import files
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import save
+from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.find import find_checkpoint
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
@@ -177,6 +179,22 @@ def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_te
     assert (folder / "README.md").read_text() == "second"
 
 
+def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
+    network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    best = BestModel(tmp_path / "gone" / "model")
+    assert not best.save(network, "card") and not best.is_saved()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1)
+    (tmp_path / "gone").mkdir()
+    assert best.is_saved() and best.is_saved()
+    written = UNet.from_pretrained(tmp_path / "gone" / "model").state_dict()
+    assert all(value.equal(before[name]) for name, value in written.items())
+    assert (tmp_path / "gone" / "model" / "README.md").read_text() == "card"
+    assert "training goes on, and tries again at every checkpoint" in capsys.readouterr().out
+
+
 def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
     for step, score in ((1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1)):
         checkpoints.save(RunState(step=step), evaluation(step, score))
@@ -245,6 +263,17 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
     assert "checkpoint step-00000003 could not be written" in capsys.readouterr().out
     assert steps(checkpoints) == [1, 2] and not [*checkpoints.folder.glob(".*")]
     assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
+
+
+@pytest.mark.parametrize("model_is_saved", [True, False])
+@pytest.mark.parametrize("checkpoint_is_saved", [True, False])
+def test_all_is_saved_where_model_and_checkpoint_are(model_is_saved, checkpoint_is_saved):
+    checkpoints = object.__new__(Checkpoints)
+    checkpoints.best_model = SimpleNamespace(is_saved=lambda: model_is_saved)
+    checkpoints._pending = SimpleNamespace(result=lambda: checkpoint_is_saved)
+    checkpoints._is_saved = True
+    assert checkpoints.is_saved() is (model_is_saved and checkpoint_is_saved)
+    assert checkpoints.wait() is checkpoint_is_saved  # also when it is asked for again
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "other bytes", "absent"])

@@ -508,9 +508,13 @@ def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch
     monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: needed + 1)
     check_evaluation(*evaluation_of(size, network))
     monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: needed)
-    line = "no memory to evaluate a validation image of 800 x 1000; choose a lower --scale or a lower --base-channels"
+    line = "no memory to evaluate a validation image of 800 x 1000; choose a lower --scale or --base-channels, or cut"
     with pytest.raises(SettingsError, match=line):
         check_evaluation(*evaluation_of(size, network))
+    volumes = UNet(UNetConfig(base_channels=2, depth=1, dims=3))
+    line = "a validation volume of 160 x 180 x 150; choose a lower --base-channels, or cut such volumes into smaller"
+    with pytest.raises(SettingsError, match=line):
+        check_evaluation(*evaluation_of(EvaluationSize((160, 180, 150), (160, 180, 150), 1), volumes))
 
 
 @pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)

@@ -138,6 +138,29 @@ def test_the_bar_shows_loss_speed_and_the_best_score(tmp_path):
     run.close()
 
 
+def test_a_score_of_zero_is_shown_and_a_run_that_ends_anyway_is_not_called_impatient(capsys):
+    monitor = object.__new__(Monitor)
+    texts = []
+    monitor.bar = SimpleNamespace(
+        set_postfix_str=lambda text, refresh: texts.append(text), update=lambda: None, close=lambda: None
+    )
+    monitor.compared_by = "mean IoU"
+    monitor._brief = "loss 1.000"
+    monitor.problems = set()
+    monitor.trace = SimpleNamespace(close=lambda: None)
+    for best in (-1.0, 0.0):
+        monitor.state = RunState(step=7, best=best)
+        monitor.show()
+    assert texts == ["loss 1.000", "loss 1.000, best mean IoU 0.000"]
+    for is_last in (True, False):
+        monitor.schedule = SimpleNamespace(
+            is_out_of_patience=lambda s: True, is_last=lambda s, last=is_last: last, patience=3
+        )
+        monitor.close()
+        said = capsys.readouterr().out
+        assert said == ("" if is_last else "no better mean IoU in 3 evaluations, stopping at step 7\n")
+
+
 def test_a_bottleneck_is_said_once(tmp_path, capsys, monkeypatch):
     state = RunState()
     run = new_monitor(tmp_path, state)

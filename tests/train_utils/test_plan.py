@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,14 @@ from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_in
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.objects import ObjectReader
+from runtime.errors import SettingsError
+from train_utils.checkpoints.find import FoundCheckpoint
+from train_utils.microbatch import MemoryLimit
+from train_utils.run_dir import OpenedRun
 from train_utils.settings import plan
-from train_utils.settings.plan import Plan, as_flags, detail_kept, plan_run
+from train_utils.settings.plan import Plan, as_flags, check_axes, check_scale, detail_kept, plan_run
+from unet import UNetConfig
+from unet.config import Preprocess
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 
@@ -391,9 +398,101 @@ def test_without_a_plan_the_defaults_of_the_original_hold(flags):
     assert {name: getattr(settings, name) for name in Plan.names()} == asdict(Plan())
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("images"), 10, seed=0, size=(16, 16))
+
+
+def opened_run(folder: Path) -> OpenedRun:
+    return OpenedRun(folder, FoundCheckpoint(None, None, []), MemoryLimit())
+
+
+def plan_line(info, capsys, *flags: str) -> str:
+    opened_run(Path()).planned(parsed("--dataset", "data", *flags), info)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan: ")]
+    return line
+
+
+def test_the_plan_that_is_printed_holds_what_it_decided(folder, capsys):
+    info = load_info(folder)
+    line = plan_line(info, capsys)
+    assert line.startswith(
+        "plan: --scale 1 --augment basic --base-channels 32 --block residual --batch-size 4 --optimizer adamw --epochs "
+    )
+    assert " --epochs " not in plan_line(info, capsys, "--max-steps", "3")
+    assert " --epochs " not in plan_line(info, capsys, "--max-minutes", "3")
+    assert " --scale " not in plan_line(info, capsys, "--scale", "0.5")
+    settings = opened_run(folder).planned(parsed("--dataset", "data", "--plan", "none"), info)
+    assert (settings.batch_size, settings.base_channels, settings.crop_size) == (4, None, None)
+
+
+def test_volumes_without_a_plan_have_patches(tmp_path, capsys):
+    info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
+    settings = opened_run(tmp_path).planned(parsed("--dataset", "data", "--plan", "none"), info)
+    sides = " ".join(map(str, settings.crop_size))
+    assert len(settings.crop_size) == 3 and f"patches: --crop-size {sides}\n" in capsys.readouterr().out
+    own = opened_run(tmp_path).planned(
+        parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info
+    )
+    assert list(own.crop_size) == [4, 4, 4] and "patches" not in capsys.readouterr().out
+
+
+def test_crops_must_have_the_axes_of_the_data(folder):
+    info = load_info(folder)
+    with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images, which take H W"):
+        check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4", "4"))
+    check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4"))
+    records = ListRecords([])
+    records.dims = 3
+    volumes = replace(info, train=replace(info.train, records=records))
+    with pytest.raises(SettingsError, match="--crop-size 4 4: data holds volumes, which take D H W"):
+        check_axes(volumes, parsed("--dataset", "data", "--crop-size", "4", "4"))
+    with pytest.raises(SettingsError, match="--encoder lite0: takes images, but data holds volumes"):
+        check_axes(volumes, parsed("--dataset", "data", "--encoder", "lite0"))
+    with pytest.raises(SettingsError, match="--normalization: the model of --init-from keeps its own"):
+        check_axes(info, parsed("--dataset", "data", "--init-from", "x", "--normalization", "ct"))
+
+
+def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_the_flag(folder):
+    info = load_info(folder)  # 16 x 16
+
+    def check(typed: float | None, used: float) -> None:
+        config = UNetConfig(base_channels=2, depth=3, preprocess=Preprocess(scale=used))
+        check_scale(info, typed, config)
+
+    check(0.25, 0.25)  # 4 x 4 pixels
+    check(None, 0.1)  # the plan's own
+    line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
+    with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
+        check(0.2, 0.2)
+    low = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[6, 50]])))
+    with pytest.raises(
+        SettingsError, match=r"as small as 3 x 25, .* give --scale 1 or more"
+    ):  # never more than there is
+        check_scale(low, 0.5, UNetConfig(depth=4, preprocess=Preprocess(scale=0.5)))
+    tiny = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[3, 50]])))
+    check_scale(tiny, 0.5, UNetConfig(preprocess=Preprocess(scale=0.5)))  # it is so small from the start
+    info.train.sizes[:] = 0  # a stream
+    check(0.01, 0.01)
+
+
 def test_settings_are_printed_as_they_would_be_typed():
     text = as_flags({"scale": 0.5, "crop_size": (192, 224), "augment": "basic", "base_channels": None})
     assert text == "--scale 0.5 --crop-size 192 224 --augment basic"
+
+
+def test_values_are_told_as_they_are_typed():
+    values = {
+        "freeze_encoder": False,
+        "deep_supervision": True,
+        "scale": 0.33,
+        "class_weights": ("auto",),
+        "depth": None,
+    }
+    assert as_flags(values) == "--no-freeze-encoder --deep-supervision --scale 0.33 --class-weights auto"
+    assert (
+        as_flags({"class_weights": (1.0, 2.5), "learning_rate": 1e-5}) == "--class-weights 1 2.5 --learning-rate 1e-05"
+    )
 
 
 def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):

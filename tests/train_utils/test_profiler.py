@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import TINY, launch, records
+from torch.autograd import DeviceType
 
 from train_utils.monitoring import profiler
 
@@ -57,3 +58,22 @@ def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch,
     assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
     assert "out of memory on GPU 1" in capsys.readouterr().out
     steps.close()
+
+
+def test_twelve_operators_are_listed_with_their_share_of_all():
+    rows = []
+    for number in range(15):
+        rows.append(
+            SimpleNamespace(
+                key=f"operator {number}",
+                count=1,
+                device_type=DeviceType.CPU,
+                self_device_time_total=0,
+                self_cpu_time_total=1000 * (number + 1),
+            )
+        )
+    step = SimpleNamespace(**vars(rows[0]) | {"key": "ProfilerStep#3", "self_cpu_time_total": 10**9})
+    table = profiler.top_operators(SimpleNamespace(key_averages=lambda: [*rows, step]))
+    _, *lines = table.splitlines()
+    assert [line.split()[1] for line in lines] == [str(number) for number in range(14, 2, -1)]
+    assert lines[0].split()[-2:] == ["15.0", "12.5%"]

@@ -31,7 +31,7 @@ from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet import UNetConfig
 
-FLAGS = ["--max-steps", "40", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
+FLAGS = ["--max-steps", "30", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
 FLAGS += [
     "--keep-checkpoints",
     "3",
@@ -96,7 +96,7 @@ def records(output: Path) -> list[dict]:
 def losses(output: Path) -> list[float]:
     """One of every step."""
     found = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
-    assert list(found) == list(range(1, 41))
+    assert list(found) == list(range(1, 31))
     return list(found.values())
 
 
@@ -128,10 +128,10 @@ def uninterrupted(tiny_folder, tmp_path_factory) -> Path:
 
 
 def interrupted(tiny_folder: Path, output: Path, number: int, launcher: list[str] = ()) -> subprocess.Popen | ForkedRun:
-    """A run that has been sent a signal at step 14 or a little later, in the middle of the fourth epoch."""
+    """A run that has been sent a signal at step 9 or a little later, in the middle of the third epoch."""
     workers = "0" if number == signal.SIGUSR1 else "1"  # the other signals reach or orphan a loader's processes
     process = start([*command(tiny_folder, output), "--num-workers", workers], launcher)
-    wait_for_step(process, output, 14)
+    wait_for_step(process, output, 9)
     process.send_signal(number)
     if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
         os.killpg(process.pid, number)
@@ -144,7 +144,7 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
 
     output = tmp_path / "run"
     interrupted(tiny_folder, output, signal.SIGKILL)
-    assert last_checkpoint(output).name < "step-00000040"
+    assert last_checkpoint(output).name < "step-00000030"
     result = launch(*command(tiny_folder, output, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert "resumed from" in result.stdout
@@ -154,7 +154,7 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
         assert (output / file).read_bytes() == (uninterrupted / file).read_bytes()
     events = EventAccumulator(str(output / "tensorboard"))
     events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 41)), "one continuous curve"
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 31)), "one continuous curve"
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
         assert "Traceback" not in stderr
     for _ in range(600):  # the launcher may end before its child
         steps = [record["step"] for record in records(output)]
-        if int(last_checkpoint(output).name[5:]) == steps[-1] > 13:
+        if int(last_checkpoint(output).name[5:]) == steps[-1] > 8:
             break
         time.sleep(0.1)
-    assert steps[-1] < 40
+    assert steps[-1] < 30
     assert int(last_checkpoint(output).name[5:]) == steps[-1]
     for _ in range(60):  # the child may still be at its end
         result = launch(*command(tiny_folder, output, "--resume", "auto"))
@@ -205,14 +205,14 @@ def test_two_processes_stop_together_and_other_numbers_go_on_with_the_same_image
     assert launch(*command(tiny_folder, whole, *flags)).returncode == 0
     profile = ["--config_file", str(ROOT / "accelerate_configs" / "multi_cpu.yaml"), "--main_process_port", "0"]
     process = start(command(tiny_folder, output, *flags), profile=profile)
-    wait_for_step(process, output, 14)
+    wait_for_step(process, output, 9)
     os.kill(process.pids[-1], signal.SIGUSR1)  # one of the two is asked, both must stop
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "all is saved" in stdout
     stopped_at = records(output)[-1]["step"]
-    assert int(last_checkpoint(output).name[5:]) == stopped_at < 40
-    copy_until(18, whole, two)
+    assert int(last_checkpoint(output).name[5:]) == stopped_at < 30
+    copy_until(12, whole, two)
     for folder, processes in ((two, "2"), (output, "3")):
         arguments = command(tiny_folder, folder, *flags, "--resume", "auto")
         result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
@@ -243,33 +243,33 @@ def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_h
     launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
     launcher += ["--main_process_port", "0", "--max_restarts", "1"]
     process = start([*command("", output, *flags), "--num-workers", "1", "--resume", "auto"], launcher)
-    wait_for_step(process, output, 14)
+    wait_for_step(process, output, 9)
     os.kill(workers_of(process)[0], signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert "resumed from" in stdout
     assert records(output) == records(whole)
     same_weights(last_checkpoint(output), last_checkpoint(whole))
-    copy_until(18, whole, one)
+    copy_until(12, whole, one)
     result = launch(*command("", one, *flags, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
-    assert "step-00000018, at step 18 of 40" in result.stdout
+    assert "step-00000012, at step 12 of 30" in result.stdout
     assert losses(one) == pytest.approx(losses(whole), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
 def test_another_length_is_said_with_what_becomes_of_the_schedule(tiny_folder, uninterrupted, tmp_path):
-    arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "42")
+    arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "32")
     result = launch(*arguments)
     assert result.returncode == 0, result.stderr
-    assert "the run is now 42 steps long instead of 40: the learning rate follows" in result.stdout
-    assert records(tmp_path)[-1]["step"] == 42
+    assert "the run is now 32 steps long instead of 30: the learning rate follows" in result.stdout
+    assert records(tmp_path)[-1]["step"] == 32
 
 
 def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupted, tmp_path, fails_with):
     output = tmp_path / "run"
     subprocess.run(["cp", "-r", uninterrupted, output], check=True)
     folders = sorted((output / "checkpoints").glob("step-*"), reverse=True)
-    assert [folder.name for folder in folders[:3]] == ["step-00000040", "step-00000039", "step-00000036"]
+    assert [folder.name for folder in folders[:3]] == ["step-00000030", "step-00000027", "step-00000024"]
     weights = folders[0] / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
@@ -281,7 +281,7 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
     assert f"{folders[0]}: model.safetensors is damaged" in result.stdout
     assert f"{folders[1]}: optimizer.safetensors is damaged" in result.stdout
     assert f"resumed from {folders[2]}" in result.stdout
-    assert "it is renamed to set-aside-step-00000040" in result.stdout
+    assert "it is renamed to set-aside-step-00000030" in result.stdout
     assert records(output) == records(uninterrupted)
     for folder in (output / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()

@@ -303,6 +303,13 @@ def test_what_else_has_changed_is_said():
     ]
 
 
+def test_the_length_and_the_place_of_a_run_may_change_without_a_word():
+    names = ("epochs", "max_steps", "resume", "output_dir", "like", "processes_per_volume")
+    before = RunSettings(flags=dict.fromkeys(names, 1))
+    after = RunSettings(flags=dict.fromkeys(names, 2) | {"tracker": "none"})
+    assert compare_settings(before, after) == ["tracker was None and is now none"]
+
+
 @pytest.mark.parametrize(("before", "now", "is_said"), [(3, 3, False), (3, 5, False), (3, 2, True), (None, 5, True)])
 def test_minutes_without_effect_are_said(before, now, is_said):
     saved = run_settings(flags={"max_minutes": before})

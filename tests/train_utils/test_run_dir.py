@@ -4,6 +4,7 @@ Modules: train_utils/run_dir.py, train_utils/settings/record.py.
 """
 
 import atexit
+import json
 import subprocess
 from unittest.mock import Mock
 
@@ -13,8 +14,14 @@ from in_process import parsed
 
 from runtime.errors import CheckpointError, SettingsError
 from runtime.lock import locks_released
-from train_utils.run_dir import make_run_dir, open_run
-from train_utils.settings.record import describe_run
+from train_utils.checkpoints.checkpoint_state import CheckpointState
+from train_utils.checkpoints.find import FoundCheckpoint
+from train_utils.microbatch import MemoryLimit
+from train_utils.run_dir import OpenedRun, make_run_dir, open_run
+from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings, describe_run
+from unet import UNet, UNetConfig
+from unet.config import Preprocess
 
 
 def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, monkeypatch):
@@ -77,3 +84,26 @@ def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):
         assert start.limit == (2, True) and not leftover.exists()
         with pytest.raises(SettingsError, match="is in use by process"):
             open_run(args)
+
+
+def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):
+    """One of a version before does not say that it reads places: it reads pictures."""
+
+    def reads_places(config: UNetConfig | None, *flags: str) -> bool:
+        state = None if config is None else CheckpointState(RunSettings(), config, RunState(), None, None)
+        args = parsed("--dataset", "data", *flags)
+        start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), args.init_from)
+        return start.reads_places(args)
+
+    old = UNetConfig(base_channels=2, depth=1)
+    new = UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(place=True))
+    assert (reads_places(None), reads_places(new), reads_places(old)) == (True, True, False)
+    assert (reads_places(None, "--no-place"), reads_places(old, "--place")) == (False, True)
+    for flags in (("--val-blocks",), ("--bands", "1"), ("--label-column", "kind")):  # which ask for places
+        assert reads_places(old, *flags)
+    for config, expected in ((old, False), (new, True)):
+        UNet(config).save_pretrained(tmp_path / "model")
+        assert reads_places(None, "--init-from", str(tmp_path / "model")) == expected
+    for flags, expected in (({"epochs": 3}, False), ({"epochs": 3, "place": True}, True)):
+        (tmp_path / "run.json").write_text(json.dumps({"flags": {"dataset": "data", **flags}}))
+        assert parsed("--like", str(tmp_path / "run.json")).place is expected

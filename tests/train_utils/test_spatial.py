@@ -32,7 +32,7 @@ from unet.model import DeeplySupervisedUNet
 
 IMAGES = 2
 CLASSES = 3
-STEPS = 4
+STEPS = 2
 VOLUMES = {"kernels": ((1, 3, 3), (3, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),

@@ -139,3 +139,50 @@ def test_a_tracker_is_finished_once(tmp_path, capsys, fails):
     log.accelerator = accelerator
     log.finish()
     assert calls == ["finish"] and ("tracker wandb failed (OSError: gone)" in capsys.readouterr().out) is fails
+
+
+class Disk:
+    """A file of a disk that takes a part of what is written, once."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self.path = path
+        self.room = room
+
+    def open(self, mode: str, buffering: int):
+        file = self.path.open(mode, buffering=buffering)
+        write = file.write
+        disk = self
+
+        class Limited:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error) -> None:
+                file.close()
+
+            seek, truncate = file.seek, file.truncate
+
+            def write(self, content: bytes) -> int:
+                written = write(content[: disk.room])
+                disk.room = 10**6
+                return written
+
+        return Limited()
+
+    def __str__(self) -> str:
+        return "metrics.jsonl"
+
+
+def test_a_line_that_was_written_in_part_is_cut_off_and_written_with_the_next_one(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"first\n")
+    log = object.__new__(RunLog)
+    log.path = Disk(path, room=3)
+    log._refused = b""
+    log._append("second\n")
+    assert path.read_bytes() == b"first\n" and log._refused == b"second\n"
+    log.path.room = 2
+    assert not log.is_saved() and path.read_bytes() == b"first\n"
+    log._append("third\n")
+    assert path.read_bytes() == b"first\nsecond\nthird\n" and log.is_saved()
+    assert capsys.readouterr().out.count("metrics.jsonl could not be written") == 1

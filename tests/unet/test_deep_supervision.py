@@ -7,6 +7,7 @@ import torch
 from class_loss import ClassLoss
 from conftest import write_folder
 from in_process import run_train
+from networks import tiny
 from safetensors.torch import load_file
 
 from runtime.errors import CheckpointError
@@ -52,6 +53,17 @@ def test_evaluation_knows_nothing_of_the_heads(tmp_path):
 def test_a_shallow_network_has_one_level():
     network = deep(depth=1)
     assert network.levels == 1 and len(network.train()(torch.rand(1, 3, 16, 16))) == 1
+
+
+def test_levels_with_logits_and_the_way_between_them_are_all_but_the_lowest_two():
+    network = DeeplySupervisedUNet(tiny(depth=4, strides=[(1, 2), (2, 2), (2, 1), (2, 2)]))
+    assert (network.levels, network.head_strides) == (3, ((1, 2), (2, 2)))
+    assert not [name for name in network.published_state() if name.startswith("heads.")]
+    assert {"head.conv.weight", "head.conv.bias"} <= network.published_state().keys()
+    assert UNet(tiny(depth=4)).head_strides == ()
+    logits = network.train()(torch.rand(1, 1, 18, 34))
+    assert [tuple(level.shape[2:]) for level in logits] == [(18, 34), (18, 17), (9, 8)]
+    assert network(torch.rand(1, 1, 3, 34))[0].shape[2:] == (3, 34)  # a padded side is cut back
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import transformers
 from class_loss import classes
 from encoders import FAMILIES, backbone, network_refused, write_encoder
 from in_process import parsed
+from networks import LITE, tiny
 from starting import start_from
 from torch import Tensor, nn
 
@@ -31,6 +32,8 @@ from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
 from train_utils.settings.encoder import load_encoder
 from unet import Preprocess, UNet, UNetConfig
+from unet.backbone import Encoder, dry_pass, encoder_name, level_of
+from unet.lite import Features, Lite0
 
 
 @pytest.fixture(autouse=True)
@@ -287,6 +290,50 @@ def test_a_backbone_without_a_list_of_stages_is_recomputed_as_one(folders):
     assert all(parameter.grad is not None for parameter in network.encoder.parameters())
 
 
+def test_an_empty_list_of_a_backbone_holds_no_stages():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
+    stage = nn.Identity()
+    network.encoder.backbone = nn.Sequential(nn.ModuleList(), nn.ModuleList([stage]))
+    assert network.encoder.stages == [stage]
+
+
+def test_a_dry_pass_leaves_the_mode_of_a_backbone_and_its_statistics():
+    backbone = Lite0()
+    for mode in (True, False):
+        backbone.train(mode)
+        before = {name: value.clone() for name, value in backbone.state_dict().items()}
+        dry_pass(backbone, LITE)
+        assert {module.training for module in backbone.modules()} == {mode}
+        assert all(value.equal(before[name]) for name, value in backbone.state_dict().items())
+
+
+class Backbone(nn.Module):
+    """Features of strides 2 and 4, and a parameter that they have no use for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.unused = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: torch.Tensor) -> Features:
+        first = self.used(images)
+        return Features((first, first[:, :, ::2, ::2]))
+
+
+def test_what_the_features_have_no_use_for_is_not_trained(monkeypatch):
+    monkeypatch.setattr("unet.backbone.random_backbone", lambda config: Backbone())
+    encoder = Encoder({"num_channels": 3})
+    assert (encoder.first_level, encoder.channels) == (1, [4, 4])
+    trained = {name: parameter.requires_grad for name, parameter in encoder.backbone.named_parameters()}
+    assert trained == {"unused": False, "used.weight": True, "used.bias": True}
+
+
+def test_levels_are_halvings_of_both_sides():
+    assert [level_of(torch.empty(1, 1, 128 >> level, 128 >> level)) for level in range(5)] == [0, 1, 2, 3, 4]
+    assert level_of(torch.empty(1, 1, 64, 32)) == level_of(torch.empty(1, 1, 32, 64)) == -1
+    assert level_of(torch.empty(1, 1, 43, 43)) == -1
+
+
 @pytest.mark.parametrize(
     ("family", "is_exact"), [("resnet", True), ("convnext", True), ("swin", False), ("bit", False)]
 )
@@ -438,6 +485,11 @@ def test_name_and_license_are_kept_without_the_folders_path(tmp_path):
     config = built(folder).config.encoder
     assert config["_name_or_path"] == "mine" and config["license"] == "apache-2.0"
     assert str(tmp_path) not in json.dumps(config)
+
+
+def test_an_encoder_is_named_with_its_license_where_that_is_known():
+    assert encoder_name({"_name_or_path": "owner/name", "license": "mit"}) == "owner/name (mit)"
+    assert encoder_name({"_name_or_path": "owner/name", "license": None}) == "owner/name"
 
 
 def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folders, tmp_path):

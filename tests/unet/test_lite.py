@@ -14,7 +14,7 @@ from encoders import network_refused
 from matplotlib import cbook
 from PIL import Image
 from starting import start_from
-from torch import Tensor
+from torch import Tensor, nn
 
 from inference.export.onnx import export
 from inference.models import load_model
@@ -24,6 +24,7 @@ from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError
 from train_utils.settings import lite0
 from unet import Preprocess, UNet
+from unet.lite import Lite0
 
 FEATURES = {0: 16, 2: 24, 4: 40, 10: 112, 15: 320}  # blocks of the package's network whose outputs are ours: channels
 
@@ -110,6 +111,11 @@ def test_random_weights_are_no_file(monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
     weight = built(encoder_weights="random").encoder.backbone.stem.conv.weight
     assert weight.std() > 0
+
+
+def test_norms_of_the_built_in_encoder_have_the_settings_that_it_was_trained_with():
+    norms = [module for module in Lite0().modules() if isinstance(module, nn.BatchNorm2d)]
+    assert {(norm.eps, norm.momentum) for norm in norms} == {(0.001, 0.01)}
 
 
 def test_a_stage_that_runs_again_in_the_backward_pass_changes_nothing():

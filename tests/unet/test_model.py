@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import LITE, tiny
+from safetensors import safe_open
 
 from inference import Predictor
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
-from unet.blocks import DoubleConv
+from unet.blocks import DoubleConv, Up, norm_layer
+from unet.model import DeeplySupervisedUNet
 
 
 def randomized(model: UNet, seed: int = 0) -> UNet:
@@ -113,6 +116,31 @@ def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
     torch.testing.assert_close(block(x), F.relu(y + shortcut), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (6, 1), (48, 8), (64, 32), (256, 32)])
+def test_groups_have_two_channels_at_least_and_are_thirty_two_at_most(channels, groups):
+    assert norm_layer("group", channels).num_groups == groups
+
+
+def test_interpolated_features_are_halved_in_two_steps():
+    options = {"norm": "batch", "block": "plain", "kernel": (3, 3), "stride": (2, 2)}
+    for inputs, skip, outputs, middle in ((16, 16, 4, 8), (16, 6, 4, 6), (8, 8, 8, 8)):
+        up = Up(inputs, skip, outputs, upsample="bilinear", **options)
+        assert (up.conv.conv1.in_channels, up.conv.conv1.out_channels) == (inputs + skip, middle)
+        assert up.conv.conv2.out_channels == outputs
+
+
+@pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
+def test_dropout_falls_on_the_lowest_level_alone_and_in_training_alone(kind):
+    network = kind(tiny(depth=3, dropout=0.5))
+    shapes = []
+    network.dropout.register_forward_hook(lambda layer, inputs, output: shapes.append(tuple(output.shape)))
+    network.train()(torch.rand(1, 1, 32, 48))
+    assert shapes == [(1, 16, 4, 6)]
+    network.eval()
+    images = torch.rand(1, 1, 32, 48)
+    assert network(images).equal(network(images))
+
+
 def test_small_input_is_padded_with_its_border_and_cropped_back():
     model = randomized(UNet(UNetConfig(base_channels=4, depth=3)))
     x = torch.randn(1, 3, 5, 20, dtype=torch.float64)
@@ -121,6 +149,14 @@ def test_small_input_is_padded_with_its_border_and_cropped_back():
         expected = model(F.pad(x, (0, 0, 0, 11), mode="replicate"))[:, :, :5]
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-13)  # float64: measured 0
     assert (logits - zeros).abs().max() > 1e-5  # and what is padded with is seen: measured 2e-4
+
+
+def test_an_image_of_a_single_value_at_the_lowest_level_is_padded_for_instance_norm_alone():
+    for norm, padded in (("instance", (8, 8)), ("batch", (4, 4)), ("group", (4, 4))):
+        network = UNet(tiny(norm=norm))
+        assert network._pad(torch.rand(1, 1, 4, 4)).shape[2:] == padded
+        assert network._pad(torch.rand(1, 1, 4, 8)).shape[2:] == (4, 8)  # two values
+        assert network._pad(torch.rand(1, 1, 3, 9)).shape[2:] == (8, 9)  # a side that would vanish
 
 
 def test_model_normalizes_raw_pixels_itself():
@@ -160,6 +196,19 @@ def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert len({file.stat().st_mode for file in tmp_path.iterdir()}) == 1  # who may read one may read all
     assert json.loads((tmp_path / "config.json").read_text())["preprocess"]["class_names"] == ["road", "car"]
+
+
+def test_a_loaded_model_is_in_evaluation_mode(model):
+    assert not any(module.training for module in UNet.from_pretrained(model).modules())
+
+
+def test_a_saved_file_says_whose_tensors_it_holds_and_may_be_read_by_others(tmp_path):
+    UNet(tiny()).save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}  # transformers and others ask for it
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_whole_numbers_in_config_json_are_as_good_as_others(model, photos, tmp_path):
@@ -227,6 +276,21 @@ def test_each_file_of_a_model_on_the_hub_is_that_of_the_revision_asked_for(tmp_p
     assert {file for _, file, *_ in asked} == {"config.json", "model.safetensors"}
 
 
+def test_weights_are_compared_before_a_network_of_any_size_is_built():
+    weights = UNet(tiny()).state_dict()
+    assert UNet.weights_problem(tiny(), weights) is None
+    assert UNet.weights_problem(tiny(depth=1000), weights) == "has fewer than 1,000 layers or 2 channels"
+    assert UNet.weights_problem(tiny(num_classes=10**9), weights).endswith("or 1,000,000,000 channels")
+    encoder = LITE | {"num_hidden_layers": 5000, "depths": [2, 7000]}
+    assert UNet.weights_problem(tiny(encoder=encoder), weights).startswith("has fewer than 7,000 layers")
+    less = {name: value for name, value in weights.items() if "stem" not in name}
+    lacks = UNet.weights_problem(tiny(), less)
+    assert lacks.startswith("lacks stem.conv1.weight, stem.conv2.weight, stem.norm1.bias, ...")
+    assert UNet.weights_problem(tiny(), weights | {"more": torch.ones(1)}) == "has unknown more"
+    changed = weights | {"head.conv.bias": torch.ones(3)}
+    assert UNet.weights_problem(tiny(), changed) == "has other shapes in head.conv.bias"
+
+
 def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
@@ -284,3 +348,15 @@ def test_what_config_json_holds_is_checked_in_our_words(model, tmp_path, key, va
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=f"^{re.escape(str(folder))}: cannot be loaded: {line}"):
         UNet.from_pretrained(folder)
+
+
+def test_blocks_that_run_twice_are_all_that_are_trained():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
+    blocks = [network.stem, *network.downs, *network.encoder.stages, *network.ups]
+    assert [*map(id, network.blocks)] == [*map(id, blocks)]
+    network.encoder.freeze()
+    assert not any(module.training for module in network.encoder.modules())
+    assert [*map(id, network.blocks)] == [*map(id, [network.stem, *network.downs, *network.ups])]
+    network.train()
+    assert not any(module.training for module in network.encoder.modules())
+    assert not any(parameter.requires_grad for parameter in network.encoder.parameters())

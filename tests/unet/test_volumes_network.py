@@ -292,6 +292,16 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
     assert level_axes(spacing, patch, depth=1) == (tuple(kernels[:2]), tuple(strides[:1]))
 
 
+def test_patches_are_pooled_at_most_five_times_and_to_no_fewer_than_four_pixels():
+    assert len(level_axes((1, 1), (4096, 4096))[1]) == 5
+    assert level_axes((1, 1), (8, 8))[1] == ((2, 2),)
+    assert level_axes((1, 1), (16, 15))[1] == ((2, 2), (2, 1))
+    assert level_axes((1, 1), (7, 7))[1] == ((2, 2),)  # there is a step down in any case
+    # twice the finest spacing is coarse, and what is long enough to be pooled alone says what is fine
+    assert level_axes((2, 1), (64, 64), depth=1) == (((1, 3), (3, 3)), ((1, 2),))
+    assert level_axes((1, 3, 4), (7, 64, 64), depth=1)[1] == ((1, 2, 2),)
+
+
 def asked(**values: object) -> dict[str, object]:
     kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
     return {"dims": 3, "kernels": kernels, "strides": strides, "base_channels": 2} | values

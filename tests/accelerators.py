@@ -1,0 +1,22 @@
+"""A stand-in for an Accelerator."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+from accelerate.utils import DistributedType
+
+
+def new_accelerator(processes: int = 1, agreed: int | None = None) -> SimpleNamespace:
+    """What a check of memory asks of an Accelerator on CPUs; another process has room for `agreed` images."""
+
+    def gather(values: torch.Tensor) -> torch.Tensor:
+        return values if agreed is None else torch.cat([values, torch.full_like(values, agreed)])
+
+    return SimpleNamespace(
+        device=torch.device("cpu"),
+        num_processes=processes,
+        distributed_type=DistributedType.NO,
+        autocast=nullcontext,
+        gather=gather,
+    )

@@ -1,0 +1,126 @@
+"""The random numbers of augmentation: which they are, their ranges, and which axes of a volume they move."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from data_utils.loading.draws import Draw, draw, pack_draws
+
+
+def draws_of(strength: str, spacing: tuple[float, float, float], count: int = 300) -> list[Draw]:
+    return [
+        draw((0, index), strength=strength, seed=0, size=(8, 9, 10), channels=1, spacing=spacing)
+        for index in range(count)
+    ]
+
+
+def test_volumes_are_mirrored_left_and_right_alone_unless_augmentation_is_strong():
+    signs = {"basic": set(), "strong": set()}
+    for strength, seen in signs.items():
+        for drawn in draws_of(strength, (1.0, 1.0, 1.0)):
+            seen.add(tuple(np.sign(np.diag(drawn.matrix)).astype(int).tolist()))  # of offsets (x, y, z)
+    assert signs["basic"] == {(1, 1, 1), (-1, 1, 1)}
+    assert len(signs["strong"]) == 8
+
+
+def test_thick_slices_are_turned_only_within_their_plane_and_keep_their_resolution():
+    resolutions = []
+    for drawn in draws_of("basic", (5.0, 1.0, 1.0)):
+        turns_out_of_plane = [*drawn.matrix[2, :2], *drawn.matrix[:2, 2]]
+        assert turns_out_of_plane == [0, 0, 0, 0]
+        assert 0.8 <= drawn.matrix[2, 2] <= 1.25 and 0.7 <= drawn.gamma <= 1.5
+        if drawn.resolution:
+            resolutions.append(drawn.resolution)
+    assert 50 < len(resolutions) < 100  # one time in four
+    assert {resolution[0] for resolution in resolutions} == {1.0}
+    assert all(0.5 <= share <= 1 for resolution in resolutions for share in resolution[1:])
+
+
+def test_tilts_are_of_fifteen_degrees_and_zooms_of_a_quarter():
+    angles = []
+    zooms = []
+    for index in range(400):
+        matrix = draw((1, index), strength="basic", seed=0, size=(20, 30), channels=3).matrix
+        zooms.append(1 / np.sqrt(abs(np.linalg.det(matrix))))
+        angles.append(abs(np.degrees(np.arctan2(matrix[1, 0], matrix[1, 1]))))
+    assert 14.5 < max(angles) <= 15 and 0.8 <= min(zooms) < 0.805 and 1.23 < max(zooms) <= 1.25
+
+
+def test_the_numbers_of_a_draw_are_packed_in_their_order():
+    drawn = Draw(
+        np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(18.0).reshape(2, 3, 3), gain=5.0, shift=np.array([6.0, 7.0])
+    )
+    numbers = pack_draws([drawn, Draw()], channels=2)
+    assert numbers.shape == (2, 4 + 18 + 4)
+    assert numbers[0].tolist() == [1, 2, 3, 4, *range(18), 5, 5, 6, 7]
+    assert numbers[1].tolist() == [1, 0, 0, 1, *[0] * 18, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gamma": 1.1},
+        {"resolution": (1.0, 0.5, 1.0)},
+        {"blur": 1.0},
+        {"noise": 0.1},
+        {"gain": np.array([1.0, 1.1])},
+        {"shift": np.array([0.0, 0.1])},
+        {"elastic": np.zeros((2, 3, 3))},
+        {"matrix": np.diag([1.0, -1.0])},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_draw_that_does_anything_is_not_the_identity(settings):
+    assert Draw().is_identity and Draw(np.eye(3)).is_identity
+    assert not Draw(**settings).is_identity
+    assert Draw(**settings).moves is ("elastic" in settings or "matrix" in settings)
+
+
+@pytest.mark.parametrize(
+    ("strength", "size", "channels", "spacing", "may_mirror", "expected"),
+    [
+        ("mirror", (20, 30), 3, None, True, "006b8a04050f8b3a"),
+        ("basic", (20, 30), 3, None, True, "ab8732798b38e104"),
+        ("basic", (20, 30), 1, None, False, "55ef847c9365d99b"),
+        ("strong", (320, 340), 3, None, True, "ee35a0610211feee"),
+        ("strong", (40, 40), 1, None, True, "0ee4e16a408716c4"),
+        ("basic", (8, 9, 10), 1, (3.0, 1.0, 1.5), True, "6f977ddb75758f0a"),
+        ("strong", (8, 9, 10), 2, (3.0, 1.0, 1.5), True, "634cd2322bc9ec63"),
+        ("strong", (8, 9, 10), 1, (1.0, 1.0, 1.0), False, "d2c9a39db8a2d5c9"),
+    ],
+)
+def test_draws_are_those_that_older_runs_had(strength, size, channels, spacing, may_mirror, expected):
+    rows = []
+    for index in range(24):
+        options = {"size": size, "channels": channels, "spacing": spacing, "may_mirror": may_mirror}
+        drawn = draw((index // 5, index), strength=strength, seed=7, **options)
+        elastic = () if drawn.elastic is None else drawn.elastic.ravel()
+        numbers = [*drawn.matrix.ravel(), *elastic, *np.atleast_1d(drawn.gain), *np.atleast_1d(drawn.shift)]
+        numbers += [drawn.blur, drawn.noise, drawn.gamma, *(drawn.resolution or ())]
+        rows.append(([round(float(number), 7) + 0.0 for number in numbers], drawn.noise_seed))  # -0.0 is 0
+    assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == expected
+
+
+def test_a_half_turn_is_no_mirror_image():
+    assert not Draw(-np.eye(2)).is_mirrored
+    assert Draw(np.diag([1.0, -1.0])).is_mirrored and Draw(-np.eye(3)).is_mirrored
+
+
+def volume_draws(spacing: tuple[float, float, float]) -> list[Draw]:
+    options = {"strength": "strong", "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": spacing}
+    return [draw((0, index), **options) for index in range(80)]
+
+
+def test_axes_are_alike_up_to_twice_the_spacing():
+    for coarse, is_turned in ((2.0, True), (2.01, False)):
+        draws = volume_draws((coarse, 1.0, 1.0))
+        assert any(drawn.matrix[2, 0] for drawn in draws) is is_turned
+        assert any(drawn.resolution and drawn.resolution[0] < 1 for drawn in draws) is is_turned
+
+
+def test_nothing_of_a_volume_is_mirrored_where_that_has_no_answer():
+    for strength in ("basic", "strong"):
+        options = {"strength": strength, "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": (1.0, 1.0, 1.0)}
+        draws = [draw((0, index), may_mirror=False, **options) for index in range(30)]
+        assert all(np.linalg.det(drawn.matrix) > 0 for drawn in draws)

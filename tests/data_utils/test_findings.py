@@ -1,0 +1,30 @@
+"""What is said of a data set before the first step, and what only a flag can bring about."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+from inspections import split_of
+
+from data_utils.analysis.findings import find_warnings
+from data_utils.analysis.inspect import total_pixels
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+
+
+def test_only_a_flag_can_name_classes_by_mistake_and_what_a_reader_warns_of_is_said():
+    class_map = ClassMap(("a", "b", "c"), (0, 1, 2), None)
+    reader = SimpleNamespace(class_map=class_map, warnings=lambda splits: (f"{len(splits)} splits",))
+    splits = [split_of(*[{0: 10, 1: 10, 255: 90}] * 4)]
+    all_records = [records for _, records in splits]
+
+    def lines(has_names: bool, **settings) -> tuple[str, ...]:
+        config = DataConfig(**settings)
+        return find_warnings(splits, all_records, total_pixels(splits), reader, config, has_names=has_names)
+
+    assert lines(has_names=True) == ("1 splits",)
+    (line, _) = lines(has_names=True, classes="0=a,1=b,2=c")
+    assert line.startswith("no mask holds c, which --classes names")
+    class_map = replace(class_map, ignore_value=255)
+    reader.class_map = class_map
+    assert lines(has_names=False)[0].startswith("255 counts nowhere")
+    assert not [line for line in lines(has_names=False, ignore_index="255") if line.startswith("255")]

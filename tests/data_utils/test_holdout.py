@@ -1,0 +1,35 @@
+"""Whole files of a stream are held out for validation."""
+
+import numpy as np
+import pytest
+
+from data_utils.sources.holdout import hold_out_shards
+from data_utils.sources.records import StreamRecords
+from runtime.errors import DataError
+
+
+class Stream(StreamRecords):
+    """Files of records that are never read."""
+
+    def part(self, chosen: np.ndarray) -> "Stream":
+        return Stream(self.files, self.groups[chosen], self.group_sizes[chosen])
+
+    def _read_group(self, group: int) -> None:
+        raise AssertionError
+
+    def __getitem__(self, index: int) -> dict:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fraction", "held_out"),
+    [((10, 10), 0.01, 10), ((10, 10), 1.0, 10), ((10, 10, 10, 10), 0.25, 10), ((10, 10, 10, 10), 0.26, 20)],
+)
+def test_whole_files_of_a_stream_are_held_out_and_one_is_left_to_train_on(sizes, fraction, held_out):
+    groups = np.array([(number, 0) for number in range(len(sizes))])
+    for seed in range(3):
+        train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, np.array(sizes)), fraction, seed)
+        assert (len(val), len(train)) == (held_out, sum(sizes) - held_out)
+        assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
+    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
+        hold_out_shards(Stream(["a"], groups[:1], np.array([10])), fraction, 0)

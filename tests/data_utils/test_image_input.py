@@ -1,0 +1,122 @@
+"""From the pixels of an image to what the network gets: range, channels, types, and pixels without data."""
+
+import warnings
+
+import numpy as np
+import pytest
+from rasters import write_raster
+
+from data_utils.image_io.windowed import WindowedArray, open_windowed_file
+from data_utils.loading.image_input import ImageInput, fit_channels, missing_pixels, without_missing
+from runtime.errors import ImageError
+from tasks.classes import ClassTarget
+from unet.config import Preprocess
+
+
+def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
+    preprocess = Preprocess(detect_unit_range=True)
+    pixels = np.zeros((300, 2, 1), np.uint8)
+    pixels[:290] = 1
+    image = ImageInput(WindowedArray(pixels), preprocess, 1)
+    assert image.strip(0, 3).max() == image.whole().max() == 255
+    assert image.strip(290, 300).max() == 0
+    pixels[299] = 2  # in another part than the rows that are asked for
+    image = ImageInput(WindowedArray(pixels), preprocess, 1)
+    assert image.strip(0, 3).max() == 1 and image.whole()[0, 0, 0] == 1
+    image = ImageInput(WindowedArray(pixels), Preprocess(), 1)
+    assert image.strip(0, 3).max() == 1
+
+
+def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
+    grey = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
+    assert fit_channels(grey, 1) is grey
+    repeated = fit_channels(grey, 3)
+    assert repeated.shape == (2, 3, 3) and (repeated == grey).all()
+    assert np.array_equal(fit_channels(repeated, 1), grey)
+    color = repeated.copy()
+    color[0, 0, 2] += 1
+    with pytest.raises(ImageError, match=r"a\.png: has 3 channels, the model takes 1; convert the image"):
+        fit_channels(color, 1, "a.png")
+    with pytest.raises(ImageError, match="has 3 channels, the model takes 4"):
+        fit_channels(color, 4)
+
+
+def test_pixels_of_each_type_that_training_has_seen_are_welcome():
+    preprocess = Preprocess(pixel_types=("uint8", "uint16"))
+    for kind in ("uint8", "uint16", "float32"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            ImageInput(WindowedArray(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
+        assert [str(warning.message)[:65] for warning in said] == [
+            "images hold float32 pixels, but the model was trained on uint8 an"
+        ] * (kind == "float32")
+
+
+def test_no_type_of_pixels_is_wrong_for_a_model_that_names_none():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ImageInput(WindowedArray(np.ones((4, 4, 1), np.float32)), Preprocess(), 1).whole()
+
+
+@pytest.mark.parametrize(
+    ("stored", "whole", "strip"),
+    [("uint8", "uint8", "uint8"), ("uint16", "float32", "uint16"), ("int32", "float32", "float32")],
+)
+def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, strip):
+    image = ImageInput(WindowedArray(np.full((4, 5, 1), 7, stored)), Preprocess(), 1)
+    assert (image.whole().dtype, image.strip(1, 3).dtype, image.window(((0, 2), (1, 3))).dtype) == (whole, strip, whole)
+
+
+@pytest.mark.parametrize(
+    ("mean", "kind", "channels", "expected"),
+    [
+        ((2.6, 7.4), "uint8", 2, [3, 7]),
+        ((2.6, 7.4), "float32", 2, [2.6, 7.4]),
+        ((2.6, 7.4, 9.0), "uint8", 2, [3, 3]),  # an encoder sees grey images in color
+        ((2.6,), "uint16", 2, [3, 3]),
+        ((), "uint8", 2, [0, 0]),
+    ],
+)
+def test_the_mean_of_a_channel_stands_where_it_holds_no_data(mean, kind, channels, expected):
+    pixels = np.ma.MaskedArray(np.full((2, 2, channels), 9, kind), np.zeros((2, 2, channels), bool))
+    pixels[0, 0] = np.ma.masked
+    pixels[1, 1, 0] = np.ma.masked
+    image = ImageInput(WindowedArray(pixels), Preprocess(mean=mean), channels).whole()
+    assert image[:, 0, 0].tolist() == pytest.approx(expected)
+    assert image[:, 1, 1].tolist() == pytest.approx([expected[0], 9]) and (image[:, 0, 1] == 9).all()
+
+
+@pytest.mark.parametrize(
+    ("scale", "window"), [(1.0, ((3, 20), (5, 30))), (0.5, ((0, 10), (2, 15))), (2.0, ((9, 41), (0, 60)))]
+)
+def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_path, scale, window):
+    bands = np.random.default_rng(0).integers(1, 9, (5, 24, 32)).astype(np.uint16)
+    bands[:, :6, :9] = 0
+    bands[:4, 12:15] = 0  # one band holds data
+    path = write_raster(tmp_path / "a.tif", bands, nodata=0)
+    with open_windowed_file(path) as picture:
+        network_input = ImageInput(picture, Preprocess(scale=scale, mean=(4.0,) * 5, std=(1.0,) * 5), 5)
+        height, width = network_input.size
+        rows = ((np.arange(height) + 0.5) * 24 / height).astype(int)
+        columns = ((np.arange(width) + 0.5) * 32 / width).astype(int)
+        expected = (bands == 0).all(axis=0)[np.ix_(rows, columns)]
+        (top, bottom), (left, right) = window
+        missing = network_input.missing(window)
+        assert np.array_equal(missing, expected[top:bottom, left:right]) and missing.any()
+        assert network_input.missing(((height - 4, height), (0, 4))) is None
+    full = write_raster(tmp_path / "b.tif", bands)
+    with open_windowed_file(full) as picture:
+        assert ImageInput(picture, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
+
+
+def test_nothing_is_known_of_a_target_where_its_image_holds_no_data():
+    pixels = np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool))
+    assert missing_pixels(pixels) is None and missing_pixels(np.ones((4, 6, 2))) is None
+    pixels.mask[:2, :3] = True
+    pixels.mask[3, 5, 0] = True  # the other channel holds data
+    missing = missing_pixels(pixels)
+    assert np.argwhere(missing).tolist() == [[row, column] for row in (0, 1) for column in (0, 1, 2)]
+    target = without_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing)
+    assert (target.mask[:4, :6] == 255).all() and (target.mask == 255).sum() == 24 and target.mask.dtype == np.uint8
+    same = ClassTarget(np.ones((8, 12), np.uint8))
+    assert without_missing(same, None) is same

@@ -1,0 +1,80 @@
+"""What the reader of image files makes of them: sizes, types of values, colors, palettes, alpha.
+
+Modules: data_utils/image_io/reader.py.
+"""
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_header, read_image, read_palette_mask
+from runtime.errors import ImageError
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
+def test_the_size_in_a_header_is_that_of_the_picture_as_it_is_seen(tmp_path, orientation, suffix):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"a.{suffix}"
+    Image.new("RGB", (24, 16)).save(path, exif=exif)
+    size, mode = read_header(path, "a")
+    assert (size, mode) == (read_image(path).shape[:2], "RGB")
+    assert size == ((24, 16) if orientation > 4 else (16, 24))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(255, np.uint8), (256, np.uint16), (65535, np.uint16), (65536, np.int64), (-1, np.int64), (254.0, np.uint8)],
+)
+def test_mask_values_take_the_smallest_type_that_holds_them(value, dtype):
+    assert decode_mask(np.array([[0, value]]), "a").values.dtype == dtype
+
+
+def test_a_mask_is_colored_where_one_of_its_channels_differs():
+    grey = np.repeat(np.array([[[0], [9]]], np.uint8), 3, axis=2)
+    decoded = decode_mask(Image.fromarray(grey), "a")
+    assert decoded.values.tolist() == [[0, 9]] and decoded.colored and not decoded.jpeg
+    for channel in range(3):
+        color = grey.copy()
+        color[0, 0, channel] = 1
+        assert decode_mask(color, "a").values.shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "is_drawn"), [([[0, 0]], False), ([[128, 128]], False), ([[255, 255]], False), ([[254, 255]], True)]
+)
+def test_a_mask_is_drawn_in_its_alpha_channel_where_that_differs(alpha, is_drawn):
+    grey = Image.new("L", (2, 1), 255)
+    mask = Image.merge("LA", [grey, Image.fromarray(np.array(alpha, np.uint8))])
+    assert is_drawn_in_alpha(mask, "a") is is_drawn
+    assert not is_drawn_in_alpha(grey, "a") and not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
+
+
+def test_only_a_palette_that_is_no_gifs_says_what_indices_look_like(tmp_path):
+    picture = Image.fromarray(np.array([[0, 1]], np.uint8))
+    assert read_palette_mask(picture, "a") is None
+    picture.putpalette([9, 9, 9, 200, 140, 80])
+    for name, colors in (("a.png", [[[9, 9, 9], [200, 140, 80]]]), ("a.gif", None)):
+        picture.save(tmp_path / name)
+        found = read_palette_mask(str(tmp_path / name), "a")
+        assert (None if found is None else found.tolist()) == colors
+
+
+def test_numbers_of_32_bits_without_sign_stay_what_they_are(tmp_path):
+    for kind, value in (("uint32", 4_000_000_000), ("int32", -7)):
+        tifffile.imwrite(tmp_path / "a.tif", np.array([[1, value]], kind), photometric="minisblack")
+        assert decode_mask(str(tmp_path / "a.tif"), "a").values.tolist() == [[1, value]]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_pixel_that_is_no_number_is_named(value):
+    with pytest.raises(ImageError, match=r"a: has pixels that are not numbers \(NaN or infinite\)"):
+        read_image(np.array([[0, value]], np.float32), "a")
+
+
+def test_of_a_mask_without_data_in_places_only_what_is_no_number_is_unknown():
+    values = np.ma.MaskedArray(np.array([[1, 7, np.nan]], np.float32), [[False, True, True]])
+    assert decode_mask(values, "a").values.tolist() == [[1, 7, 255]]
+    assert decode_mask(values[:, :2].astype(np.uint8), "a").values.tolist() == [[1, 7]]

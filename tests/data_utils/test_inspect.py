@@ -1,0 +1,144 @@
+"""One look at an image and its mask, and at a split of them: kinds of values, problems, and what is kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inspections import split_of
+from PIL import Image
+
+from data_utils.analysis.inspect import (
+    Inspection,
+    Problem,
+    SplitInspection,
+    count_values,
+    excess_values,
+    find_unknown,
+    inspect,
+    merge_equal,
+    raise_problems,
+    total_pixels,
+)
+from data_utils.class_map import ClassMap
+from runtime.errors import DataError
+
+CLASSES = ClassMap(("sky", "land"), (0, 1), None)
+
+
+def write_mask(folder: Path, name: str, mask: np.ndarray, **options) -> dict:
+    """A record of a black picture and a mask in a file."""
+    Image.fromarray(mask).save(folder / name, **options)
+    return {"image": np.zeros(mask.shape[:2], np.uint8), "target": str(folder / name), "name": "a"}
+
+
+def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path):
+    numbers = np.array([[0, 9], [9, 9]], np.uint8)
+    greys = np.repeat(numbers[:, :, None], 3, axis=2)
+    colors = greys.copy()
+    colors[0, 0, 1] = 7
+    for kind, mask in (("numbers", numbers), ("greys", greys), ("colors", colors)):
+        assert inspect(write_mask(tmp_path, f"{kind}.png", mask)).kind == kind
+
+
+def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_path):
+    blocks = np.repeat(np.repeat(np.array([[0, 255], [255, 0]], np.uint8), 16, axis=0), 16, axis=1)
+    two = write_mask(tmp_path, "two.jpg", blocks, quality=100)
+    assert inspect(two).pixels == {0: 512, 255: 512}
+    blocks[:16, :16] = 128
+    three = write_mask(tmp_path, "three.jpg", blocks, quality=100)
+    problem = inspect(three)
+    assert problem.kind == "lossy mask" and "a: mask is a JPEG with the values 0, 128, 255; comp" in problem.text
+    assert inspect(three, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
+
+
+def test_pixels_of_each_value_are_counted():
+    assert count_values(np.array([[7, 7, 0], [0, 7, 300]], np.uint16)) == {7: 3, 0: 2, 300: 1}
+    assert count_values(np.array([[5]], np.uint8)) == {5: 1}
+    colors = np.array([[[1, 2, 3], [1, 2, 3], [3, 2, 1]]], np.uint8)
+    assert count_values(colors) == {(1, 2, 3): 2, (3, 2, 1): 1}
+
+
+def test_two_hundred_and_fifty_five_values_are_not_too_many():
+    assert excess_values(dict.fromkeys(range(255), 1)) is None
+    assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
+    assert "numbers of objects" in excess_values(dict.fromkeys(range(300), 1))
+    ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
+    assert "numbers of objects" not in excess_values(ends)
+    assert "numbers of objects" in excess_values(ends | {5: 10})
+    near = {(value, 0, 0): 1 for value in range(256)}
+    apart = {(value, value * 7 % 256, value * 13 % 256): 1 for value in range(256)}
+    assert "numbers of objects" not in excess_values(near) and "numbers of objects" in excess_values(apart)
+
+
+def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
+    numbers = split_of({0: 3, 7: 2}, {0: 1})
+    greys = split_of({0: 5, 7: 1}, kind="greys")
+    colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
+    assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
+    assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
+    with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers; store all in one way"):
+        total_pixels([numbers, colors])
+    numbers[0].members[:] = -1  # no usable mask holds them
+    assert total_pixels([numbers, colors]) == {(0, 0, 0): 4, (7, 0, 0): 6}
+
+
+def test_masks_with_values_of_no_class_become_problems():
+    inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
+    find_unknown(inspection, records, CLASSES)
+    assert set(inspection.problems) == {1, 2, 3} and inspection.members.tolist() == [0, -1, -1, -1]
+    kind, text = inspection.problems[2]
+    assert kind == "unknown mask value"
+    assert text.startswith("2: mask values 9 belong to no class; classes are 0, 1; name them in --classes")
+    greys, records = split_of({0: 3, 9: 2}, {0: 3, 8: 1}, kind="greys")
+    find_unknown(greys, records, ClassMap(("a", "b"), ((0, 0, 0), (9, 9, 9)), None))
+    assert set(greys.problems) == {1}
+
+
+def test_what_is_wrong_with_four_files_is_one_line():
+    def texts(count: int) -> list[str]:
+        return [
+            f"{name}.png: mask values {number}7, 9{number} belong to no class"
+            for number, name in enumerate("abcde"[:count])
+        ]
+
+    assert merge_equal(texts(3)) == texts(3)
+    assert merge_equal(texts(4)) == ["4 files (a.png, b.png, c.png, ...): mask values 07, 90 belong to no class"]
+    assert merge_equal([*texts(4), "f.png: is empty"], 9)[1] == "f.png: is empty"
+    assert merge_equal(texts(4), 9) == ["4 files (a.png, b.png, c.png, d.png): mask values 07, 90 belong to no class"]
+    assert merge_equal(["no colon"]) == ["no colon"]
+
+
+def test_skipping_is_offered_where_something_is_left():
+    inspection, _ = split_of({0: 1}, {0: 1})
+    raise_problems(inspection, 2)
+    inspection.problems[0] = Problem("kind", "a: is empty")
+    with pytest.raises(
+        DataError, match=r"^1 of 2 pairs cannot be used: a: is empty; --on-bad-sample skip trains without"
+    ):
+        raise_problems(inspection, 2)
+    with pytest.raises(DataError, match=r"^1 of 1 pairs cannot be used: a: is empty$"):
+        raise_problems(inspection, 1)
+    inspection.problems |= {number: Problem("kind", f"{number}: is {'abcd'[number]}") for number in range(1, 4)}
+    with pytest.raises(
+        DataError, match=r"^4 of 9 pairs cannot be used: a: is empty; 1: is b; 2: is c; \.\.\.; --on-bad"
+    ):
+        raise_problems(inspection, 9)
+
+
+def test_an_inspection_survives_the_cache():
+    inspection = SplitInspection.of_count(3)
+    locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
+    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
+    inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))
+    inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {0: 1, 9: 1}))
+    read = SplitInspection.from_json(inspection.to_json())
+    for each in (inspection, read):
+        assert each.sizes.tolist() == [[4, 5], [6, 7], [6, 7]] and each.members.tolist() == [0, 1, 1]
+        assert each.resized_masks == 1 and each.modes == {"RGB": 1, "L": 2}
+        contents = {(content.kind, content.values): pixels for content, pixels in each.contents.items()}
+        assert contents["numbers", (0, 9)] == {0: 4, 9: 5}
+        assert list(contents) == [("colors", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
+        assert list(each.class_locations) == [0]
+        stored = {value: pixels.tolist() for value, pixels in each.class_locations[0].items()}
+        assert stored == {0: [[1, 2], [3, 4]], (1, 2, 3): [[0, 0]]}
+    assert read.spacings() == []

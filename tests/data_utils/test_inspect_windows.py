@@ -1,0 +1,114 @@
+"""A look at a large image in strips finds what a look at the whole would."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from data_utils.analysis.inspect import inspect
+from data_utils.analysis.inspect_windows import inspect_in_windows
+
+
+def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
+    """A record of a tiled TIFF and a mask of it."""
+    image = np.zeros((*mask.shape[:2], 3), np.uint8)
+    tifffile.imwrite(folder / "image.tif", image, photometric="rgb", tile=(32, 32))
+    file = folder / f"mask{suffix}"
+    if suffix == ".tif":
+        tifffile.imwrite(file, mask, photometric="minisblack", tile=(32, 32))
+    else:
+        Image.fromarray(mask).save(file)
+    return {"image": str(folder / "image.tif"), "target": str(file), "name": "a"}
+
+
+def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
+    mask = np.random.default_rng(0).choice(np.uint8([0, 0, 0, 5]), (160, 64))
+    mask[150, 7] = 9
+    record = write_pair(tmp_path, mask)
+    whole = inspect(record)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    found = inspect_in_windows(record)
+    assert (found.size, found.mask_size, found.kind, found.pixels) == (
+        whole.size,
+        whole.mask_size,
+        "numbers",
+        whole.pixels,
+    )
+    assert found.mode == "uint8 x 3"
+    assert found.class_locations[9].tolist() == [[150, 7]]
+    for value in (0, 5):
+        pixels = found.class_locations[value]
+        assert len(pixels) == 64 and (mask[tuple(pixels.T)] == value).all()
+        assert pixels[:, 0].min() < 40 and pixels[:, 0].max() > 120
+
+
+def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, monkeypatch):
+    mask = np.zeros((64, 64), np.uint8)
+    mask[:32] = 5
+    mask[40] = 5  # one row of the second strip
+    record = write_pair(tmp_path, mask)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    rows = inspect_in_windows(record).class_locations[5][:, 0]
+    assert len(rows) == 64 and 0 < (rows == 40).sum() < 20
+
+
+def in_strips(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Have all TIFFs read in strips of 32 rows."""
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", width * 32)
+
+
+def write_color_pair(folder: Path, mask: np.ndarray) -> dict:
+    """A record of a tiled TIFF and a tiled mask in color."""
+    record = write_pair(folder, mask[:, :, 0])
+    tifffile.imwrite(folder / "mask.tif", mask, photometric="rgb", tile=(32, 32))
+    return record
+
+
+def test_strips_of_grey_in_a_color_mask_hold_colors(tmp_path, monkeypatch):
+    mask = np.zeros((96, 64, 3), np.uint8)
+    mask[:32, :7] = 9
+    mask[64:, :5] = 9
+    mask[40, 50] = 200, 9, 9
+    in_strips(monkeypatch, 64)
+    found = inspect_in_windows(write_color_pair(tmp_path, mask))
+    ground = 96 * 64 - 32 * 7 - 32 * 5 - 1
+    assert (found.kind, found.pixels) == ("colors", {(0, 0, 0): ground, (9, 9, 9): 32 * 12, (200, 9, 9): 1})
+    assert found.class_locations.keys() == found.pixels.keys()
+    for value, pixels in found.class_locations.items():
+        assert (mask[tuple(pixels.T)] == value).all()
+    assert set(found.class_locations[9, 9, 9][:, 0] // 32) == {0, 2}
+    mask[40, 50] = 9
+    assert inspect_in_windows(write_color_pair(tmp_path, mask)).kind == "greys"
+
+
+def test_values_are_too_many_over_all_strips_and_numbers_of_objects_have_places(tmp_path, monkeypatch):
+    mask = np.zeros((64, 64), np.uint16)
+    mask[:32] = np.arange(32 * 64).reshape(32, 64) % 200
+    mask[32:] = 200 + np.arange(32 * 64).reshape(32, 64) % 200
+    in_strips(monkeypatch, 64)
+    record = write_pair(tmp_path, mask)
+    assert inspect_in_windows(record).kind == "too many mask values"
+    found = inspect_in_windows(record, has_classes=False)
+    assert len(found.pixels) == 400 and set(found.class_locations) == set(range(400))
+    mask[:32] = np.arange(32 * 64).reshape(32, 64) % 300
+    found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
+    objects = found.class_locations[1]
+    assert len(objects) == 64 and mask[tuple(objects.T)].all() and len(set(mask[tuple(objects.T)].tolist())) > 9
+    assert not mask[tuple(found.class_locations[0].T)].any()
+
+
+def test_masks_that_are_resized_are_read_in_windows_and_others_are_problems(tmp_path, monkeypatch):
+    in_strips(monkeypatch, 64)
+    record = write_pair(tmp_path, np.zeros((64, 96), np.uint8))
+    tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 48), np.uint8), photometric="minisblack", tile=(32, 32))
+    found = inspect_in_windows(record)
+    assert (found.size, found.mask_size) == ((64, 96), (32, 48))
+    tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 40), np.uint8), photometric="minisblack", tile=(32, 32))
+    assert inspect_in_windows(record).kind == "mask and image differ in proportions"
+    record["target"] = {"bytes": b"x", "path": None}  # in memory: it is read whole
+    assert inspect_in_windows(record).kind == "mask cannot be read"

@@ -1,0 +1,54 @@
+"""Looks at whole splits of images or volumes: settings of the other kind, values of all masks together."""
+
+import numpy as np
+import pytest
+from conftest import load_info, write_folder
+
+from data_utils.analysis.inspect import SplitInspection, pixels_by_labels, total_pixels
+from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, inspect_split
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+
+
+def test_settings_of_the_other_kind_of_records_are_refused(tmp_path):
+    images = ImageInspector(has_classes=True)
+    volumes = VolumeInspector(has_classes=True)
+    for config in (DataConfig(image_size=(8, 8)), DataConfig(scale=0.5)):
+        images.check_settings(config)
+        with pytest.raises(DataError, match="--image-size and --scale are for images"):
+            volumes.check_settings(config)
+    volumes.check_settings(DataConfig(normalization="ct"))
+    with pytest.raises(DataError, match="--normalization ct is for volumes, and the data are images"):
+        images.check_settings(DataConfig(normalization="ct"))
+    with pytest.raises(DataError, match="--normalization ct is for volumes"):
+        load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), normalization="ct")
+
+
+def test_masks_of_few_values_may_hold_too_many_together_unless_classes_have_names():
+    targets = [np.arange(first, first + 100, dtype=np.uint16)[None] for first in (0, 100, 200)]
+    image = np.zeros((1, 100), np.uint8)
+    records = ListRecords([{"image": image, "target": target, "name": str(i)} for i, target in enumerate(targets)])
+    with pytest.raises(DataError, match="the masks up to 2 hold more than 255 values: 0, 1, 2"):
+        inspect_split(records, "reading")
+    assert len(total_pixels([(inspect_split(records, "reading", has_names=True), records)])) == 300
+    unlimited = inspect_split(records, "reading", ImageInspector(has_classes=False))
+    assert unlimited.members.tolist() == [0, 1, 2]
+
+
+def test_what_images_are_labeled_for_is_kept_with_what_their_masks_hold():
+    class Labeled(ListRecords):
+        def labeled(self, i: int) -> tuple[str, ...] | None:
+            return (None, ("a",), ("a", "b"), ("a",))[i]
+
+    mask = np.array([[0, 1]], np.uint8)
+    records = Labeled([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
+    inspection = inspect_split(records, "reading")
+    for each in (inspection, SplitInspection.from_json(inspection.to_json())):
+        assert each.members.tolist() == [0, 1, 2, 1]
+        assert [content.labels for content in each.contents] == [None, ("a",), ("a", "b")]
+        assert pixels_by_labels([(each, records)]) == {
+            None: {0: 1, 1: 1},
+            ("a",): {0: 2, 1: 2},
+            ("a", "b"): {0: 1, 1: 1},
+        }

@@ -1,0 +1,53 @@
+"""The place of a raster in the world: its pixels, and its coordinate reference system."""
+
+import numpy as np
+import pytest
+import rasterio
+import tifffile
+from rasters import write_raster
+
+from data_utils.image_io.places import Crs, Place, _crs, geo_keys, place_of
+
+
+def test_the_place_of_a_pixel_goes_to_the_world_and_back():
+    place = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), Crs(32633, ()), ())
+    assert place.to_world(3, 4) == (2 * 3 + 0.5 * 4 + 100, 0.25 * 3 - 3 * 4 + 200)
+    assert place.to_pixels(*place.to_world(3.0, 4.0)) == pytest.approx((3, 4))
+    shifted = place._replace(transform=(2.0, 0.5, *place.to_world(0.25, 0)[:1], 0.25, -3.0, place.to_world(0.25, 0)[1]))
+    assert place.offset_of(shifted) == pytest.approx((0.25, 0))
+    assert place.has_pixels_of(shifted, (50, 60)) and not place.is_grid_of(shifted, (50, 60))
+    assert place.is_grid_of(place, (50, 60))
+    coarser = place._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0))
+    assert not place.has_pixels_of(coarser, (50, 60))
+    assert Crs(1, ("x",)).same(Crs(1, ("y",))) and not Crs(1, ()).same(Crs(2, ()))
+    assert Crs(None, ("x",)).same(Crs(None, ("x",))) and not Crs(None, ("x",)).same(Crs(None, ("y",)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "epsg"),
+    [
+        ({1024: 1, 3072: 32633, 2048: 4326}, 32633),
+        ({1024: 2, 2048: 4326}, 4326),
+        ({1024: 1, 2048: 4326}, None),  # the base of a projection that has no number
+        ({1024: 1, 3072: 32767, 2048: 4326}, None),
+        ({1024: 1, 3072: 0}, None),
+    ],
+)
+def test_a_crs_has_the_number_of_its_projection_or_of_its_longitudes_and_latitudes(keys, epsg):
+    tags = {34735: (1, 1, 0, 0), 34736: (6378137.0,), 34737: "WGS 84"}
+    assert _crs(tags, keys) == Crs(epsg, () if epsg else ((1, 1, 0, 0), (6378137.0,), "WGS 84"))
+    assert _crs(tags, {}) is None
+
+
+def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
+    own = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=10 +lon_0=20 +datum=WGS84 +units=m")
+    other = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=11 +lon_0=20 +datum=WGS84 +units=m")
+    places = []
+    for name, crs in (("a", own), ("b", own), ("c", other), ("d", "EPSG:4326")):
+        path = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 4, 5), np.uint8), crs=crs)
+        with tifffile.TiffFile(path) as tiff:
+            places.append(place_of(tiff.pages[0]))
+    assert [place.crs.epsg for place in places] == [None, None, None, 4326]
+    assert places[0].crs.same(places[1].crs) and not places[0].crs.same(places[2].crs)
+    assert str(places[0].crs) == "a CRS without EPSG number" and str(places[3].crs) == "EPSG:4326"
+    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1} and geo_keys(None) == {}

@@ -1,0 +1,75 @@
+"""Targets of points: how their reader resizes, cuts and counts them, and what it tells the task.
+
+Modules: data_utils/targets/points.py.
+"""
+
+import numpy as np
+import pytest
+
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource
+from data_utils.sources.records import LandmarkNames, ListRecords, Subset
+from data_utils.targets.points import PointReader, PointWindows, point_records
+from runtime.errors import DataError
+from tasks.points import ABSENT, OUTSIDE, PRESENT
+
+
+def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
+    states = np.array([PRESENT, PRESENT, ABSENT, PRESENT])
+    positions = np.array([[3.5, 1.5], [39.5, 0], [7, 7], [-0.5, -0.5]])  # (x, y) in an image of 20 x 40
+    last = PointReader(("a",), (0,), (0,)).read(
+        {"image": "", "target": PointSource("file", "pixels", np.array([[39.25, 19.0]]), states[:1]), "name": "a"},
+        (20, 40),
+        (10, 10),
+    )
+    assert last.points.tolist() == [[9.25, 9.4375]] and last.states.tolist() == [PRESENT]
+    record = {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
+    reader = PointReader(tuple("dcba"), (3, 2, 1, 0), (0, 1, 2, 3))
+    target = reader.read(record, (20, 40), (10, 10))
+    assert target.points.tolist() == [[-0.5, -0.5], [0, 0], [-0.25, 9.5], [0.5, 0.5]]
+    assert target.states.tolist() == [PRESENT, ABSENT, OUTSIDE, PRESENT]
+    assert (target.unit.tolist(), target.size.tolist()) == ([2, 4], [10, 10])
+    assert states.tolist() == [PRESENT, PRESENT, ABSENT, PRESENT]  # those of the file stay
+    assert reader.read(record, (20, 40)).unit.tolist() == [1, 1]
+    volume = reader._target(record["target"], positions, (4, 4), (2, 4), (5.0, 0.5))
+    assert volume.unit.tolist() == [10, 0.5]
+
+
+def test_points_of_a_window_are_those_of_the_resized_image():
+    positions = np.array([[9.5, 4.5], [39.0, 19.0]])  # (x, y) in an image of 20 x 40
+    record = {"image": "", "target": PointSource("file", "pixels", positions, np.array([PRESENT] * 2)), "name": "a"}
+    windows = PointWindows(PointReader(("a", "b"), (0, 1), (0, 1)), record, (20, 40))
+    target = windows.read((10, 20), ((1, 6), (2, 12)))
+    assert target.points.tolist()[0] == [1, 2.5] and target.states.tolist() == [PRESENT, OUTSIDE]
+
+
+def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():
+    reader = PointReader(("a",), (0,), (0,))
+    for size, sigma in (((320, 160), 2.0), ((100, 90), 1.0), ((40, 2000), 3.0), ((10, 200, 30), 1.25)):
+        at_size = reader.at_size(size)
+        assert (at_size.sigma, at_size.nowhere) == (sigma, round(float(np.log(np.prod(size))), 2))
+        assert (at_size.task("", None).sigma, at_size.task("", None).nowhere) == (sigma, at_size.nowhere)
+
+
+def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
+    monkeypatch.setattr("data_utils.targets.points.PointRecords", ListRecords)
+    records, others = ListRecords([]), ListRecords([])
+    splits = [Subset(records, np.arange(0)), Subset(Subset(records, np.arange(0)), np.arange(0)), others]
+    assert point_records(splits) == [records, others]
+
+
+def test_a_reader_of_points_hands_on_all_that_the_task_needs():
+    given = {"unit": "mm", "layout": "tps", "space": "LPS", "sigma": 1.5, "nowhere": 3.0, "mirrors": False}
+    reader = PointReader(("b", "a"), (1, 0), (1, 0), **given)
+    task = reader.task("", None)
+    assert {name: getattr(task, name) for name in given} == given
+    assert (task.names, task.partners) == (("b", "a"), (1, 0)) and reader.sided_pairs == [(1, 0)]
+    points = ListRecords([])
+    points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long")
+    chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
+    assert (chosen.chosen, chosen.partners, chosen.unit) == ((2, 1), (1, 0), "px")
+    swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
+    assert swapped.partners == (2, 1, 0)
+    assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)
+    with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
+        PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))

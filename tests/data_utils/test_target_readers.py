@@ -1,0 +1,60 @@
+"""What a reader of targets makes of a file is kept under a key: other readers have others.
+
+Modules: data_utils/targets/reader.py.
+"""
+
+import pytest
+
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import ClassReader, PartlyLabeledReader
+from data_utils.targets.label_sets import LabelSets
+from data_utils.targets.objects import ObjectReader
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.points import PointReader
+from data_utils.targets.reader import TargetReader
+from data_utils.targets.regions import RegionReader
+from tasks.regions import Region
+
+BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
+BY_B = LabelSets(((True, True), (True, False)), {("b",): 1})
+TWO = ClassMap(("a", "b"), (1, 2), None)
+REGION = Region("whole", (1, 2))
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        [
+            ClassReader(TWO),
+            ClassReader(ClassMap(("a", "b"), (2, 1), None)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), 9)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 0),))),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 1),))),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=0)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=255)),
+            PartlyLabeledReader(TWO, label_sets=BY_A),
+            PartlyLabeledReader(TWO, label_sets=BY_B),
+            PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+        ],
+        [
+            PointReader(("a", "b"), (0, 1), (0, 1)),
+            PointReader(("a", "c"), (0, 1), (0, 1)),
+            PointReader(("a", "b"), (1, 0), (0, 1)),
+        ],
+        [
+            OverlapReader(("a", "b")),
+            OverlapReader(("a", "b"), label_sets=BY_A),
+            OverlapReader(("a", "b"), label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+            RegionReader((REGION,)),
+            RegionReader((Region("whole", (2, 1)),)),
+            RegionReader((Region("other", (1, 2)),)),
+            RegionReader((REGION,), ignored=(9,)),
+            RegionReader((REGION,), label_sets=LabelSets(((True,), (False,)), {("a",): 1})),
+            ObjectReader(),
+        ],
+    ],
+    ids=["classes", "points", "bits"],
+)
+def test_what_a_reader_makes_of_a_file_is_told_apart_by_its_key(readers: list[TargetReader]):
+    keys = [repr(reader.key) for reader in readers]
+    assert len(set(keys)) == len(keys)

@@ -1,0 +1,36 @@
+"""Files that are written row by row or page by page."""
+
+import io
+
+import numpy as np
+import tifffile
+
+from data_utils.image_io.writers import NpyWriter, PngWriter, write_pages
+
+
+def test_masks_are_compressed_well_and_pictures_fast():
+    rows = np.zeros((2, 3), np.uint8)
+    for level, mark in ((None, b"\x78\x9c"), (1, b"\x78\x01")):
+        file = io.BytesIO()
+        options = {} if level is None else {"level": level}
+        with PngWriter(file, (2, 3), **options) as writer:
+            writer.write(rows)
+        assert file.getvalue().partition(b"IDAT")[2].startswith(mark)
+
+
+def test_rows_that_never_come_are_zero(tmp_path):
+    with (tmp_path / "a.npy").open("wb") as file:
+        writer = NpyWriter(file, (2, 5, 3))
+        for value in (1.0, 2.0, 3.0):
+            writer.write(np.full((2, 1, 3), value))
+    assert np.load(tmp_path / "a.npy")[:, :, 0].tolist() == [[1, 2, 3, 0, 0]] * 2
+
+
+def test_pages_stay_pages_however_many_there_are():
+    pages = [np.full((4, 5), value, np.uint8) for value in range(4)]
+    for count in (1, 3, 4):
+        file = io.BytesIO()
+        write_pages(file, pages[:count])
+        file.seek(0)
+        with tifffile.TiffFile(file) as tiff:
+            assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages[:count]]

@@ -1,0 +1,48 @@
+"""How predicted classes are written and shown: values, colors, legend.
+
+Modules: inference/outputs/classes.py.
+"""
+
+import numpy as np
+import pytest
+
+from data_utils.class_map import ClassMap
+from data_utils.visualize import outlined_overlay
+from inference.outputs import new_format
+from inference.outputs.classes import ClassFormat
+from runtime.errors import ImageError
+from unet.config import Preprocess, UNetConfig
+
+CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
+
+
+def test_classes_are_written_as_the_values_that_they_had():
+    output_format = ClassFormat(CLASSES)
+    rows = np.array([[0, 1], [2, 0]], np.uint8)
+    assert (
+        output_format.mask_values(rows).tolist() == [[10, 200], [255, 10]]
+        and output_format.mask_values(rows).dtype == np.uint8
+    )
+    assert (
+        output_format.shades(rows) is rows and output_format.names == CLASSES.names and len(output_format.colors) == 3
+    )
+    image = np.full((2, 2, 3), 90, np.uint8)
+    assert np.array_equal(output_format.overlay(image, rows), outlined_overlay(image, rows, output_format.colors))
+    assert np.asarray(output_format.legend()).shape[0] == 60
+    output_format.check_volume("v")
+    wide = ClassFormat(ClassMap(("a", "b"), (0, 300), None)).mask_values(rows % 2)
+    assert wide.dtype == np.uint16 and wide.max() == 300
+    colors = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
+    assert colors.mask_values(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
+    assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
+    with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
+        colors.check_volume("v")
+    assert colors.area_properties(0, 2, None) == {"class": "b", "value": "#040506"}
+    assert output_format.area_properties(0, 1, None) == {"class": "sky", "value": 10}
+
+
+def test_a_model_says_how_its_predictions_are_written():
+    preprocess = Preprocess(class_names=("a", "b"), class_values=(3, 9))
+    assert new_format(UNetConfig(num_classes=2, preprocess=preprocess)).mask_values(np.array([[0, 1]])).tolist() == [
+        [3, 9]
+    ]

@@ -1,0 +1,55 @@
+"""Mask, overlay and probabilities of an image, strip by strip.
+
+Modules: inference/outputs/images.py.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import tifffile
+import torch
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.windowed import WindowedArray
+from data_utils.visualize import to_rgb
+from inference.outputs.classes import ClassFormat
+from inference.outputs.images import ImageWriter
+from inference.outputs.jobs import ImageJob
+from tasks.classes import Classes
+
+CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
+TASK = Classes(CLASSES.names)
+
+
+def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(tmp_path):
+    output_format = ClassFormat(CLASSES)
+    logits = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(0))
+    pixels = np.random.default_rng(0).integers(0, 60_000, (9, 6, 1)).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
+    rows = logits.argmax(0).numpy().astype(np.uint8)
+    taken = []
+    sink = SimpleNamespace(add=lambda strip, missing, certainty: taken.append(strip))
+    writer = ImageWriter(output_format, TASK, (".png", ".overlay.png", ".npy"))
+    job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
+    writer.write(job, (9, 6), logits.split(4, dim=1), WindowedArray(pixels), sink)
+    assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
+    assert np.array_equal(np.concatenate(taken), rows) and [len(strip) for strip in taken] == [4, 4, 1]
+    np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0).numpy(), rtol=1e-6)
+    shown = np.asarray(Image.open(job.file(".overlay.png")))
+    strips = [slice(0, 4), slice(4, 8), slice(8, 9)]
+    low, high = np.percentile(pixels, (1, 99))  # one brightness for all strips
+    expected = [output_format.overlay(to_rgb(pixels[strip], (low, high)), rows[strip]) for strip in strips]
+    assert np.array_equal(shown, np.concatenate(expected))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
+
+
+def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):
+    pixels = np.random.default_rng(0).random((9, 6, 1)).astype(np.float32) * np.arange(1, 10)[:, None, None]
+    logits = torch.zeros(3, 9, 6)
+    job = ImageJob(image=tmp_path / "a.npy", size=(9, 6), output=tmp_path / "out" / "a")
+    writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
+    writer.write(job, (9, 6), logits.split(2, dim=1), WindowedArray(pixels), None)
+    low, high = np.percentile(pixels, (1, 99))
+    whole = to_rgb(pixels, (low, high))  # the first class is not drawn
+    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), whole)

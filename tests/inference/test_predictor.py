@@ -1,0 +1,97 @@
+"""The Predictor: what it predicts in windows or in batches, what it returns, and which models are an ensemble."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from prediction import network_of
+from volumes import write_volume
+
+from data_utils.image_io.formats import VolumeFile
+from inference import Predictor
+from runtime.errors import ModelError
+from tasks.classes import Classes
+from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
+
+
+def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows():
+    network = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group"))  # whole up to 4 GB
+    predictor = Predictor(network)
+    assert not predictor.in_windows((2048, 4096)) and predictor.in_windows((2048, 4097))
+    tiled = Predictor(network, tile_size=512)  # sums of tiles, and copies of what they share
+    assert not tiled.in_windows((1024, 2048)) and tiled.in_windows((1024, 2049))
+    halved = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=2.0)))
+    assert not Predictor(halved).in_windows((1024, 2048)) and Predictor(halved).in_windows((1024, 2050))
+
+
+def test_images_share_a_batch_where_the_network_sees_one_shape():
+    config = UNetConfig(base_channels=1, depth=1, norm="group", preprocess=Preprocess(scale=0.5))
+    predictor = Predictor(UNet(config))
+    key, count = predictor.batch_of((100, 60))
+    assert key == ((50, 30),) and count >= 2
+    assert predictor.batch_of((100, 62))[0] == ((50, 31),)
+    assert predictor.batch_of((1000, 600))[1] < count
+
+
+def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_mask(tmp_path):
+    torch.manual_seed(0)
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, norm="group")))
+    file = write_volume(tmp_path / "v.nii", np.random.default_rng(0).random((3, 8, 9)).astype(np.float32))
+    prediction = predictor(str(file))
+    assert prediction.mask.shape == (3, 8, 9) and prediction.probabilities.shape == (3, 3, 8, 9)
+    assert np.array_equal(prediction.mask, prediction.probabilities.argmax(0))
+    assert np.array_equal(prediction.mask, predictor.mask(VolumeFile((str(file),))))
+    np.testing.assert_allclose(prediction.probabilities.sum(0), 1, rtol=1e-5)
+    slices = list(predictor.slices(VolumeFile((str(file),))))
+    np.testing.assert_array_equal(np.stack(slices, axis=1), prediction.probabilities)
+    picture = io.BytesIO()
+    Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(picture, "png")
+    assert predictor(picture.getvalue()).mask.shape == (8, 9)
+
+
+def test_an_ensemble_needs_models_of_the_same_classes_axes_and_task():
+    Predictor(network_of(), ensemble=[network_of(norm="group")])
+    for other, line in (
+        (network_of(("a", "c")), "an ensemble needs models of the same classes"),
+        (network_of(values=(0, 255)), "an ensemble needs models of the same classes"),
+        (network_of(("a", "b", "c"), (0, 1, 2)), "an ensemble needs models of the same classes"),
+        (network_of(dims=3), "an ensemble cannot mix a 2-D and a 3-D model"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            Predictor(network_of(), ensemble=[other])
+
+
+def test_folds_differ_in_what_was_measured_and_are_an_ensemble_all_the_same():
+    folds = []
+    for smallest, fills_holes in ((3, True), (5, False)):
+        task = Objects(Classes(("background", "cell")), smallest, fills_holes)
+        folds.append(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task.to_config())))
+    assert Predictor(folds[0], ensemble=folds[1:]).task.smallest == 3
+    with pytest.raises(ModelError, match="same task"):
+        Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
+
+
+def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_networks_do():
+    folds = []
+    for sigma, nowhere, always_there in ((1.5, 8.0, (0, 1)), (2.0, 9.0, (1,))):
+        task = Landmarks(("a", "b"), sigma, nowhere, partners=(0, 1), always_there=always_there)
+        folds.append(UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config())))
+    predictor = Predictor(folds[0], ensemble=folds[1:])
+    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, partners=(0, 1), always_there=(1,))
+    other = Landmarks(("a", "c"), 1.5, 8.0, partners=(0, 1))
+    with pytest.raises(ModelError, match="same task"):
+        Predictor(folds[0], ensemble=[UNet(replace(folds[0].config, task=other.to_config()))])
+
+
+def test_tiles_that_are_turned_are_not_exact():
+    network = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
+    for tta, exact in ((False, True), (True, False)):
+        (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings((100, 90))
+        assert tiling.exact is exact and tiling.size == (64, 64)
+    assert Predictor(network, tta=True).tilings((100, 90)) == [None]

@@ -1,0 +1,63 @@
+"""Which models and settings made the masks of a folder, and whether all of them are there."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from inference.provenance import complete_provenance, provenance_of, record_provenance
+from predict import close_output
+from runtime.errors import DataError
+
+
+def arguments(model: Path, **changes) -> Namespace:
+    flags = {"ensemble": [], "scale": None, "tta": False, "min_size": None, "drop_border": False}
+    return Namespace(model=str(model), **flags | changes)
+
+
+def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+    output = tmp_path / "out"
+    output.mkdir()
+
+    def is_complete() -> bool:
+        return json.loads((output / "predict.json").read_text())["complete"]
+
+    own = provenance_of(arguments(model))
+    assert own == {"models": {str(model): "1ad27358"}, "scale": None, "tta": False, "complete": True}
+    record_provenance(output, own, overwrite=False)
+    assert is_complete()
+    other = provenance_of(arguments(model, tta=True))
+    with pytest.raises(DataError, match="holds masks of another model or other settings"):
+        record_provenance(output, other, overwrite=False)
+    record_provenance(output, other, overwrite=True)
+    assert not is_complete()
+    with pytest.raises(DataError, match="or of an --overwrite that did not finish"):
+        record_provenance(output, other, overwrite=False)
+    close_output(output, None, is_complete=False)
+    assert not is_complete() and not (output / "metrics.json").exists()
+    close_output(output, {"images": 1}, is_complete=True)
+    assert is_complete() and json.loads((output / "metrics.json").read_text()) == {"images": 1}
+    record_provenance(output, other, overwrite=False)
+    model.rename(tmp_path / "moved.onnx")
+    record_provenance(output, provenance_of(arguments(tmp_path / "moved.onnx", tta=True)), overwrite=False)
+    (output / "predict.json").unlink()
+    complete_provenance(output)  # somebody has removed it
+    assert not (output / "predict.json").exists()
+
+
+def test_every_model_counts_in_a_folder_of_masks(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_bytes(b"{}")
+        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
+    one = provenance_of(arguments(tmp_path / "a"))["models"]
+    two = provenance_of(arguments(tmp_path / "a", ensemble=[str(tmp_path / "b"), "me/cells"]))["models"]
+    assert list(two) == [str(tmp_path / "a"), str(tmp_path / "b"), "me/cells"]
+    assert two[str(tmp_path / "a")] == one[str(tmp_path / "a")] != two[str(tmp_path / "b")]
+    assert two["me/cells"] is None
+    before = one[str(tmp_path / "a")]
+    (tmp_path / "a" / "config.json").write_bytes(b"{} ")
+    assert provenance_of(arguments(tmp_path / "a"))["models"][str(tmp_path / "a")] != before

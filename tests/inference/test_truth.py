@@ -1,0 +1,137 @@
+"""Masks compared with the true ones: which pixel counts, in which strips, and what is said of an image.
+
+Modules: inference/scoring/truth.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from prediction import matrix_of
+
+from data_utils.class_map import ClassMap
+from inference.outputs.classes import ClassFormat
+from inference.outputs.jobs import ImageJob
+from inference.scoring import truth as truth_module
+from inference.scoring.boundary import BoundaryScores, boundary_scores
+from inference.scoring.components import area_report
+from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
+from runtime.errors import DataError
+from tasks.classes import Classes, ClassScores, ClassTarget
+
+CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
+TASK = Classes(CLASSES.names)
+NAN = float("nan")
+
+
+def rows_of(truth: np.ndarray, read_rows: list | None = None) -> MaskRows:
+    """The rows of a true mask of class indices."""
+
+    def read(top: int, bottom: int) -> ClassTarget:
+        if read_rows is not None:
+            read_rows.append((top, bottom))
+        return ClassTarget(truth[top:bottom])
+
+    return MaskRows(Path("truth.png"), truth.shape, read)
+
+
+@pytest.mark.parametrize(("size", "strip"), [((7, 5), 2), ((7, 5), 7), ((14, 10), 3), ((3, 2), 1), ((21, 5), 4)])
+def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_the_strips(size, strip):
+    rng = np.random.default_rng(0)
+    pred = rng.integers(0, 3, (7, 5), np.uint8)
+    truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
+    read_rows: list[tuple[int, int]] = []
+    scorer = TruthScorer(TASK, pred.shape, rows_of(truth, read_rows), boundary=True)
+    for top in range(0, 7, strip):
+        scorer.add(pred[top : top + strip])
+    rows = [int((row + 0.5) * 7 / size[0]) for row in range(size[0])]
+    columns = [int((column + 0.5) * 5 / size[1]) for column in range(size[1])]
+    under_centers = pred[np.ix_(rows, columns)]
+    score = scorer.score()
+    assert score.scores.sums.tolist() == matrix_of(under_centers, truth)
+    assert [row for first, last in read_rows for row in range(first, last)] == list(range(size[0]))
+    assert score.to_json("a")["boundary_iou"] == boundary_scores(under_centers, truth, 3).to_json()["boundary_iou"]
+
+
+def test_areas_that_touch_the_last_row_are_counted():
+    truth = np.zeros((30, 40), np.uint8)
+    truth[25:, 3:5] = 1  # 10 pixels
+    truth[2:4, 20:22] = 1
+    scorer = TruthScorer(TASK, truth.shape, rows_of(truth))
+    for top in range(0, 30, 10):
+        scorer.add(truth[top : top + 10])
+    report = area_report([scorer.score().areas], TASK.names)["by_class"]["land"]
+    assert (report["areas"], report["found"], report["predicted"], report["false"]) == (2, 2, 2, 0)
+
+
+def test_a_true_mask_that_fails_ends_the_counting_and_is_not_read_again():
+    calls = []
+
+    def read(top: int, bottom: int) -> ClassTarget:
+        calls.append((top, bottom))
+        if top:
+            raise DataError("damaged")
+        return ClassTarget(np.zeros((bottom - top, 2), np.uint8))
+
+    scorer = TruthScorer(TASK, (6, 2), MaskRows(Path("t"), (6, 2), read))
+    for _ in range(3):
+        scorer.add(np.zeros((2, 2), np.uint8))
+    assert calls == [(0, 2), (2, 4)] and str(scorer.problem) == "damaged"
+    assert scorer.scores.sums.sum() == 4
+    nothing = TruthScorer(TASK, (6, 2), None, DataError("no mask"))
+    nothing.add(np.zeros((6, 2), np.uint8))
+    assert nothing.scores.sums.sum() == 0
+
+
+def test_what_is_said_of_an_image_has_its_name_its_means_and_its_boundaries():
+    scores = TASK.new_scores(1)
+    scores.add(torch.tensor([[[0, 0, 1, 1]]]), ClassTarget(torch.tensor([[[0, 1, 1, 255]]])), 0)
+    plain = ImageScore(scores, None).to_json("a.png")
+    assert plain == {"image": "a.png", "mean_iou": 0.5, "pixel_accuracy": pytest.approx(2 / 3)}
+    boundary = BoundaryScores(
+        np.array([1, 0, 0]), np.array([4, 2, 0]), np.array([1.5, NAN, NAN]), np.array([False, True, False])
+    )
+    score = ImageScore(scores, boundary).to_json("a.png")
+    assert score == plain | {"boundary_iou": [0.25, 0.0, None], "hd95": [1.5, None, None]}
+
+
+def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(truth_module, "SCORED_ROWS", 4)
+    rng = np.random.default_rng(0)
+    pred, truth = rng.integers(0, 3, (2, 11, 6), np.uint8)
+    table = np.uint8(CLASSES.values)
+    Image.fromarray(table[pred]).save(tmp_path / "a.png")
+    Image.fromarray(table[truth]).save(tmp_path / "truth.png")
+    job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
+    score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(job)
+    assert score.scores.sums.tolist() == matrix_of(pred, truth)
+    assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
+    Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
+    with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
+    (tmp_path / "truth.png").unlink()
+    with pytest.raises(ScoreError, match=r"truth\.png"):
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
+
+
+def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> ClassScores:
+    """The scores of a mask of 4 x 6 whose upper half is of the second class, where the truth is all of the first."""
+    Image.fromarray(np.zeros(truth, np.uint8)).save(folder / "truth.png")
+    values = np.zeros(mask, np.uint8)
+    values[: mask[0] // 2] = 1
+    Image.fromarray(values).save(folder / "a.png")
+    scorer = ImageScorer(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")))
+    done = ImageJob(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=(folder / "truth.png", 0))
+    return scorer.score(done).scores
+
+
+def test_a_written_mask_is_scored_where_its_size_and_that_of_the_truth_fit(tmp_path):
+    assert scored(tmp_path, (4, 6), (4, 6)).sums.tolist() == [[12, 12], [0, 0]]
+    assert scored(tmp_path, (2, 3), (4, 6)).sums.tolist() == [[3, 3], [0, 0]]  # the truth is smaller
+    assert scored(tmp_path, (8, 12), (4, 6)).sums.tolist() == [[48, 48], [0, 0]]
+    with pytest.raises(ScoreError, match=r"a\.png: is 8 x 12, but the image 4 x 6$"):
+        scored(tmp_path, (4, 6), (8, 12))
+    with pytest.raises(ScoreError, match=r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"):
+        scored(tmp_path, (4, 12), (4, 6))

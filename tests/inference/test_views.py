@@ -1,0 +1,53 @@
+"""The views that --tta averages: mirrored where training has mirrored, turned where it has turned."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from inference.decoding import new_decoder
+from inference.decoding.views import averaged_views
+from tasks.classes import Classes
+from unet.config import Preprocess, UNetConfig
+
+
+class Seen(nn.Module):
+    """A network whose logits are its input; it remembers the inputs."""
+
+    def __init__(self, *, dims: int, turned: bool) -> None:
+        super().__init__()
+        self.config = UNetConfig(dims=dims, preprocess=Preprocess(turned=turned))
+        self.inputs: list[Tensor] = []
+
+    def forward(self, batch: Tensor) -> Tensor:
+        self.inputs.append(batch)
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned", "mirrors"),
+    [
+        ((1, 2, 3, 4), False, [(), (3,)]),
+        ((1, 2, 3, 4, 5), False, [(), (4,)]),
+        ((1, 2, 3, 4, 5), True, [(), (2,), (3,), (4,), (2, 3), (2, 4), (3, 4), (2, 3, 4)]),
+    ],
+    ids=["image", "volume", "mirrored volume"],
+)
+def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
+    batch = torch.randn(shape)
+    network = Seen(dims=len(shape) - 2, turned=turned)
+    logits = averaged_views(network, batch, new_decoder(Classes(("a", "b"))))
+    torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
+    assert len(network.inputs) == len(mirrors)
+    for view, axes in zip(network.inputs, mirrors, strict=True):
+        assert torch.equal(view, batch.flip(axes))
+
+
+def test_an_image_is_turned_by_each_quarter_and_mirrored():
+    batch = torch.randn(1, 2, 3, 3)
+    network = Seen(dims=2, turned=True)
+    averaged_views(network, batch, new_decoder(Classes(("a", "b"))))
+    turns = [batch.rot90(turn, (2, 3)) for turn in range(4)]
+    wanted = turns + [turn.flip(3) for turn in turns]
+    assert len(network.inputs) == len(wanted) == 8
+    for view in wanted:
+        assert sum(torch.equal(view, other) for other in network.inputs) == 1

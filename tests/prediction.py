@@ -1,0 +1,67 @@
+"""Small inputs, networks, flags and scores of predictions."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from volumes import write_volume
+
+from data_utils.image_io.formats import VolumeFile
+from inference.args import parse_args
+from inference.outputs.jobs import VolumeJob
+from tasks.classes import ClassScores
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
+
+
+def touch(folder: Path, *names: str) -> None:
+    """Writes images and volumes of these names."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".nii.gz"):
+            write_volume(folder / name, np.zeros((2, 3, 4), np.float32))
+        else:
+            Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / name)
+
+
+def volume_job(folder: Path, truth: Path | None) -> VolumeJob:
+    """The job of a volume, which is written."""
+    image = write_volume(folder / "image.nii", np.zeros((3, 4, 5), np.float32))
+    return VolumeJob(
+        image=image,
+        size=(3, 4, 5),
+        output=folder / "out" / "image",
+        truth=truth and (truth, 0),
+        volume=VolumeFile((str(image),)),
+    )
+
+
+def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **options) -> UNet:
+    """A network of classes with these names and mask values."""
+    preprocess = Preprocess(class_names=names, class_values=values)
+    return UNet(UNetConfig(1, len(names), base_channels=1, depth=1, preprocess=preprocess, **options))
+
+
+def arguments_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> Namespace:
+    """The arguments of predict.py."""
+    required = ["--model", "m", "--input", "a.png"]
+    monkeypatch.setattr("sys.argv", ["predict.py", *required, *words])
+    return parse_args("")
+
+
+def matrix_of(pred: np.ndarray, truth: np.ndarray, classes: int = 3) -> list[list[int]]:
+    """The confusion matrix, counted pixel by pixel."""
+    matrix = np.zeros((classes, classes), int)
+    for predicted, true in zip(pred.ravel(), truth.ravel(), strict=True):
+        if true != 255:
+            matrix[true, predicted] += 1
+    return matrix.tolist()
+
+
+def scores_of(*rows: list[int]) -> ClassScores:
+    """The scores of a confusion matrix."""
+    names = ("sky", "land", "sea")[: len(rows)]
+    return ClassScores(names, torch.tensor(rows), torch.zeros(0, 1))

@@ -1,0 +1,43 @@
+"""What a forked process has imported before its script begins: the libraries and our own modules.
+
+A script is read again in each process, as `__main__`.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+from counted import counted_once
+
+from train_utils.monitoring import flops
+
+LIBRARIES = [
+    "accelerate.commands.launch",
+    "datasets",
+    "matplotlib.pyplot",  # of tensorboard
+    "matplotlib.backends.backend_agg",
+    "nibabel",
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.ImageDraw",
+    "PIL.PngImagePlugin",
+    "PIL.PpmImagePlugin",
+    "psutil",
+    "safetensors.torch",
+    "scipy.ndimage",
+    "tensorboard",
+    "tifffile",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.multiprocessing",
+    "torch.utils.flop_counter",
+    "torch.utils.tensorboard",
+    "torch.utils.tensorboard._pytorch_graph",
+    "transformers",
+]
+SCRIPTS = ["train", "predict"]
+
+flops.training_flops = counted_once(flops.training_flops)
+for module in LIBRARIES + SCRIPTS:
+    importlib.import_module(module)

@@ -1,0 +1,77 @@
+"""What is kept between runs: under keys that tell everything apart, computed once, and again where it is damaged."""
+
+import os
+
+import numpy as np
+import pytest
+
+from runtime import cache
+from runtime.cache import cached, cached_arrays, digest, digest_of_files
+
+
+def test_the_key_of_the_cache_tells_its_parts_apart():
+    keys = [digest(), digest(""), digest("a"), digest(b"a"), digest("a", "b"), digest("ab"), digest(1), digest("1")]
+    keys += [digest(1, 23), digest(12, 3), digest(None), digest((1, 2)), digest([1, 2])]
+    assert len(set(keys)) == len(keys)
+    assert digest("a", 1) == digest("a", 1) and digest(bytearray(b"a")) == digest(b"a")
+    assert all(len(key) == 32 for key in keys)
+
+
+def test_the_key_of_files_changes_with_the_size_and_time_of_each(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        file.write_bytes(b"1")
+        os.utime(file, ns=(0, 10**18))
+    keys = [digest_of_files(files, b"names"), digest_of_files(files, b"other")]
+    assert keys[0] == digest_of_files(map(str, files), b"names")
+    os.utime(files[1], ns=(0, 10**18 + 1))
+    keys.append(digest_of_files(files, b"names"))
+    os.utime(files[1], ns=(0, 10**18))
+    files[0].write_bytes(b"12")
+    os.utime(files[0], ns=(0, 10**18))
+    keys.append(digest_of_files(files, b"names"))
+    files[0].unlink()  # reading it will say so
+    keys.append(digest_of_files(files, b"names"))
+    assert len(set(keys)) == 5
+
+
+@pytest.fixture
+def calls(monkeypatch, tmp_path) -> list[int]:
+    """What has been computed, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return []
+
+
+def test_what_has_a_key_is_computed_once(calls, tmp_path):
+    def compute() -> int:
+        calls.append(len(calls))
+        return calls[-1]
+
+    assert [cached("k", compute), cached("k", compute), cached("other", compute)] == [0, 0, 1]
+    assert [cached(None, compute), cached(None, compute)] == [2, 3]
+    assert [cached("not kept", compute, lambda value: value > 4) for _ in range(3)] == [4, 5, 5]
+    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "not kept.json", "other.json"]
+
+
+def test_arrays_are_computed_once_and_again_where_their_file_is_damaged(calls, tmp_path):
+    def compute() -> dict[str, np.ndarray]:
+        calls.append(len(calls))
+        return {"a": np.arange(calls[-1], 5), "b": np.eye(2)}
+
+    first = cached_arrays("k", compute)
+    again = cached_arrays("k", compute)
+    assert calls == [0] and again["a"].tolist() == first["a"].tolist() == [0, 1, 2, 3, 4]
+    assert np.array_equal(again["b"], np.eye(2)) and set(again) == {"a", "b"}
+    file = tmp_path / "unet-accelerate" / "k.npz"
+    file.write_bytes(file.read_bytes()[:-3])
+    assert cached_arrays("k", compute)["a"].tolist() == [1, 2, 3, 4]
+    assert cached_arrays("k", compute)["a"].tolist() == [1, 2, 3, 4]
+    assert cached_arrays(None, compute)["a"].tolist() == [2, 3, 4]
+
+
+def test_the_cache_lies_where_the_user_has_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.cache_folder() == tmp_path / "unet-accelerate"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache.cache_folder() == tmp_path / "home" / ".cache" / "unet-accelerate"

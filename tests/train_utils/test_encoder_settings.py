@@ -1,0 +1,47 @@
+"""What the folder of an encoder says: normalization, license, channels.
+
+Modules: train_utils/settings/encoder.py.
+"""
+
+import json
+
+import pytest
+
+from runtime.errors import ModelError
+from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
+
+
+def test_the_built_in_encoder_sees_images_as_in_its_pretraining():
+    encoder = load_encoder("lite0", pretrained=False)
+    assert (encoder.mean, encoder.std, encoder.depth) == ((127.0,) * 3, (128.0,) * 3, 5)
+    assert encoder.weights is None and encoder.config["num_channels"] == 3
+
+
+def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
+    scaled = ([255 * value for value in (0.485, 0.456, 0.406)], [255 * value for value in (0.229, 0.224, 0.225)])
+    for family, expected in (("resnet", scaled), ("bit", ([127.5] * 3, [127.5] * 3))):
+        assert [*map(list, read_normalization(str(tmp_path), family))] == [*expected]
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "image_std": [1, 2, 4]}))
+    assert read_normalization(str(tmp_path), "bit") == ((127.5, 63.75, 31.875), (255, 510, 1020))
+    file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}))
+    assert read_normalization(str(tmp_path), "resnet") == ((0, 0, 0), (255, 255, 255))
+    file.write_text(json.dumps({"image_std": [0, 0, 0]}))
+    with pytest.raises(ModelError, match=r"preprocessor_config\.json cannot be used"):
+        read_normalization(str(tmp_path), "resnet")
+
+
+def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path):
+    assert read_license(str(tmp_path)) is None
+    for front, expected in (("license: mit", "mit"), ("license: [a, b]", None), ("tags: x", None), ("{", None)):
+        (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")
+        assert read_license(str(tmp_path)) == expected
+
+
+def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
+    assert with_channels({"num_channels": 3, "depth": 4}, 5) == {"num_channels": 5, "depth": 4}
+    config = {"num_channels": 3, "stem_channels": [3, 8, 16]}
+    assert with_channels(config, 2) == {"num_channels": 2, "stem_channels": [2, 8, 16]}
+    assert config["stem_channels"] == [3, 8, 16]
+    with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
+        with_channels({"_name_or_path": "x", "license": None}, 5)

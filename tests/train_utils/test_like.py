@@ -1,0 +1,45 @@
+"""--like: the flags of a recorded run, and what a repeated run does otherwise."""
+
+import json
+from pathlib import Path
+
+import pytest
+from in_process import parsed
+
+from train_utils.settings.record import flags_as_json
+
+
+@pytest.fixture
+def like(tmp_path: Path):
+    """The settings of a run that repeats one with these flags."""
+
+    def repeated(recorded: tuple[str, ...], *flags: str):
+        settings = flags_as_json(parsed("--dataset", "data", "--plan", "none", *recorded))
+        (tmp_path / "run.json").write_text(json.dumps({"flags": settings, "total_steps": 70}))
+        return parsed("--like", str(tmp_path), *flags)
+
+    return repeated
+
+
+def test_a_repeated_run_has_the_flags_that_were_switched_on_and_off(like):
+    recorded = ("--no-deep-supervision", "--cache", "--encoder", "lite0", "--freeze-encoder", "--loss", "ce")
+    args = like((*recorded, "--class-weights", "1", "2", "--crop-size", "32", "48"))
+    assert (args.deep_supervision, args.cache, args.freeze_encoder, args.loss) == (False, True, True, "ce")
+    assert (args.encoder, args.class_weights, list(args.crop_size)) == ("lite0", [1.0, 2.0], [32, 48])
+    assert like(recorded, "--deep-supervision").deep_supervision is True
+
+
+def test_another_encoder_or_model_brings_its_own_architecture(like):
+    recorded = ("--base-channels", "4", "--depth", "2", "--norm", "group", "--loss", "ce")
+    for flags in (("--encoder", "lite0"), ("--init-from", "x")):
+        args = like(recorded, *flags)
+        assert (args.base_channels, args.depth, args.norm, args.loss) == (None, None, None, "ce")
+    args = like(("--encoder", "lite0", "--freeze-encoder"), "--init-from", "x")
+    assert (args.encoder, args.freeze_encoder, args.init_from) == (None, None, "x")
+
+
+def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
+    like(("--loss", "ce"), "--seed", "3")
+    assert ", but seed 3 (was 0)\n" in capsys.readouterr().out
+    like(("--loss", "ce"), "--output-dir", "elsewhere")
+    assert ", without a change\n" in capsys.readouterr().out

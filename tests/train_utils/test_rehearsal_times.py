@@ -1,0 +1,205 @@
+"""How long a rehearsal measures and how many steps it plans, with a clock that only the test turns.
+
+Modules: train_utils/monitoring/rehearsal.py.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from in_process import process_state_kept
+
+from train_utils.checkpoints.save import Checkpoints
+from train_utils.monitoring import rehearsal
+from train_utils.monitoring.rehearsal import Pace, Rehearsal, Times
+from train_utils.run_state import RunState
+from unet import UNet, UNetConfig
+
+
+class Clock:
+    """Seconds that pass only where a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(rehearsal.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(rehearsal, "STARTED", 0.0)
+
+    def takes(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def new_rehearsal(minutes: float) -> Rehearsal:
+    rehearsed = object.__new__(Rehearsal)
+    rehearsed.accelerator = SimpleNamespace(device=torch.device("cpu"), gather=lambda values: values, num_processes=1)
+    rehearsed.seconds = 60 * minutes
+    rehearsed.times = Times()
+    rehearsed._warm_up = 3
+    rehearsed._timed_steps = 0
+    rehearsed._bf16_step = None
+    return rehearsed
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds", "timed", "again"),
+    [(10, 1.0, 2 + 18, 10), (10, 0.1, 2 + 40, 21), (10, 100.0, 2, 1), (1, 0.5, 2 + 3, 2)],
+)
+def test_steps_are_timed_for_three_hundredths_of_the_time_and_forty_at_most(clock, minutes, seconds, timed, again):
+    rehearsed = new_rehearsal(minutes)
+    steps = iter(range(1000))
+    made = 0
+    for _ in rehearsed.timed(steps):
+        made += 1
+        clock.takes(seconds if made > 3 else 999)
+    assert made == 3 + timed
+    assert rehearsed.times.step == pytest.approx(seconds)
+    made_again = 0
+    for _ in rehearsed.timed_again(steps):
+        made_again += 1
+        clock.takes(2 * seconds)
+    assert made_again == again
+    assert rehearsed.times.step == pytest.approx((timed * seconds + again * 2 * seconds) / (timed + again))
+
+
+@pytest.mark.parametrize(("can", "step", "tries"), [(True, 1.0, True), (True, 3.01, False), (False, 1.0, False)])
+def test_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(can, step, tries):
+    rehearsed = new_rehearsal(10)  # 18 seconds for measuring
+    rehearsed._can_use_bf16 = can
+    rehearsed.times.step = step
+    assert rehearsed.tries_bf16 is tries
+
+
+def test_three_steps_are_timed_in_bf16_behind_one_that_is_not(clock):
+    rehearsed = new_rehearsal(10)
+    count = 0
+    for _ in rehearsed.timed_in_bf16(iter(range(9))):
+        count += 1
+        clock.takes(50 if count == 1 else 0.5)
+    assert count == 1 + 3 and rehearsed._bf16_step == 0.5
+
+
+class Batches:
+    """A loader of so many batches of two images."""
+
+    dataset = None
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        return iter([{"indices": [0, 1]}] * self.count)
+
+
+@pytest.mark.parametrize(("batches", "evaluation"), [(30, 6.0 * 10), (2, 6.0)])
+def test_an_evaluation_takes_as_long_as_three_of_its_batches_say(clock, batches, evaluation):
+    rehearsed = new_rehearsal(10)
+    seconds = iter([100.0, 6.0])  # the first time warms up
+
+    def evaluate(loader) -> None:
+        assert len(list(loader)) == min(3, batches)
+        clock.takes(next(seconds))
+
+    rehearsed.time_evaluation(evaluate, Batches(batches))
+    assert rehearsed.times.evaluation == evaluation
+    assert rehearsed.times.image == 6.0 / (2 * min(3, batches))
+    with pytest.raises(StopIteration):
+        next(seconds)
+
+
+def test_a_save_is_timed_until_it_is_on_disk_with_the_average_and_leaves_nothing(tmp_path, clock, monkeypatch):
+    write = Checkpoints._write
+    kinds = []
+
+    def write_slowly(checkpoints: Checkpoints, state: object, tensors: dict) -> bool:
+        kinds.append(sorted(tensors))
+        clock.takes(5)
+        return write(checkpoints, state, tensors)
+
+    monkeypatch.setattr(Checkpoints, "_write", write_slowly)
+    rehearsed = new_rehearsal(10)
+    rehearsed.folder = tmp_path / ".rehearsal"
+    (rehearsed.folder / "checkpoints" / "step-00000000").mkdir(parents=True)  # of a run that was killed here
+    rehearsed.args = SimpleNamespace(ema_decay=0.9)
+    rehearsed.state = RunState()
+    network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with process_state_kept():
+        rehearsed.accelerator = Accelerator(cpu=True)
+        rehearsed.time_save(network, optimizer)
+    assert rehearsed.times.save == 5 and kinds == [["average", "model", "optimizer"]]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_are_said(clock, monkeypatch, capsys):
+    left = []
+
+    def count(seconds, times, schedule, pictures) -> int:
+        left.append(seconds)
+        return 499
+
+    monkeypatch.setattr(rehearsal, "count_steps", count)
+    monkeypatch.setattr(rehearsal, "pictures_of_an_evaluation", lambda info: 8)
+    monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, function: function())
+    rehearsed = new_rehearsal(10)
+    rehearsed.accelerator.free_memory = lambda: None
+    rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed.info = rehearsed.schedule = None
+    rehearsed.times.step = 1.0
+    rehearsed._bf16_step = 0.79
+    clock.takes(52)
+    assert rehearsed.count_steps() == 499
+    assert left == [0.92 * 600 - 52]
+    said = capsys.readouterr().out
+    assert "499 steps are few and may give poor masks; 1,000 steps take at least 19 minutes here" in said
+    assert "precision: in bf16 a step takes 0.79 s" in said
+    rehearsed.model = rehearsed.loaders = None
+    rehearsed._scaler_state = {"scale": 8.0}
+    scales = []
+    rehearsed.accelerator.scaler = SimpleNamespace(load_state_dict=scales.append)
+    rehearsed._bf16_step = 0.8
+    monkeypatch.setattr(rehearsal, "count_steps", lambda *arguments: 500)
+    assert rehearsed.count_steps() == 500
+    said = capsys.readouterr().out
+    assert "are few" not in said and "bf16" not in said
+    assert scales == [{"scale": 8.0}]  # that of fp16, as the run found it
+    rehearsed.model = rehearsed.loaders = None
+    monkeypatch.setattr(rehearsal, "count_steps", lambda *arguments: -3)
+    assert rehearsed.count_steps() == 1  # however little time is left
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "seconds", "is_said"),
+    [
+        (100, 19, 1000, False),  # the pace is known after twenty steps
+        (100, 20, 1000, True),
+        (1000, 99, 1000, False),  # and a tenth of all
+        (1000, 100, 1000, True),
+        (100, 50, 313, False),  # 2 x 313 + 4 seconds are 105% of ten minutes
+        (100, 50, 313.2, True),
+    ],
+)
+def test_a_run_is_late_where_it_takes_a_twentieth_more(clock, capsys, steps, step, seconds, is_said):
+    pace = Pace(10, range(0, steps))
+    clock.takes(seconds)
+    for _ in range(2):
+        pace.check(step)
+    assert capsys.readouterr().out.count("steps are slower than in the rehearsal") == is_said
+
+
+def test_the_pace_of_a_resumed_run_is_that_of_its_own_steps(clock, capsys):
+    pace = Pace(10, range(900, 1000))
+    clock.takes(100)
+    pace.check(950)  # 100 seconds are left
+    assert capsys.readouterr().out == ""
+    pace.check(920)  # 400 seconds and more
+    assert capsys.readouterr().out == ""
+    clock.takes(100)
+    pace.check(920)
+    assert "will end after 16.7 minutes instead of 10" in capsys.readouterr().out

@@ -1,0 +1,129 @@
+"""What training starts from: a new network, a model or an encoder, and which flags go with it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from starting import start_from
+
+from runtime.errors import ModelError, SettingsError
+from tasks.classes import Classes
+from train_utils.settings.starting_point import NetworkSettings, StartingPoint, copy_weights, starting_point
+from train_utils.settings.train_settings import flag_of
+from unet import UNet, UNetConfig
+from unet.axes import NetworkAxes
+from unet.config import Preprocess
+
+
+def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narrow():
+    plain = start_from(None, {}).architecture
+    assert (plain.base_channels, plain.depth, plain.norm, plain.upsample) == (64, 4, "batch", "transpose")
+    with_encoder = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
+    assert with_encoder.architecture.base_channels == 16 and with_encoder.encoder.weights is None
+    assert with_encoder.source_preprocess(3) is None
+    assert start_from(None, {"depth": 2, "dropout": 0.5}).architecture.dropout == 0.5
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"encoder": "lite0", "depth": 9}, "--depth 9: lite0 has 5; leave the flag out, or start from another model"),
+        (
+            {"encoder": "lite0", "encoder_weights": "random", "freeze_encoder": True},
+            "--freeze-encoder: the random weights of lite0 would never be trained",
+        ),
+        ({"dims": 3, "upsample": "bilinear_aligned"}, "--upsample bilinear_aligned works for images only"),
+        (
+            {"dims": 3, "kernels": ((3, 3, 3),) * 3, "strides": ((2, 2, 2),) * 2, "depth": 4},
+            "--depth 4: patches of this size and spacing allow a depth of 2",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_the_network_are_refused(flags, line):
+    with pytest.raises(ModelError) as caught:
+        start_from(None, flags)
+    assert str(caught.value).startswith(line)
+
+
+def test_flags_of_an_encoder_are_refused_without_one():
+    with pytest.raises(SettingsError, match=r"--encoder-lr-factor 0\.5: this network has no encoder"):
+        start_from(None, {"encoder_lr_factor": 0.5})
+    with pytest.raises(SettingsError, match="--freeze-encoder: this network has no encoder"):
+        start_from(None, {"freeze_encoder": True})
+    assert start_from(None, {"freeze_encoder": False}).freezes_encoder is False
+
+
+@pytest.mark.parametrize(
+    ("upsample", "flags", "is_refused"),
+    [
+        ("transpose", {"upsample": "bilinear"}, True),
+        ("bilinear", {"upsample": "transpose"}, True),
+        ("bilinear", {"upsample": "bilinear_aligned"}, False),
+        ("bilinear", {"dropout": 0.5}, False),
+        ("transpose", {"base_channels": 2, "depth": 1, "norm": "batch", "block": "plain"}, False),
+        ("transpose", {"base_channels": 4}, True),
+        ("transpose", {"depth": 2}, True),
+        ("transpose", {"norm": "group"}, True),
+        ("transpose", {"block": "residual"}, True),
+    ],
+)
+def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample, flags, is_refused):
+    model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
+    settings = NetworkSettings(init_from="m", **flags)
+    if is_refused:
+        ((name, value),) = flags.items()
+        line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
+        with pytest.raises(ModelError, match=line):
+            starting_point(settings, model=model)
+    else:
+        start = starting_point(settings, model=model)
+        assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
+        assert (start.source, start.model, start.trained) == ("m", model, model.config)
+
+
+def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
+    volumes = {"dims": 3, "kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}
+    config = UNetConfig(base_channels=2, depth=1, **volumes)
+    own = starting_point(NetworkSettings(init_from="m"), NetworkAxes(3), model=UNet(config))
+    assert (own.architecture.kernels, own.architecture.strides) == (config.kernels, config.strides)
+    with pytest.raises(ModelError, match=r"m: takes volumes, but the data are images; .* or give --dims 3"):
+        starting_point(NetworkSettings(init_from="m"), NetworkAxes(2), model=UNet(config))
+    with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
+        starting_point(NetworkSettings(), NetworkAxes(2), checkpoint=config)
+
+
+def test_the_normalization_of_a_model_is_kept_for_as_many_channels():
+    config = UNetConfig(in_channels=3, preprocess=Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3))
+    start = StartingPoint(config, trained=config)
+    assert start.source_preprocess(3) is config.preprocess and start.source_preprocess(1) is None
+
+
+def test_weights_of_another_shape_start_at_random():
+    torch.manual_seed(0)
+    source = UNet(UNetConfig(3, 2, base_channels=2, depth=1))
+    model = UNet(UNetConfig(1, 4, base_channels=2, depth=1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert copy_weights(source, model) == (
+        "37 of 40 weights copied; random start for stem.conv1.weight (2 x 1 x 3 x 3 here, 2 x 3 x 3 x 3 there),"
+        " head.conv.weight (4 x 2 x 1 x 1 here, 2 x 2 x 1 x 1 there), head.conv.bias (4 here, 2 there)"
+    )
+    unchanged = ("stem.conv1.weight", "head.conv.weight", "head.conv.bias")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name] if name in unchanged else source.state_dict()[name])
+    same = UNet(source.config)
+    assert copy_weights(source, same) == "40 of 40 weights copied"
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in same.state_dict().items())
+
+
+def test_a_model_that_is_built_says_how_large_it_is(capsys):
+    task = Classes(("a", "b"))
+    network = start_from(None, {"base_channels": 2, "depth": 1}).build(1, task, Preprocess())
+    count = sum(parameter.numel() for parameter in network.parameters())
+    assert capsys.readouterr().out == f"model: U-Net, {count:,} parameters\n"
+    assert network.config.num_classes == 2 and network.config.in_channels == 1
+    frozen = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})._replace(freezes_encoder=True)
+    network = frozen.build(3, task, Preprocess(mean=(1.0,) * 3, std=(1.0,) * 3, pixel_types=("uint16",)))
+    text = capsys.readouterr().out
+    encoder = sum(parameter.numel() for parameter in network.encoder.parameters())
+    assert text.startswith("model: U-Net with encoder ") and text.endswith(f", {encoder:,} of them frozen\n")
+    assert network.config.preprocess.mean == (1.0,) * 3  # of 16 bits: by the data's own statistics

@@ -1,0 +1,143 @@
+"""The config of a network and its config.json: what is the default, what is refused, and what follows from it.
+
+Modules: unet/config.py.
+"""
+
+import dataclasses
+
+import pytest
+from networks import LITE, tiny
+
+from unet import Preprocess, UNetConfig
+
+
+def test_what_an_old_config_json_does_not_say_is_as_it_was_then():
+    preprocess = {
+        "image_size": None,
+        "scale": 1.0,
+        "mean": (),
+        "std": (),
+        "class_names": (),
+        "class_values": (),
+        "ignore_value": None,
+        "joined_values": (),
+        "outside_class": None,
+        "detect_unit_range": False,
+        "draft": True,
+        "pixel_types": (),
+        "spacing": None,
+        "clip": None,
+        "standardize": False,
+        "turned": True,
+        "bands": (),
+        "place": False,
+    }
+    network = {
+        "in_channels": 3,
+        "num_classes": 2,
+        "base_channels": 64,
+        "depth": 4,
+        "norm": "batch",
+        "upsample": "transpose",
+        "dropout": 0.0,
+        "encoder": None,
+        "block": "plain",
+        "dims": 2,
+        "kernels": (),
+        "strides": (),
+        "task": None,
+        "temperature": 1.0,
+    }
+    defaults = dataclasses.asdict(UNetConfig.from_json({}))
+    assert {name: defaults["preprocess"][name] for name in preprocess} == preprocess
+    assert {name: defaults[name] for name in network} == network
+
+
+def test_config_json_holds_what_most_models_do_not_have_only_where_there_is_some():
+    plain = tiny().to_json()
+    assert not {"task", "temperature"} & plain.keys()
+    values = {"joined_values": ((4, 1),), "outside_class": 0, "bands": ("B04",), "place": True}
+    assert not values.keys() & plain["preprocess"].keys()
+    full = tiny(preprocess=Preprocess(**values), task={"name": "objects"}, temperature=1.5).to_json()
+    assert full["task"] == {"name": "objects"} and full["temperature"] == 1.5
+    assert {name: full["preprocess"][name] for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"kernels": [(3, 3), (2, 3), (3, 3)]}, "kernels is .*, expected 3 times 2 numbers of 1 and 3"),
+        ({"kernels": [(3, 3), (3, 3)]}, "kernels is .*, expected 3 times 2 numbers of 1 and 3"),
+        ({"strides": [(2, 2), (3, 2)]}, "strides is .*, expected 2 times 2 numbers of 1 and 2"),
+        ({"strides": [(2, 2), (2, 2, 2)]}, "strides is .*, expected 2 times 2 numbers"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"dropout": -0.1}, "dropout is -0.1"),
+        ({"temperature": 0}, "temperature is 0, expected a number above 0"),
+        ({"task": {"classes": 2}}, "task is .*, expected null, or an object with a name"),
+        ({"dims": 4}, "dims is 4, expected 2 or 3"),
+        ({"dims": 3, "encoder": LITE}, "dims is 3, expected 2, for the encoder takes images"),
+        ({"dims": 3, "upsample": "bilinear_aligned"}, "upsample is .*, expected transpose or bilinear, for volumes"),
+        ({"preprocess": Preprocess(std=(1.0, 1.0))}, "std has 2 values, expected one for each of 1 channels"),
+        (
+            {"preprocess": Preprocess(class_values=(1,))},
+            "class_values has 1 values, expected one for each of 2 ",
+        ),
+        ({"preprocess": Preprocess(class_names=("a",))}, "class_names has 1 values, expected one for each of 2 class"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(settings, line):
+    with pytest.raises(ValueError, match=f"^{line}"):
+        tiny(**settings)
+
+
+def test_what_becomes_one_pixel_is_the_product_of_the_strides():
+    assert tiny(dims=3, strides=[(1, 2, 2), (2, 2, 2)]).divisors == (2, 4, 4)
+    assert tiny().divisors == (4, 4)
+
+
+def test_an_encoder_sees_as_many_channels_as_its_config_says_or_three():
+    assert tiny(encoder={"model_type": "resnet"}).network_channels == 3
+    assert tiny(encoder=LITE | {"num_channels": 5}).network_channels == 5
+    assert tiny().network_channels == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("detect_unit_range", 1),
+        ("standardize", 0),
+        ("turned", 1),
+        ("draft", 0),
+        ("place", 1),
+        ("bands", (4,)),
+        ("spacing", (1.0, 0.0, 1.0)),
+        ("spacing", (1.0, 1.0)),
+        ("clip", (5, 4)),
+        ("outside_class", 256),
+        ("joined_values", ((4, 256),)),
+        ("joined_values", ((4, 1, 2),)),
+        ("joined_values", {4: 1}),
+        ("std", (1.0, True)),
+        ("mean", (10**400,)),
+        ("ignore_value", (0, 0, 256)),
+        ("image_size", (0, 4)),
+        ("scale", 0),
+    ],
+)
+def test_preprocessing_that_no_model_has_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"^{field} is "):
+        Preprocess(**{field: value})
+
+
+def test_numbers_of_preprocessing_become_floats_and_others_stay():
+    preprocess = Preprocess(scale=1, std=(2,), spacing=(2, 1, 1), clip=(-5, 5), image_size=(4, 4))
+    values = (preprocess.scale, *preprocess.std, *preprocess.spacing, *preprocess.clip)
+    assert {type(value) for value in values} == {float}
+    assert {type(side) for side in preprocess.image_size} == {int}
+
+
+def test_a_resampled_volume_has_the_nearest_number_of_voxels_and_one_at_least():
+    preprocess = Preprocess(spacing=(4.0, 1.0, 2.0))
+    assert preprocess.resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (2, 8, 8)  # 1.75, 7.7 and 7.5
+    assert preprocess.resampled_size((1, 10, 10), (1.0, 1.0, 2.0)) == (1, 10, 10)
+    assert Preprocess().resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (7, 10, 5)

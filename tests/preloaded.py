@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
-from counted import counted_once
-
-from train_utils.monitoring import flops
+importlib.import_module("counted")
 
 LIBRARIES = [
     "accelerate.commands.launch",
@@ -38,6 +36,5 @@ LIBRARIES = [
 ]
 SCRIPTS = ["train", "predict"]
 
-flops.training_flops = counted_once(flops.training_flops)
 for module in LIBRARIES + SCRIPTS:
     importlib.import_module(module)

@@ -3,10 +3,12 @@
 A script is read again in each process, as `__main__`.
 """
 
+import gc
 import importlib
 import sys
 from pathlib import Path
 
+gc.disable()  # nothing of all this is garbage
 sys.path.append(str(Path(__file__).parent))
 importlib.import_module("counted")
 
@@ -38,3 +40,4 @@ SCRIPTS = ["train", "predict"]
 
 for module in LIBRARIES + SCRIPTS:
     importlib.import_module(module)
+gc.enable()

@@ -21,6 +21,7 @@ from data_utils.config import DataConfig
 from unet import Preprocess, UNet, UNetConfig
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the tests say what a CPU computes, on a machine with GPUs too
+gc.disable()  # until all is imported: nothing of it is garbage
 torch.set_num_threads(1)  # several tests run at the same time
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by `nohup` or a CI system: what the tests start inherits it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -99,6 +100,7 @@ def write_folder(
 def pytest_collection_finish() -> None:
     """The garbage collector, which each run calls, need not look through all modules and tests."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import counted  # noqa: F401 - runs count once
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from counted import counted_once
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -26,9 +26,10 @@ import predict
 import train
 from runtime.cli import print_error
 from runtime.errors import UserError
+from train_utils.monitoring import flops
 from train_utils.settings.flags import parse_args
 
-train.training_flops = counted_once(train.training_flops)
+train.training_flops = flops.training_flops  # where `train` was imported first
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
 

@@ -3,14 +3,14 @@
 A script is read again in each process, as `__main__`.
 """
 
+import gc
 import importlib
 import sys
 from pathlib import Path
 
+gc.disable()  # nothing of all this is garbage
 sys.path.append(str(Path(__file__).parent))
-from counted import counted_once
-
-from train_utils.monitoring import flops
+importlib.import_module("counted")
 
 LIBRARIES = [
     "accelerate.commands.launch",
@@ -38,6 +38,6 @@ LIBRARIES = [
 ]
 SCRIPTS = ["train", "predict"]
 
-flops.training_flops = counted_once(flops.training_flops)
 for module in LIBRARIES + SCRIPTS:
     importlib.import_module(module)
+gc.enable()

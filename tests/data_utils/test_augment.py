@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import _apply_gamma, _lower_resolution, augment, recolored
+from data_utils.loading.augment import augment, recolored
 from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
 from tasks.classes import ClassTarget
 from tasks.overlapping import OverlapTarget
@@ -315,22 +315,22 @@ def test_colors_change_about_the_mean_of_the_data():
 
 
 def test_gamma_keeps_the_mean_also_where_it_lies_outside_of_a_channel():
-    image = torch.linspace(10, 20, 25).view(1, 5, 5)
-    assert _apply_gamma(image, 2.0, torch.tensor([[[15.0]]])).flatten()[12] == 15
-    above = _apply_gamma(image, 2.0, torch.tensor([[[99.0]]]))
-    assert (above.min(), above.max()) == (10, 20)
+    image, mask = torch.linspace(10, 20, 25).view(1, 1, 5, 5), torch.zeros(1, 5, 5).long()
+    bent, _ = apply(image, mask, [Draw(gamma=2.0)], torch.tensor([15.0]), torch.ones(1))
+    assert bent.flatten()[12] == 15
+    bent, _ = apply(image, mask, [Draw(gamma=2.0)], torch.tensor([99.0]), torch.ones(1))
+    assert (bent.min(), bent.max()) == (10, 20)
 
 
 def test_values_are_bent_before_their_contrast_changes():
-    image = torch.tensor([[[[0.0, 10, 40, 100]]]])
-    drawn = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
-    fill = torch.tensor([40.0])
-    std = torch.tensor([8.0])
-    targets = ClassTarget(torch.zeros((1, 1, 4), dtype=torch.uint8))
-    changed, _ = augment(image, targets, [drawn], pack_draws([drawn], 1), fill=fill, std=std)
-    bent = _apply_gamma(image[0], 2.0, fill.view(1, 1, 1))
-    assert torch.allclose(changed[0], 40 + 2 * (bent - 40) + 4)
-    assert not torch.allclose(changed[0], _apply_gamma(2 * image[0] - 36, 2.0, fill.view(1, 1, 1)))
+    image, mask = torch.tensor([[[[0.0, 10, 40, 100]]]]), torch.zeros(1, 1, 4).long()
+    fill, std = torch.tensor([40.0]), torch.tensor([8.0])
+    both = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
+    changed, _ = apply(image, mask, [both], fill, std)
+    bent, _ = apply(image, mask, [Draw(gamma=2.0)], fill, std)
+    assert torch.allclose(changed, 40 + 2 * (bent - 40) + 4)
+    bent_afterwards, _ = apply(2 * image - 36, mask, [Draw(gamma=2.0)], fill, std)
+    assert not torch.allclose(changed, bent_afterwards)
 
 
 def test_blur_is_gaussian_and_keeps_flat_areas():
@@ -345,9 +345,11 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
 
 
 def test_a_share_of_the_voxels_is_rounded_to_whole_ones():
-    volume = torch.rand((1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(_lower_resolution(volume, (0.96, 0.95001, 1.0)), volume)
-    assert not torch.allclose(_lower_resolution(volume, (0.94, 1.0, 1.0)), volume)
+    volume = torch.rand((1, 1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
+    for shares, is_same in (((0.96, 0.95001, 1.0), True), ((0.94, 1.0, 1.0), False)):
+        drawn = Draw(np.eye(3), resolution=shares)
+        changed, _ = apply(volume, torch.zeros(1, 10, 10, 10).long(), [drawn], torch.zeros(1), torch.ones(1))
+        assert torch.allclose(changed, volume) is is_same
 
 
 def test_noise_has_the_drawn_size_and_its_own_seed():

@@ -1,4 +1,4 @@
-"""Where training crops are taken, and crops of images too large to be decoded whole.
+"""Where training crops are taken, as in older runs, and crops of images too large to be decoded whole.
 
 Modules: data_utils/loading/crop.py.
 """

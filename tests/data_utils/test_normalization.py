@@ -1,4 +1,4 @@
-"""Mean and standard deviation of training images: constant channels, and grey images among those in color."""
+"""Mean and standard deviation of training images: which of them are measured, and grey ones among those in color."""
 
 import numpy as np
 import pytest

@@ -8,6 +8,7 @@ import pytest
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
+from data_utils.image_io.volumes import VolumeHeader
 from data_utils.sources.records import LandmarkNames, ListRecords, Subset
 from data_utils.targets.points import PointReader, PointWindows, point_records
 from runtime.errors import DataError
@@ -31,8 +32,9 @@ def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
     assert (target.unit.tolist(), target.size.tolist()) == ([2, 4], [10, 10])
     assert states.tolist() == [PRESENT, PRESENT, ABSENT, PRESENT]  # those of the file stay
     assert reader.read(record, (20, 40)).unit.tolist() == [1, 1]
-    volume = reader._target(record["target"], positions, (4, 4), (2, 4), (5.0, 0.5))
-    assert volume.unit.tolist() == [10, 0.5]
+    record["target"] = PointSource("file", "pixels", np.zeros((4, 3)), states)
+    header = VolumeHeader((4, 4, 6), (5.0, 2.0, 0.5), 1, "float32", np.eye(4), ((0, 1), (1, 1), (2, 1)))
+    assert reader.read_volume(record, header, (2, 4, 4)).unit.tolist() == [10, 2, 0.75]
 
 
 def test_points_of_a_window_are_those_of_the_resized_image():

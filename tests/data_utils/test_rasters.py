@@ -402,9 +402,9 @@ def test_only_a_page_with_a_place_has_a_page_that_says_where_its_data_are(tmp_pa
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
         tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=tags if has_place else [])
         tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
-    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
-        mask = rasters_module._mask_page(tiff, tiff.pages[0].aspage())
-        assert (mask is not None) is has_place
+    with ExitStack() as stack:
+        raster = open_raster(BandSource((str(tmp_path / "a.tif"),), ("1",)), stack)
+        assert (raster.files[0].mask is not None) is has_place
 
 
 def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it():

@@ -1,4 +1,4 @@
-"""To which spacing volumes are resampled, how, and which spacing stands for a volume that cannot be used."""
+"""To which spacing volumes are resampled, which stands for one that cannot be used, and how all are normalized."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Resampling of volumes: linear along a coarse axis, where a cubic curve would ring, cubic along the others."""
+"""From the voxels of a volume to what the network gets: resampled as each axis asks, clipped and standardized."""
 
 import numpy as np
 import pytest

@@ -142,7 +142,7 @@ def test_the_process_of_rank_0_prints_for_all(monkeypatch, capsys, environment, 
 def test_in_a_file_each_new_state_of_a_bar_is_a_line(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    lines = console._PlainLines()
+    lines = console.progress_bar(3, "a", "step").fp
     for text in ("\ra: 0% 0/3", "\ra: 33% 1/3", "\ra: 33% 1/3", "\n", "\x1b[A\ra: 66% 2/3", "", "a: 33% 1/3"):
         lines.write(text)
     assert stream.getvalue() == "a: 33% 1/3\na: 66% 2/3\na: 33% 1/3\n"

@@ -1,4 +1,4 @@
-"""The scripts on a pretend accelerator: all tensors are where they should be, and the host hardly ever waits for it."""
+"""The scripts on a pretend accelerator: tensors lie where they should, numbers are read late, the host hardly waits."""
 
 import json
 from collections.abc import Iterable

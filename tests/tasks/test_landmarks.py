@@ -1,4 +1,4 @@
-"""Landmarks: the loss over strips and processes, places from maps, scores.
+"""Landmarks: points in crops and strips, the loss over strips and processes, places from maps, scores.
 
 Modules: tasks/landmarks.py, tasks/points.py, tasks/point_scores.py, inference/decoding/landmarks.py.
 """

@@ -174,15 +174,14 @@ class Disk:
 
 
 def test_a_line_that_was_written_in_part_is_cut_off_and_written_with_the_next_one(tmp_path, capsys):
+    log = RunLog(SimpleNamespace(is_main_process=True), tmp_path, "none", SETTINGS, (), 0)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"first\n")
-    log = object.__new__(RunLog)
     log.path = Disk(path, room=3)
-    log._refused = b""
-    log._append("second\n")
-    assert path.read_bytes() == b"first\n" and log._refused == b"second\n"
+    log.scalars(2, 0, {})
+    assert path.read_bytes() == b"first\n"
     log.path.room = 2
     assert not log.is_saved() and path.read_bytes() == b"first\n"
-    log._append("third\n")
-    assert path.read_bytes() == b"first\nsecond\nthird\n" and log.is_saved()
+    log.scalars(3, 0, {})
+    assert path.read_bytes() == b'first\n{"step": 2, "epoch": 0}\n{"step": 3, "epoch": 0}\n' and log.is_saved()
     assert capsys.readouterr().out.count("metrics.jsonl could not be written") == 1

@@ -153,10 +153,12 @@ def test_small_input_is_padded_with_its_border_and_cropped_back():
 
 def test_an_image_of_a_single_value_at_the_lowest_level_is_padded_for_instance_norm_alone():
     for norm, padded in (("instance", (8, 8)), ("batch", (4, 4)), ("group", (4, 4))):
-        network = UNet(tiny(norm=norm))
-        assert network._pad(torch.rand(1, 1, 4, 4)).shape[2:] == padded
-        assert network._pad(torch.rand(1, 1, 4, 8)).shape[2:] == (4, 8)  # two values
-        assert network._pad(torch.rand(1, 1, 3, 9)).shape[2:] == (8, 9)  # a side that would vanish
+        network = UNet(tiny(norm=norm)).eval()
+        sizes = []
+        network.stem.register_forward_pre_hook(lambda stem, inputs, sizes=sizes: sizes.append(inputs[0].shape[2:]))
+        for size in ((4, 4), (4, 8), (3, 9)):
+            network(torch.rand(1, 1, *size))
+        assert sizes == [padded, (4, 8), (8, 9)]  # two values suffice; a side that would vanish is padded
 
 
 def test_model_normalizes_raw_pixels_itself():

@@ -55,7 +55,7 @@ from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import Copies, check_evaluation, largest_evaluation, preflight
+from train_utils.preflight import Copies, check_evaluation, fit_batch_split, largest_evaluation
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -68,7 +68,7 @@ from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import gathered_weights, prepare_sharding, share_statistics, unsharded
-from train_utils.spatial import Slabs, check_slabs, split_network, step_loss
+from train_utils.spatial import Slabs, check_slabs, new_step_loss, split_network
 from train_utils.step_memory import StepMemory
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 from train_utils.tuning import KernelTuning
@@ -342,14 +342,14 @@ def main() -> None:
     total_steps = run.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.for_shape(shapes.largest):
-        batch_split = preflight(accelerator, model, trial_loss, largest_shape, batch_split, copies)
+        batch_split = fit_batch_split(accelerator, model, trial_loss, largest_shape, batch_split, copies)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
     evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
     check_evaluation(accelerator, model, trial_loss, info.channels, evaluation_size, copies)
     memory = StepMemory(accelerator, run.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
-    criterion = step_loss(task, model.head_strides, slabs)
+    criterion = new_step_loss(task, model.head_strides, slabs)
     compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
     state = run.checkpoint.run_state()

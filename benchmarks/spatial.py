@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runtime.mesh import Mesh
 from tasks.classes import Classes, ClassTarget
-from train_utils.spatial import Slabs, split_network, step_loss
+from train_utils.spatial import Slabs, new_step_loss, split_network
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last
@@ -79,7 +79,7 @@ def measure(rank: int, processes: int, args: argparse.Namespace, folder: str) ->
     targets = ClassTarget(torch.randint(0, CLASSES, (1, *args.size)))
     slabs = Slabs(mesh, config.divisors[0])
     names = [str(number) for number in range(CLASSES)]
-    criterion = step_loss(Classes(tuple(names)), network.head_strides, slabs)
+    criterion = new_step_loss(Classes(tuple(names)), network.head_strides, slabs)
     model: torch.nn.Module = network
     if processes > 1:
         for name, layer in list(network.named_modules()):

@@ -101,7 +101,7 @@ class PixelsAndRegions(Task):
 
     @property
     def region_term(self) -> str:
-        """`logdice` or `dice`, or another where there is none."""
+        """`logdice` or `dice`; that of the pixels where there is no other."""
         return self.loss.rpartition("+")[2]
 
     @property

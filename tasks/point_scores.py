@@ -64,9 +64,9 @@ class LandmarkScores(Scores):
         self.sums += is_known.sum()
         self.by_image[index] += (values * is_known[:, None]).to(self.by_image.dtype)
 
-    def merge(self, others: Scores) -> None:
-        super().merge(others)
-        self.by_image = torch.cat([self.by_image, others.by_image])
+    def merge(self, other: Scores) -> None:
+        super().merge(other)
+        self.by_image = torch.cat([self.by_image, other.by_image])
 
     @property
     def comparison(self) -> float:

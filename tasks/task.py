@@ -44,11 +44,11 @@ class Scores(ABC):
     def image_comparison(self) -> list[float]:
         """The comparison of each image, in 0..1."""
 
-    def merge(self, others: "Scores") -> None:
-        """Count what others have counted of further images; what is known of each image is not kept."""
-        self.sums += others.sums
-        if others.reliability is not None:
-            self.add_reliability(others.reliability)
+    def merge(self, other: "Scores") -> None:
+        """Count what `other` has counted of further images; what is known of each image is not kept."""
+        self.sums += other.sums
+        if other.reliability is not None:
+            self.add_reliability(other.reliability)
 
     def add_reliability(self, counts: Tensor) -> None:
         """Count how sure predictions are and how often they are right, (bins, 3)."""

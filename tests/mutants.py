@@ -2917,7 +2917,7 @@ MUTANTS = [
     Mutant("train_utils/preflight.py", "_candidates", "math.ceil(size / parts)", "size // parts", "test_preflight.py"),
     Mutant(
         "train_utils/preflight.py",
-        "preflight",
+        "fit_batch_split",
         "agreed < size or network.activation_checkpointing",
         "agreed < size",
         "test_preflight.py",

@@ -77,7 +77,7 @@ class Copies(NamedTuple):
         return total
 
 
-def preflight(
+def fit_batch_split(
     accelerator: Accelerator,
     network: nn.Module,
     criterion: StepLoss,
@@ -206,7 +206,7 @@ def check_evaluation(
 ) -> None:
     """SettingsError where a process has no room to evaluate the images of this size; every process must call it.
 
-    As in `preflight`, an accelerator evaluates some for a moment, and a CPU has an estimate.
+    As in `fit_batch_split`, an accelerator evaluates some for a moment, and a CPU has an estimate.
 
     Args:
         channels: those of the images.

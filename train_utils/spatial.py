@@ -165,7 +165,7 @@ class SlabLoss(StepLoss):
         return super().of_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
 
 
-def step_loss(task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> StepLoss:
+def new_step_loss(task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> StepLoss:
     """The loss of a step on whole images, or on slabs of them."""
     if slabs.mesh.size == 1:
         return StepLoss(task, strides)

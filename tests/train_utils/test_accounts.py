@@ -35,15 +35,15 @@ def run(tmp_path_factory: pytest.TempPathFactory):
             calls["rates"].append((self.state.step, learning_rate))
             super().log_training(learning_rate)
 
-    preflight = train.preflight
+    fit_batch_split = train.fit_batch_split
 
-    def preflight_noted(*arguments):
+    def fit_noted(*arguments):
         calls["average"].append(arguments[-1].all_weights)
-        return preflight(*arguments)
+        return fit_batch_split(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "Monitor", Monitor)
-        patch.setattr(train, "preflight", preflight_noted)
+        patch.setattr(train, "fit_batch_split", fit_noted)
         patch.setattr(train, "write_results", lambda *_: None)
         flags = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
         flags += ["--batch-size", "4", "--max-steps", "6", "--log-every", "5", "--checkpoint-every", "2"]

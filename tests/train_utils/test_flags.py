@@ -469,7 +469,7 @@ def check_sizes(run, folder, monkeypatch):
         """(H, W) in training and in evaluation; two images more are looked at to count operations and memory."""
         shapes.clear()
         with (
-            mock.patch.object(train, "preflight", lambda *given: given[4]),
+            mock.patch.object(train, "fit_batch_split", lambda *given: given[4]),
             mock.patch.object(train, "training_flops", lambda *_: 1.0),
         ):
             run.fresh(*flags)
@@ -622,7 +622,7 @@ def check_micro_batches(run, folder, monkeypatch):
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
     monkeypatch.setattr(train, "training_flops", lambda *_: 1.0)  # it passes images too
-    with mock.patch.object(train, "preflight", lambda *given: given[4]):
+    with mock.patch.object(train, "fit_batch_split", lambda *given: given[4]):
         found = run.fresh("--micro-batch-size", "3")
     assert sizes == [3, 3, 2, 3]  # the step's images, and the validation images
     assert (found.settings["micro_batch_size"], found.settings["accumulation"]) == (3, 3)

@@ -46,10 +46,10 @@ from train_utils.preflight import (
     _bytes_left,
     _free_bytes,
     check_evaluation,
+    fit_batch_split,
     input_bytes,
     largest_evaluation,
     largest_tensor,
-    preflight,
     step_bytes,
 )
 from train_utils.step_memory import StepMemory, can_repeat_steps
@@ -290,7 +290,7 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
     arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
-    split = preflight(accelerator_like("cpu"), *arguments)
+    split = fit_batch_split(accelerator_like("cpu"), *arguments)
     assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
     assert [size for device, size in tried if device == "cpu"] == [4]
 
@@ -310,7 +310,7 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
     monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
     arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
-    split = preflight(accelerator_like("meta"), *arguments)
+    split = fit_batch_split(accelerator_like("meta"), *arguments)
     assert split.micro_batch_size == size
     assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
 
@@ -326,7 +326,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
-    split = preflight(
+    split = fit_batch_split(
         accelerator_like("cpu"),
         network,
         StepLoss(classes(2, "ce")),
@@ -392,7 +392,7 @@ def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
     def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
         monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / 0.65)
         network.activation_checkpointing = False
-        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, Copies(3))
+        split = fit_batch_split(accelerator_like("cpu"), network, criterion, shape, split, Copies(3))
         return split.micro_batch_size, split.accumulation, network.activation_checkpointing
 
     for wanted, accumulation, less in [
@@ -563,7 +563,7 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
     limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
     (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
     monkeypatch.setattr(
-        "train.preflight", lambda accelerator, network, *rest: sys.exit(network.activation_checkpointing)
+        "train.fit_batch_split", lambda accelerator, network, *rest: sys.exit(network.activation_checkpointing)
     )
     resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
     assert resumed.exit_code == was_needed, resumed.output

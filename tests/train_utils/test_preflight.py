@@ -13,7 +13,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks.step_loss import StepLoss
 from train_utils import preflight as memory
-from train_utils.preflight import Copies, EvaluationSize, preflight
+from train_utils.preflight import Copies, EvaluationSize, fit_batch_split
 from unet import UNet, UNetConfig
 
 
@@ -27,7 +27,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
         with monkeypatch.context() as patch:
             patch.setattr(memory, "_estimate_fits", lambda *arguments: seen.append(arguments[-1]) or True)
             copies = Copies.of_training(optimizer, averages=averages)
-            memory.preflight(accelerator, network, None, (1, 8, 8), split, copies)
+            memory.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
@@ -74,7 +74,7 @@ def checked(
     monkeypatch.setattr(memory, "_estimate_fits", fits)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(split.groups, agreed)
-    return preflight(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
+    return fit_batch_split(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
 
 
 def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):

@@ -24,7 +24,7 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
-from train_utils.spatial import Slabs, check_slabs, split_network, step_loss
+from train_utils.spatial import Slabs, check_slabs, new_step_loss, split_network
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last
@@ -88,7 +88,7 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
     images = torch.randn(IMAGES, 1, *size, dtype=torch.float64)
     slabs = Slabs(mesh, config.divisors[0])
     task, targets = task_and_targets(case, size)
-    criterion = step_loss(task, network.head_strides, slabs)
+    criterion = new_step_loss(task, network.head_strides, slabs)
     model: torch.nn.Module = network
     if processes > 1:
         for name, layer in list(network.named_modules()):

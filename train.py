@@ -248,7 +248,7 @@ def rehearse(
     guard = StepGuard(accelerator, network, optimizer, rehearsal.state, records, listens=False)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
-    steps = steps_ahead(train_loader, rehearsal.data_ready, compiled_recolor(accelerator))
+    steps = steps_ahead(train_loader, compiled_recolor(accelerator))
 
     step = partial(
         train_step,
@@ -269,7 +269,7 @@ def rehearse(
     if rehearsal.tries_bf16:
         with torch.autocast("cpu", torch.bfloat16):
             rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
-    return rehearsal.count_steps()
+    return rehearsal.finish()
 
 
 @locks_released()
@@ -413,7 +413,7 @@ def main() -> None:
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
-    steps = steps_ahead(train_loader, monitor.data_ready, compiled_recolor(accelerator))
+    steps = steps_ahead(train_loader, compiled_recolor(accelerator), monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)

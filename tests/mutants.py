@@ -1486,7 +1486,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
-        "count_steps",
+        "steps_that_fit",
         "evaluation + times.save + 3 * PICTURES * times.image",
         "evaluation + times.save",
         "test_rehearsal.py",
@@ -1553,7 +1553,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
-        "Rehearsal._count",
+        "Rehearsal._steps_left",
         "time.monotonic() - STARTED",
         "time.time()",
         "test_rehearsal.py",
@@ -2208,7 +2208,7 @@ MUTANTS = [
     Mutant(
         "train_utils/monitoring/throughput.py",
         "Meter.summary",
-        "max(windows, key=lambda times: times.data)",
+        "max(windows, key=lambda totals: totals.data)",
         "windows[0]",
         "test_throughput.py",
     ),
@@ -2473,7 +2473,7 @@ MUTANTS = [
     Mutant("train_utils/monitoring/rehearsal.py", "", "MOST_STEPS = 40", "MOST_STEPS = 30", "test_monitor.py"),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
-        "count_steps",
+        "steps_that_fit",
         "times.save / schedule.checkpoint_every",
         "times.save / schedule.eval_every",
         "test_monitor.py",
@@ -4002,7 +4002,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
-        "Rehearsal._count",
+        "Rehearsal._steps_left",
         "PLANNED_SHARE * self.seconds - (time.monotonic() - STARTED)",
         "PLANNED_SHARE * (self.seconds - (time.monotonic() - STARTED))",
         "test_rehearsal_times.py",

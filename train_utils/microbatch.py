@@ -76,16 +76,19 @@ class MicroBatch(NamedTuple):
 
 
 def steps_ahead(
-    loader: DataLoader, data_ready: Callable[[list], None], recolor: Recolor
+    loader: DataLoader, recolor: Recolor, data_ready: Callable[[list], None] | None = None
 ) -> Iterator[tuple[list[MicroBatch], list[int]]]:
     """The micro-batches of each optimizer step, augmented on the device, and the indices of this process's records.
 
-    `data_ready` is told when a step's are here. `recolor` is a part of the augmentation that may be compiled.
+    Args:
+        recolor: a part of the augmentation that may be compiled.
+        data_ready: is called with the batches of the loader when those of a step are here.
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
     for batches in _batches_of_steps(loader):
-        data_ready(batches)
+        if data_ready is not None:
+            data_ready(batches)
         indices: list[int] = []
         for batch in batches:
             indices.extend(slot.index for slot in batch["slots"])

@@ -151,7 +151,7 @@ def test_a_resumed_run_reads_nothing_again_of_what_it_started_from(folder, tmp_p
     ("family", "flags"), [pytest.param("swin", (), marks=pytest.mark.slow), ("resnet", ("--freeze-encoder",))]
 )
 def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folder, tmp_path, family, flags):
-    with mock.patch.multiple(rehearsal, count_steps=mock.Mock(return_value=3), MOST_STEPS=2):
+    with mock.patch.multiple(rehearsal, steps_that_fit=mock.Mock(return_value=3), MOST_STEPS=2):
         measured = run(tmp_path / "measured", folder / family, "--max-minutes", "0.01", *flags)
     asked = run(tmp_path / "asked", folder / family, "--max-steps", "3", *flags)
     assert "the same as --max-steps 3" in measured.output

@@ -597,7 +597,7 @@ def check_sync_batchnorm(run, folder, monkeypatch):
 
 @checks("--max-minutes", "--like")
 def check_length_and_record(run, folder, monkeypatch):
-    monkeypatch.setattr("train_utils.monitoring.rehearsal.count_steps", lambda *_: 2)
+    monkeypatch.setattr("train_utils.monitoring.rehearsal.steps_that_fit", lambda *_: 2)
     flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
     measured = run_train(folder / "run", "--dataset", run.data, *flags, "--max-minutes", "9")
     assert measured.steps("train/loss") == [1, 2] and measured.settings["flags"]["max_minutes"] == 9

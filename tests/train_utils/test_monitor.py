@@ -22,8 +22,8 @@ from tasks.classes import Classes
 from train_utils.monitoring import flops, monitor, rehearsal
 from train_utils.monitoring.monitor import Monitor, brief
 from train_utils.monitoring.profiler import top_operators
-from train_utils.monitoring.rehearsal import Pace, Times, count_steps, rehearsed_steps
-from train_utils.monitoring.throughput import LossWindow, Meter, _Times
+from train_utils.monitoring.rehearsal import MeasuredSeconds, Pace, rehearsed_steps, steps_that_fit
+from train_utils.monitoring.throughput import LossWindow, Meter, WindowTotals
 from train_utils.monitoring.tracking import RunLog
 from train_utils.nan_guard import StepResult
 from train_utils.run_state import RunState
@@ -211,7 +211,7 @@ def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch):
     wanted = "communication between processes, with waiting, took 30% of the time: raise --batch-size, try"
     assert meter.bottleneck(2, cached=False).startswith(wanted)
     for communication, is_named in ((2.0, True), (1.999, False)):
-        meter._total = _Times(steps=20, images=80, seconds=10.0, data=1.0, communication=communication)
+        meter._total = WindowTotals(steps=20, images=80, seconds=10.0, data=1.0, communication=communication)
         assert (meter.bottleneck(2, cached=False) is not None) is is_named
 
 
@@ -254,12 +254,12 @@ def test_steps_of_one_shape_warm_up_for_three_and_are_timed_for_sixty_seven():
 
 def test_evaluations_and_saves_are_spread_over_the_steps_each_by_its_own_interval():
     plan = Schedule.from_args(parsed(*FLAGS, "--eval-every", "10", "--checkpoint-every", "5"), 100, None)
-    times = Times(step=1.0, evaluation=5.0, image=0.5, save=3.0)
+    times = MeasuredSeconds(step=1.0, evaluation=5.0, image=0.5, save=3.0)
     # an evaluation: 5 + 2 pictures of 0.5 + a best model of 1; the end: one more, a save, 24 pictures and the report
     end = 7 + 3 + 12 + 4
     a_step = 1 + 7 / 10 + 3 / 5
-    assert count_steps(end + 100 * a_step + 0.1, times, plan, 2) == 100
-    assert count_steps(end + 100 * a_step - 0.1, times, plan, 2) == 99
+    assert steps_that_fit(end + 100 * a_step + 0.1, times, plan, 2) == 100
+    assert steps_that_fit(end + 100 * a_step - 0.1, times, plan, 2) == 99
 
 
 def test_a_late_run_is_told_from_a_tenth_of_its_steps_on(monkeypatch, capsys):

@@ -19,7 +19,7 @@ from PIL import Image
 
 import train
 from train_utils.monitoring import rehearsal
-from train_utils.monitoring.rehearsal import WARM_UP_STEPS, Times, count_steps, rehearsed_steps
+from train_utils.monitoring.rehearsal import WARM_UP_STEPS, MeasuredSeconds, rehearsed_steps, steps_that_fit
 from train_utils.schedule import Schedule
 
 FLAGS = [*TINY, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.1", "--ema-decay", "0.9"]
@@ -38,12 +38,12 @@ def schedule(*flags: str, images: int = 100) -> Schedule:
 
 
 def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
-    assert count_steps(4 + 10.1, Times(step=0.5), schedule(), 8) == 20
-    assert count_steps(1, Times(step=0.5), schedule(), 8) < 1
-    times = Times(step=0.5, evaluation=4.0, image=0.02, save=3.0)
+    assert steps_that_fit(4 + 10.1, MeasuredSeconds(step=0.5), schedule(), 8) == 20
+    assert steps_that_fit(1, MeasuredSeconds(step=0.5), schedule(), 8) < 1
+    times = MeasuredSeconds(step=0.5, evaluation=4.0, image=0.02, save=3.0)
     for eval_every, checkpoints_of_the_best, pictures in ((20, 0, 8), (21, 1, 8), (20, 0, 2)):
         flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
-        steps = count_steps(600, times, schedule(*flags), pictures)
+        steps = steps_that_fit(600, times, schedule(*flags), pictures)
         evaluation = 4.0 + pictures * 0.02 + 3.0 / 3 + checkpoints_of_the_best * 3.0
         needed = [
             n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * 8 * 0.02 + 4
@@ -56,7 +56,7 @@ def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
 def runs(tiny_folder, tmp_path_factory):
     """Seven steps that were measured, and seven that were asked for."""
     folder = tmp_path_factory.mktemp("runs")
-    with mock.patch.object(rehearsal, "count_steps", return_value=7):
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=7):
         measured = run_train(folder / "measured", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
     asked = run_train(folder / "asked", "--dataset", tiny_folder, *FLAGS, "--max-steps", "7")
     assert measured.exit_code == asked.exit_code == 0, measured.output
@@ -91,7 +91,7 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
     shutil.copytree(measured.folder, folder)
     shutil.rmtree(folder / "checkpoints" / "step-00000007")
     (folder / "finished.json").unlink()
-    with mock.patch.object(rehearsal, "count_steps", side_effect=AssertionError):
+    with mock.patch.object(rehearsal, "steps_that_fit", side_effect=AssertionError):
         flags = ["--max-minutes", "0.5", "--resume", "auto"]
         again = run_train(folder, "--dataset", tiny_folder, *FLAGS, *flags)
     assert again.exit_code == 0, again.output
@@ -108,7 +108,7 @@ def test_a_finished_run_goes_on_for_the_minutes_that_are_added(tiny_folder, runs
     shutil.copytree(measured.folder, folder)
     same = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1", "--resume", "auto")
     assert "the run has finished, at step 7 of 7; to continue it, give more" in same.output
-    with mock.patch.object(rehearsal, "count_steps", return_value=3) as count:
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=3) as count:
         longer = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "3", "--resume", "auto")
     assert longer.exit_code == 0, longer.output
     seconds, *_ = count.call_args.args
@@ -154,7 +154,7 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
         return step(*arguments, **options)
 
     monkeypatch.setattr(train, "train_step", noted_step)
-    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "9")
     assert run.exit_code == 0, run.output
     lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
@@ -182,7 +182,7 @@ def test_minutes_beside_steps_are_refused(fails_with):
 
 def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(tiny_folder, tmp_path):
     flags = ["--learning-rate", "1e12", "--optimizer", "sgd", "--warmup-steps", "100000000"]
-    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, *flags, "--max-minutes", "1")
     assert run.exit_code == 0 and "not finite" not in run.output
 
@@ -191,7 +191,7 @@ def test_a_clock_that_is_set_back_does_not_change_the_plan(tiny_folder, tmp_path
     monkeypatch.setattr(rehearsal, "STARTED", time.monotonic() - 40)
     begin, clock = time.time(), time.time
     monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
-    with mock.patch.object(rehearsal, "count_steps", return_value=1) as count:
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=1) as count:
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1000")
     assert run.exit_code == 0, run.output
     seconds, *_ = count.call_args.args
@@ -275,7 +275,7 @@ def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path,
     monkeypatch.setattr(train, "train_step", slow_at_first)
     monkeypatch.setattr(rehearsal, "is_slow_at_first", lambda accelerator: True)
     flags = [*TINY, "--batch-size", "2", "--tracker", "none", "--max-minutes", "0.05"]
-    with mock.patch.object(rehearsal, "count_steps", return_value=1) as count:
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=1) as count:
         run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
     assert run.exit_code == 0, run.output
     assert len(shapes) == 5
@@ -295,7 +295,7 @@ def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeyp
 
     monkeypatch.setattr(train, "prepare", prepare_noted)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+    with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
     assert run.exit_code == 0, run.output
     assert freed == [True]

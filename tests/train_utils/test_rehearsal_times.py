@@ -12,7 +12,7 @@ from in_process import process_state_kept
 
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.monitoring import rehearsal
-from train_utils.monitoring.rehearsal import Pace, Rehearsal, Times
+from train_utils.monitoring.rehearsal import MeasuredSeconds, Pace, Rehearsal
 from train_utils.run_state import RunState
 from unet import UNet, UNetConfig
 
@@ -38,7 +38,7 @@ def new_rehearsal(minutes: float) -> Rehearsal:
     rehearsed = object.__new__(Rehearsal)
     rehearsed.accelerator = SimpleNamespace(device=torch.device("cpu"), gather=lambda values: values, num_processes=1)
     rehearsed.seconds = 60 * minutes
-    rehearsed.times = Times()
+    rehearsed.times = MeasuredSeconds()
     rehearsed._warm_up = 3
     rehearsed._timed_steps = 0
     rehearsed._bf16_step = None
@@ -145,7 +145,7 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
         left.append(seconds)
         return 499
 
-    monkeypatch.setattr(rehearsal, "count_steps", count)
+    monkeypatch.setattr(rehearsal, "steps_that_fit", count)
     monkeypatch.setattr(rehearsal, "pictures_of_an_evaluation", lambda info: 8)
     monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, function: function())
     rehearsed = new_rehearsal(10)
@@ -154,7 +154,7 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     rehearsed.times.step = 1.0
     rehearsed._bf16_step = 0.79
     clock.takes(52)
-    assert rehearsed.count_steps() == 499
+    assert rehearsed.finish() == 499
     assert left == [0.92 * 600 - 52]
     said = capsys.readouterr().out
     assert "499 steps are few and may give poor masks; 1,000 steps take at least 19 minutes here" in said
@@ -164,14 +164,14 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     scales = []
     rehearsed.accelerator.scaler = SimpleNamespace(load_state_dict=scales.append)
     rehearsed._bf16_step = 0.8
-    monkeypatch.setattr(rehearsal, "count_steps", lambda *arguments: 500)
-    assert rehearsed.count_steps() == 500
+    monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: 500)
+    assert rehearsed.finish() == 500
     said = capsys.readouterr().out
     assert "are few" not in said and "bf16" not in said
     assert scales == [{"scale": 8.0}]  # that of fp16, as the run found it
     rehearsed.model = rehearsed.loaders = None
-    monkeypatch.setattr(rehearsal, "count_steps", lambda *arguments: -3)
-    assert rehearsed.count_steps() == 1  # however little time is left
+    monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: -3)
+    assert rehearsed.finish() == 1  # however little time is left
 
 
 @pytest.mark.parametrize(

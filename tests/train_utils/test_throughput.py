@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from train_utils.monitoring.flops import peak_of, training_flops
-from train_utils.monitoring.throughput import Meter, _Times
+from train_utils.monitoring.throughput import Meter, WindowTotals
 from unet import UNet, UNetConfig
 
 
@@ -141,7 +141,7 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
-    other_process = [(_Times(), 5.0)]
+    other_process = [(WindowTotals(), 5.0)]
     monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda own: [*own, *other_process])
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
     meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")

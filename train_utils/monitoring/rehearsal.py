@@ -58,7 +58,7 @@ FOLDER = ".rehearsal"  # it lies beside the checkpoints, for one that is written
 
 
 @dataclass
-class Times:
+class MeasuredSeconds:
     """Seconds that a step takes, an evaluation, the prediction of one image, and a save."""
 
     step: float = 0.0
@@ -89,7 +89,7 @@ class FirstBatches:
 class Rehearsal:
     """A copy of the model is trained, evaluated and saved for a moment, to see how long that takes.
 
-    A rehearsal stands in for the monitor of a run. The copy learns nothing: its learning rate is 0.
+    The copy learns nothing: its learning rate is 0.
 
     Args:
         model: the one that was built, not wrapped; it stays as it is.
@@ -118,7 +118,7 @@ class Rehearsal:
         self.accelerator = accelerator
         self.args = args
         self.info = info
-        self.times = Times()
+        self.times = MeasuredSeconds()
         self.folder = output_dir / "checkpoints" / FOLDER
         self.model = copy.deepcopy(model)
         self.state = RunState()
@@ -145,9 +145,6 @@ class Rehearsal:
         self._can_use_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
         self.seconds = 60 * args.max_minutes
         say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
-
-    def data_ready(self, batches: list[dict[str, Any]]) -> None:
-        """Nothing is measured here: `Monitor` has this method too."""
 
     def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
         """The steps to make, equally many on all processes; a step may still be queued when the next one is asked for.
@@ -216,13 +213,16 @@ class Rehearsal:
                 shutil.rmtree(self.folder, ignore_errors=True)
         self.times.save = self._slowest(time.monotonic() - begin)
 
-    def count_steps(self) -> int:
-        """How many steps the run is to have; every process must call it, at the end: the model's copy goes."""
+    def finish(self) -> int:
+        """The number of steps that the run is to have; ends the rehearsal and frees the copy.
+
+        Every process must call it.
+        """
         self.accelerator.free_memory()
         del self.model, self.loaders
         if self._scaler_state is not None:
             self.accelerator.scaler.load_state_dict(self._scaler_state)
-        steps = max(1, on_main(self.accelerator, self._count))
+        steps = max(1, on_main(self.accelerator, self._steps_left))
         times = self.times
         say(
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
@@ -241,9 +241,10 @@ class Rehearsal:
             )
         return steps
 
-    def _count(self) -> int:
+    def _steps_left(self) -> int:
+        """How many steps fit into the time that is left now; below 1: none do."""
         seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - STARTED)
-        return count_steps(seconds_left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
+        return steps_that_fit(seconds_left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
     def _now(self) -> float:
         """Seconds on the clock when the device has done all that was queued."""
@@ -289,7 +290,7 @@ def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple
     return warm_up, steps[WARM_UP_STEPS:]
 
 
-def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) -> int:
+def steps_that_fit(seconds: float, times: MeasuredSeconds, schedule: Schedule, shown: int) -> int:
     """How many steps fit into the `seconds` that are left, with evaluations, saves and the report; below 1: none do.
 
     One process makes `shown` pictures of an evaluation, and three times PICTURES for the report. The weights of a best

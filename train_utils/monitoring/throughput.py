@@ -53,7 +53,7 @@ class LossWindow:
 
 
 @dataclass
-class _Times:
+class WindowTotals:
     """Steps, their images over all processes, and seconds: of the steps, of waiting for data, of communication."""
 
     steps: int = 0
@@ -62,7 +62,7 @@ class _Times:
     data: float = 0.0
     communication: float = 0.0
 
-    def add(self, other: "_Times") -> None:
+    def add(self, other: "WindowTotals") -> None:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -109,8 +109,8 @@ class Meter:
         self._steps_seen = 0
         self._step = _Marks(self._now())
         self._over: list[_Marks] = []  # steps whose events may not have happened yet
-        self._window = _Times()  # since the last summary
-        self._total = _Times()
+        self._window = WindowTotals()  # since the last summary
+        self._total = WindowTotals()
 
     def data_ready(self) -> None:
         """The next step's micro-batches are here."""
@@ -151,10 +151,10 @@ class Meter:
         self._settle()
         peak_memory = torch.cuda.max_memory_allocated() / 1e9 if self._on_cuda else 0.0
         own_window = self._window
-        self._window = _Times()
+        self._window = WindowTotals()
         gathered = gather_object([(own_window, peak_memory)])
-        windows = [times for times, _ in gathered]
-        window = max(windows, key=lambda times: times.data)  # who waits for data keeps the others waiting
+        windows = [totals for totals, _ in gathered]
+        window = max(windows, key=lambda totals: totals.data)  # who waits for data keeps the others waiting
         self._total.add(window)
         values: dict[str, float] = {}
         if window.seconds > 0:
@@ -185,9 +185,9 @@ class Meter:
             )
         return None
 
-    def _shares(self, times: _Times) -> dict[str, float]:
-        data = 100 * times.data / times.seconds
-        communication = 100 * times.communication / times.seconds
+    def _shares(self, totals: WindowTotals) -> dict[str, float]:
+        data = 100 * totals.data / totals.seconds
+        communication = 100 * totals.communication / totals.seconds
         shares = {"data_wait": data, "compute": 100 - data - communication}
         if self._ddp is not None:
             shares["communication"] = communication
@@ -207,7 +207,7 @@ class Meter:
             pauses = sum(self._seconds(begin, end) for begin, end in step.pauses)
             seconds = self._seconds(step.begin, step.end) - pauses
             data = self._seconds(step.begin, step.data)
-            self._window.add(_Times(1, step.images, seconds, data, communication))
+            self._window.add(WindowTotals(1, step.images, seconds, data, communication))
 
     def _now(self) -> Mark:
         if not self._on_cuda:

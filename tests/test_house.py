@@ -46,8 +46,8 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "buckets compilation microbatch preflight schedule tuning muon optim ema nan_guard step_memory sharding"
-        " spatial sync_batchnorm evaluation run_state",
+        "buckets compilation metrics_log microbatch preflight schedule tuning muon optim ema nan_guard step_memory"
+        " sharding spatial sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

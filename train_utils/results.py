@@ -16,13 +16,14 @@ from runtime.files import tolerated
 from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.evaluation import Evaluation
+from train_utils.metrics_log import read_log
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import STARTED
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.report import read_log, write_report
+from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import (
     pictures_of_an_evaluation,
     sample_panels,

@@ -32,7 +32,7 @@ from train_utils.reporting.embedding import embed_all, embed_png
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.report import read_log, write_report
+from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
 from train_utils.settings.record import RunSettings
 
@@ -187,7 +187,6 @@ def test_the_report_says_how_far_the_run_went_and_which_step_was_best(tmp_path):
     text = page_of(tmp_path, records, extent={"training images": "1,234"})
     assert "1,500 best step, of 2,500" in text
     assert "2.5 epochs done" in text and "1,234 training images" in text
-    assert read_log(tmp_path) == records
 
 
 def test_the_speed_of_one_process_is_told_in_its_unit(tmp_path):

@@ -44,7 +44,7 @@ from train_utils.results import Publisher, facts, finish_run, write_results
 from train_utils.run_dir import OpenedRun, finished_line, mark_finished
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
-from train_utils.settings.record import RunSettings, is_record, say_credentials
+from train_utils.settings.record import RunSettings, say_credentials
 from unet import UNet, UNetConfig
 
 FLAGS = ("--dataset", "data", "--plan", "none", "--batch-size", "4")
@@ -363,22 +363,6 @@ def test_what_runs_of_earlier_versions_did_not_record_is_as_it_was_then():
     assert RunSettings.from_json({"flags": {"draft": False}}).flags["draft"] is False
     assert "credentials_left_out" not in RunSettings().to_json()
     assert RunSettings(credentials_left_out=["dataset"]).to_json()["credentials_left_out"] == ["dataset"]
-
-
-@pytest.mark.parametrize(
-    ("value", "is_one"),
-    [
-        ({"step": 1}, True),
-        ({"step": 1, "train/loss": None, "eval/loss": 2}, True),
-        ({"step": 1.0}, False),
-        ({"step": True}, False),
-        ({"train/loss": 0.5}, False),
-        ({"step": 1, "train/loss": "0.5"}, False),
-        ({"step": 1, "train/loss": False}, False),
-    ],
-)
-def test_a_record_is_a_step_with_numbers(value, is_one):
-    assert is_record(value) is is_one
 
 
 def test_credentials_that_a_run_does_not_record_are_asked_for_again(capsys):

@@ -18,7 +18,8 @@ from runtime.documents import read_json_lines
 from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replaced_file
 from runtime.redact import printable
-from train_utils.settings.record import RunSettings, is_record
+from train_utils.metrics_log import is_record
+from train_utils.settings.record import RunSettings
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.console import first_few
+from train_utils.metrics_log import series
 from train_utils.schedule import FEW_STEPS
-from train_utils.settings.record import series
 
 FEW_IMAGES = 10  # fewer validation images say little
 RISEN = 1.1  # times the lowest validation loss: from there on the loss has risen

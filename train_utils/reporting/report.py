@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.documents import read_json, read_json_lines
+from runtime.documents import read_json
 from runtime.files import replaced_file
 from tasks.calibration import calibration_report
 from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
+from train_utils.metrics_log import read_log, series
 from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.section import Section
-from train_utils.settings.record import RunSettings, is_record, series
+from train_utils.settings.record import RunSettings
 
 MAX_PAGE = 4_000_000  # bytes: small enough for a mail
 FIGURE_BYTES = 1_000  # a picture's label and markup, at most
@@ -92,12 +93,6 @@ def _calibration(best: Evaluation) -> dict[str, Any] | None:
     if report is None:
         return None
     return {"error": report["expected_calibration_error"], "svg": reliability_plot("Calibration", report["bins"])}
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The records in metrics.jsonl."""
-    lines, _ = read_json_lines(folder / "metrics.jsonl")
-    return [record for _, record in lines if is_record(record)]
 
 
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:

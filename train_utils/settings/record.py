@@ -166,16 +166,5 @@ def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credent
             )
 
 
-def is_record(value: dict[str, Any]) -> bool:
-    """Whether an object is a line of metrics.jsonl: a step, and numbers by their names."""
-    numbers = [number for number in value.values() if number is not None]
-    return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
-
-
-def series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    """(step, value) of each line of metrics.jsonl that has a value under this name."""
-    return [(record["step"], record[key]) for record in records if record.get(key) is not None]
-
-
 def _unredacted(args: TrainSettings) -> dict[str, Any]:
     return json.loads(json.dumps(vars(args), default=str))

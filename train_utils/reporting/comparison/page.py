@@ -10,6 +10,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
 from runtime.files import replaced_file
+from train_utils.metrics_log import series
 from train_utils.reporting.charts import SERIES, Points, overlaid
 from train_utils.reporting.comparison.differences import Difference
 from train_utils.reporting.comparison.recipes import Recipe
@@ -19,7 +20,6 @@ from train_utils.reporting.embedding import Embedded, embed_all, reduced
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.samples import picture_file
-from train_utils.settings.record import series
 
 IMAGES = 8  # shown of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures

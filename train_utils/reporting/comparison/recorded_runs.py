@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from runtime.documents import read_json, read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
+from train_utils.metrics_log import is_record
 from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
 from train_utils.reporting.sections import SECTIONS
-from train_utils.settings.record import FINISHED, RunSettings, is_record
+from train_utils.settings.record import FINISHED, RunSettings
 
 OBJECTS = ("flags", "profile", "identity", "run")  # the entries of run.json that are read
 

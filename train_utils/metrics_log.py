@@ -1,0 +1,24 @@
+"""The log of a run: metrics.jsonl, a record on each line, with a step and numbers by their names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runtime.documents import read_json_lines
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The records in folder/metrics.jsonl; other lines are left out."""
+    lines, _ = read_json_lines(folder / "metrics.jsonl")
+    return [record for _, record in lines if is_record(record)]
+
+
+def is_record(value: dict[str, Any]) -> bool:
+    """Whether an object is a line of metrics.jsonl: a step, and numbers by their names."""
+    numbers = [number for number in value.values() if number is not None]
+    return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
+
+
+def series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    """(step, value) of each record that has a value under this name."""
+    return [(record["step"], record[key]) for record in records if record.get(key) is not None]

@@ -5,9 +5,10 @@ import json
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from inference.models import load_model
@@ -141,47 +142,79 @@ def open_run(args: TrainSettings) -> OpenedRun:
     return OpenedRun(folder, checkpoint, memory_limit(folder), args.init_from, finished)
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    """What finished.json holds of a run.
+
+    Args:
+        step: the last one that was made.
+        total_steps: those that were to be made.
+        flags: by name, redacted.
+    """
+
+    step: int
+    total_steps: int
+    steps_per_epoch: int
+    flags: dict[str, Any]
+
+    @property
+    def ran_out_of_patience(self) -> bool:
+        """Whether it ended before its last step, since its score became no better."""
+        return self.step < self.total_steps
+
+    def has_settings(self, args: TrainSettings) -> bool:
+        """Whether the flags ask for the settings of this run, whatever its length and place."""
+        flags = flags_as_json(args)
+        # the run has planned or found the values of open flags
+        open_flags = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
+        not_compared = (*LENGTH_AND_PLACE, *open_flags)
+        for name, value in flags.items():
+            # a flag that is newer than the run is as the run was
+            if name not in not_compared and self.flags.get(name, value) != value:
+                return False
+        return True
+
+    def is_shorter_than(self, args: TrainSettings) -> bool:
+        """Whether the flags ask for more steps or minutes than this run was to have."""
+        total_steps = args.max_steps or (args.epochs or 0) * self.steps_per_epoch
+        has_more_steps = total_steps > self.total_steps and not args.max_minutes
+        has_more_minutes = (args.max_minutes or 0) > (self.flags.get("max_minutes") or math.inf)
+        return has_more_steps or has_more_minutes
+
+
 def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:
     """Mark the run as finished; call it when all is written and published."""
-    content = {
-        "step": step,
-        "total_steps": schedule.total_steps,
-        "steps_per_epoch": schedule.steps_per_epoch,
-        "flags": flags_as_json(args),
-    }
+    run = FinishedRun(step, schedule.total_steps, schedule.steps_per_epoch, flags_as_json(args))
     with tolerated(FINISHED), replaced_file(folder / FINISHED) as file:
-        file.write(json.dumps(content, indent=2).encode())
+        file.write(json.dumps(asdict(run), indent=2).encode())
 
 
 def finished_line(folder: Path, args: TrainSettings) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
+    run = _read_finished(folder)
+    if run is None or not run.has_settings(args):
+        return None
+    if run.is_shorter_than(args) and not run.ran_out_of_patience:
+        return None
+    remedy = "a larger --patience" if run.ran_out_of_patience else "more --epochs, --max-steps or --max-minutes"
+    position = f"step {run.step} of {run.total_steps}"
+    return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
+
+
+def _read_finished(folder: Path) -> FinishedRun | None:
+    """The content of finished.json; None where there is none, or not the last checkpoint of the run."""
     try:
         record = redact_all(read_json(folder / FINISHED))
     except (OSError, ValueError):
         return None
     steps = [record.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
-    if not all(type(number) is int for number in steps) or not isinstance(record.get("flags"), dict):
+    flags = record.get("flags")
+    if not all(type(number) is int for number in steps) or not isinstance(flags, dict):
         return None
-    if not checkpoint_folder(folder / "checkpoints", record["step"]).is_dir():  # removed to go on from an earlier one
+    run = FinishedRun(record["step"], record["total_steps"], record["steps_per_epoch"], UNRECORDED | flags)
+    if not checkpoint_folder(folder / "checkpoints", run.step).is_dir():  # removed to go on from an earlier one
         return None
-    flags = flags_as_json(args)
-    recorded_flags = UNRECORDED | record["flags"]
-    # the run has planned or found the values of open flags
-    open_flags = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
-    not_compared = (*LENGTH_AND_PLACE, *open_flags)
-    for name, value in flags.items():
-        # a flag that is newer than the run is as the run was
-        if name not in not_compared and recorded_flags.get(name, value) != value:
-            return None
-    ran_out_of_patience = record["step"] < record["total_steps"]
-    total_steps = args.max_steps or (args.epochs or 0) * record["steps_per_epoch"]
-    has_more_steps = total_steps > record["total_steps"] and not args.max_minutes
-    has_more_minutes = (args.max_minutes or 0) > (recorded_flags.get("max_minutes") or math.inf)
-    if (has_more_steps or has_more_minutes) and not ran_out_of_patience:
-        return None
-    remedy = "a larger --patience" if ran_out_of_patience else "more --epochs, --max-steps or --max-minutes"
-    position = f"step {record['step']} of {record['total_steps']}"
-    return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
+    return run
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:

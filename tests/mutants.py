@@ -1519,7 +1519,9 @@ MUTANTS = [
         "_unredacted(args)",
         "test_redact.py",
     ),
-    Mutant("train_utils/settings/record.py", "describe_run", "map(redact, sys.argv)", "sys.argv", "test_redact.py"),
+    Mutant(
+        "train_utils/settings/record.py", "describe_environment", "map(redact, sys.argv)", "sys.argv", "test_redact.py"
+    ),
     Mutant("runtime/console.py", "say", "redact(message)", "message", "test_redact.py"),
     Mutant("runtime/console.py", "say_error", "redact(line)", "line", "test_redact.py"),
     Mutant("runtime/errors.py", "UserError.__str__", "redact(text)", "text", "test_redact.py"),
@@ -1754,8 +1756,8 @@ MUTANTS = [
     Mutant(
         "train_utils/checkpoints/find.py",
         "_with_its_best",
-        "best_step > state.run.step",
-        "best_step >= state.run.step",
+        "best_step > state.run_state.step",
+        "best_step >= state.run_state.step",
         "test_checkpoints.py",
     ),
     Mutant(

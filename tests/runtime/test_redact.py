@@ -30,7 +30,7 @@ from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact, redact_all
 from train_utils.run_dir import open_run
 from train_utils.settings.flags import parse_args
-from train_utils.settings.record import describe_run, flags_as_json
+from train_utils.settings.record import describe_environment, flags_as_json
 
 USER, PASSWORD, TOKENS = "alice-in", "hunter-2", ("open-sesame", "shazam-42")
 OF_ENVIRONMENT = "from-the-environment"
@@ -210,7 +210,7 @@ def test_trackers_that_send_the_command_line_find_no_secret_in_it(store, monkeyp
 
 def test_the_recorded_command_has_no_secret(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--dataset", "s3://key:secret@bucket/x", "--val-group", "a?b=c"])
-    assert describe_run()["command"] == "train.py --dataset s3://bucket/x --val-group a?b=c"
+    assert describe_environment()["command"] == "train.py --dataset s3://bucket/x --val-group a?b=c"
 
 
 def test_warnings_and_the_traceback_of_a_bug_show_no_secret():

@@ -173,7 +173,7 @@ def card_of(scores: ClassScores, **flags) -> tuple[dict, str]:
         profile={"processes": 2, "mixed_precision": "no"},
         identity={"dims": 2},
         total_steps=40,
-        run={"started": "2026-01-02", "torch": "2.13.0", "accelerate": "1.15.0", "git_commit": "abc"},
+        environment={"started": "2026-01-02", "torch": "2.13.0", "accelerate": "1.15.0", "git_commit": "abc"},
     )
     section = ClassSection(ClassReader(ClassMap(("a", "b"), (0, 1), None)))
     text = model_card(settings, Evaluation(30, None, scores), section)

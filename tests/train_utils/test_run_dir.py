@@ -19,7 +19,7 @@ from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import OpenedRun, make_run_dir, open_run
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings, describe_run
+from train_utils.settings.record import RunSettings, describe_environment
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
 
@@ -56,7 +56,7 @@ def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
 
 
 def test_what_is_written_down_of_a_run_says_how_to_repeat_it():
-    run = describe_run()
+    run = describe_environment()
     assert {"command", "started", "python", "platform", "torch", "accelerate", "git_commit"} <= set(run)
     assert run["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert all(isinstance(value, str) and value for value in run.values())
@@ -70,7 +70,7 @@ def test_the_commit_of_a_run_is_unknown_without_git_or_its_folder(monkeypatch, a
     monkeypatch.setattr(
         subprocess, "run", Mock(side_effect=[answer if isinstance(answer, OSError) else Mock(stdout=answer)])
     )
-    assert describe_run()["git_commit"] == commit
+    assert describe_environment()["git_commit"] == commit
 
 
 def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):

@@ -1,6 +1,6 @@
 """The content of a checkpoint's state.json."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from train_utils.run_state import RunState
@@ -16,13 +16,14 @@ class CheckpointState:
     """A run as it stood, beside its tensors.
 
     Args:
+        run_state: the entry `run` of state.json, in the place of the environment of run.json.
         score: what the evaluation at this step is compared by, None if there was none.
         scaler: the state of the scaler of fp16.
     """
 
     settings: RunSettings
     config: UNetConfig
-    run: RunState
+    run_state: RunState
     score: float | None
     scaler: dict[str, Any] | None
 
@@ -35,18 +36,23 @@ class CheckpointState:
         for name in sorted(OBJECTS):
             if not isinstance(value[name], dict):
                 raise ValueError(f"its {name} is no object")
-        known_entries = OWN_ENTRIES | {entry.name for entry in fields(RunSettings)}
+        known_entries = OWN_ENTRIES | set(RunSettings.entries().values())
         unknown = sorted(value.keys() - known_entries)
         if unknown:
             raise ValueError(f"holds {', '.join(unknown)}, {NEWER}")
         config = UNetConfig.from_json(value["model"])
-        run = RunState.from_json(value["run"])
-        # "run" is also a setting, but in state.json it is the state
+        run_state = RunState.from_json(value["run"])
+        # in run.json this entry is the environment, which a checkpoint does not hold
         entries = {key: entry for key, entry in value.items() if key != "run"}
         settings = RunSettings.from_json(entries)
-        return cls(settings, config, run, value.get("score"), value.get("scaler"))
+        return cls(settings, config, run_state, value.get("score"), value.get("scaler"))
 
     def to_json(self) -> dict[str, Any]:
         """The content of state.json."""
-        own = {"model": self.config.to_json(), "run": asdict(self.run), "score": self.score, "scaler": self.scaler}
+        own = {
+            "model": self.config.to_json(),
+            "run": asdict(self.run_state),
+            "score": self.score,
+            "scaler": self.scaler,
+        }
         return self.settings.to_json() | own

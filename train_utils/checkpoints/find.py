@@ -30,7 +30,7 @@ class FoundCheckpoint(NamedTuple):
 
     def run_state(self) -> RunState:
         """Where the run stands; at its start where there is no checkpoint."""
-        return RunState() if self.state is None else self.state.run
+        return RunState() if self.state is None else self.state.run_state
 
     def model_config(self) -> UNetConfig | None:
         """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
@@ -95,8 +95,8 @@ def _with_its_best(path: Path) -> CheckpointState:
             continue
         newer_run = peek(newer).get("run")
         best_step = newer_run.get("best_step") if isinstance(newer_run, dict) else None
-        if isinstance(best_step, int) and best_step > state.run.step:
-            state.run.forget_best()
+        if isinstance(best_step, int) and best_step > state.run_state.step:
+            state.run_state.forget_best()
     return state
 
 

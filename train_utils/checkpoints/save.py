@@ -155,7 +155,7 @@ class Checkpoints:
 
     def _write(self, state: CheckpointState, tensors: dict[str, dict[str, Tensor]]) -> bool:
         """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
-        path = checkpoint_folder(self.folder, state.run.step)
+        path = checkpoint_folder(self.folder, state.run_state.step)
         try:
             with complete_folder(path) as folder:
                 for kind, group in tensors.items():

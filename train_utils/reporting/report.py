@@ -64,7 +64,7 @@ def write_report(
     content: dict[str, Any] = {
         "name": folder.resolve().name,
         "dataset": settings.flags["dataset"],
-        "started": settings.run["started"],
+        "started": settings.environment["started"],
         "judgement": judgement,
         "extent": dict(extent or {}) | _epochs(records),
         "best_tiles": {} if best is None else _tiles(best, section, records),
@@ -79,7 +79,7 @@ def write_report(
         "flags": _readable(_flags(settings)),
         "resolved": _readable(_resolved(settings)),
         "machine": _machine(),
-        "run": _readable(settings.run),
+        "run": _readable(settings.environment),
     }
     bytes_without_views = len(page_bytes(render("report.html.jinja", **content, views={})))
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - bytes_without_views))

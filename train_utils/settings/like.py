@@ -13,7 +13,7 @@ from train_utils.settings.record import (
     CREDENTIALS,
     PACKAGES,
     UNRECORDED_FLAGS,
-    describe_run,
+    describe_environment,
     flags_as_json,
     say_credentials,
 )
@@ -31,12 +31,12 @@ class RecordedFlags(NamedTuple):
 
     Args:
         flags: the values by name; empty without --like.
-        run: the versions that the run was recorded with.
+        environment: the versions that the run was recorded with.
         credentials: the flags whose URL had a user, password or query, which are not recorded.
     """
 
     flags: dict[str, Any]
-    run: dict[str, Any]
+    environment: dict[str, Any]
     credentials: list[str]
 
 
@@ -63,13 +63,13 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
     if flags.get("max_minutes"):  # the run measured its steps once: they are what was computed
         flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
-    run = record.get("run")
-    if not isinstance(run, dict):
-        run = {}
+    environment = record.get("run")
+    if not isinstance(environment, dict):
+        environment = {}
     credentials = record.get(CREDENTIALS)
     if not isinstance(credentials, list):
         credentials = []
-    return RecordedFlags(flags, run, credentials)
+    return RecordedFlags(flags, environment, credentials)
 
 
 def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str]:
@@ -117,9 +117,9 @@ def say_differences(args: TrainSettings, record: RecordedFlags) -> None:
     say(f"like {args.like}, {summary}")
     say_credentials(args, record.flags, record.credentials)
     versions = []
-    for name, value in describe_run().items():
+    for name, value in describe_environment().items():
         is_version = name in PACKAGES or name in ("python", "git_commit")
-        if is_version and record.run.get(name, value) != value:
-            versions.append(f"{name} {record.run[name]} (here {value})")
+        if is_version and record.environment.get(name, value) != value:
+            versions.append(f"{name} {record.environment[name]} (here {value})")
     if versions:
         say(f"it was recorded with {', '.join(versions)}")

@@ -39,7 +39,7 @@ class RunSettings:
         profile: what the launch profile decided.
         identity: what gives a saved state its meaning: a run that differs in it cannot go on from it.
         encoder: Hub id or folder name, with its license.
-        run: versions, command and time.
+        environment: versions, platform, command and time; the entry `run` of run.json.
         credentials_left_out: the flags whose URL had a user, password or query.
     """
 
@@ -51,14 +51,13 @@ class RunSettings:
     micro_batch_size: int = 0
     accumulation: int = 0
     num_workers: int = 0
-    run: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     credentials_left_out: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
         """The settings that run.json or a checkpoint holds; its other entries do not matter."""
-        names = [known_field.name for known_field in fields(cls)]
-        settings = cls(**{name: value[name] for name in names if name in value})
+        settings = cls(**{name: value[entry] for name, entry in cls.entries().items() if entry in value})
         flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         identity = UNRECORDED | settings.identity
         return replace(settings, flags=flags, identity=identity)
@@ -68,7 +67,14 @@ class RunSettings:
         values = asdict(self)
         if not self.credentials_left_out:
             del values[CREDENTIALS]
-        return values
+        entries = self.entries()
+        return {entries[name]: value for name, value in values.items()}
+
+    @classmethod
+    def entries(cls) -> dict[str, str]:
+        """The entry of run.json that holds each field."""
+        entries = {known_field.name: known_field.name for known_field in fields(cls)}
+        return entries | {"environment": "run"}
 
 
 def resolve_settings(
@@ -117,12 +123,12 @@ def resolve_settings(
         micro_batch_size=batch_split.micro_batch_size,
         accumulation=batch_split.accumulation,
         num_workers=num_workers,
-        run=redact_all(describe_run()),
+        environment=redact_all(describe_environment()),
         credentials_left_out=flags_with_credentials(args),
     )
 
 
-def describe_run() -> dict[str, str]:
+def describe_environment() -> dict[str, str]:
     """Versions, platform, command and git commit: what a run needs beside its flags to be repeated."""
     describe = ["git", "describe", "--always", "--dirty"]
     try:

@@ -131,7 +131,8 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
 
 
 def _versions(run: RecordedRun) -> dict[str, Any]:
-    return {name: run.settings.run[name] for name in VERSIONS if name in run.settings.run}
+    environment = run.settings.environment
+    return {name: environment[name] for name in VERSIONS if name in environment}
 
 
 def _planned(run: RecordedRun) -> set[str]:
@@ -139,7 +140,7 @@ def _planned(run: RecordedRun) -> set[str]:
     if run.settings.flags.get("plan") != "auto":
         return set()
     typed_names = set()
-    for word in str(run.settings.run.get("command", "")).split():
+    for word in str(run.settings.environment.get("command", "")).split():
         if word.startswith("--"):
             flag = word.partition("=")[0].removeprefix("--no-")
             typed_names.add(flag.lstrip("-").replace("-", "_"))

@@ -73,6 +73,8 @@ class StepGuard:
             for buffer in network.buffers():
                 by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
+        self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
+        self._values: Tensor  # (3,): loss, gradient norm and stop_asked of the step; `judge` sets it
         # steps whose result is not known yet: number, indices of the records, and the result when it is here
         self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
@@ -81,7 +83,7 @@ class StepGuard:
         self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # kernels want this type
         self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
         if self._is_fused:  # the hook holds the flag alone: with the guard in it nothing would be freed at the end
-            self._optimizer.register_step_pre_hook(partial(_pass_on, self._found_inf))
+            self._optimizer.register_step_pre_hook(partial(_set_found_inf, self._found_inf))
             _start_momentum(self._optimizer)
 
     def stop_asked(self, like: Tensor) -> Tensor:
@@ -96,7 +98,7 @@ class StepGuard:
         """Take back what forward and backward passes since `begin_step` have left: gradients and running statistics."""
         self._optimizer.zero_grad()
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
-            _write(buffers, before)
+            _split_into(buffers, before)
 
     def judge(self, loss: Tensor, grad_norm: Tensor, stop_asked: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
@@ -108,7 +110,7 @@ class StepGuard:
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
-            _write(buffers, torch.where(is_made, _joined(buffers), before))
+            _split_into(buffers, torch.where(is_made, _joined(buffers), before))
         host_refuses = not (self._is_fused or self._is_deepspeed)
         if host_refuses and not is_made:  # to ask `is_made` waits for the device
             self._optimizer.zero_grad()  # without gradients a step does nothing
@@ -164,7 +166,7 @@ class StepGuard:
         say(line)
 
 
-def _pass_on(found_inf: Tensor, optimizer: Optimizer, *arguments: object) -> None:
+def _set_found_inf(found_inf: Tensor, optimizer: Optimizer, *arguments: object) -> None:
     """Tell a fused optimizer, as GradScaler does in fp16, to leave the weights alone where `found_inf` is 1."""
     optimizer.found_inf = found_inf  # type: ignore[attr-defined]
 
@@ -173,7 +175,7 @@ def _joined(buffers: list[Tensor]) -> Tensor:
     return torch.cat([buffer.flatten() for buffer in buffers])
 
 
-def _write(buffers: list[Tensor], joined: Tensor) -> None:
+def _split_into(buffers: list[Tensor], joined: Tensor) -> None:
     """Give buffers the values that `_joined` has put into one tensor."""
     parts = joined.split([buffer.numel() for buffer in buffers])
     values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]

@@ -21,7 +21,7 @@ from data_utils.visualize import to_rgb
 from inference.batches import batches_of, share_of
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.disk import check_disk
-from inference.outputs.images import ReadMissing, missing_rows
+from inference.outputs.images import ReadMissing, missing_reader
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
 from inference.outputs.polygons import check_places
 from inference.outputs.prediction_format import MaskFormat
@@ -280,14 +280,14 @@ class ImageSteps:
                     every_process=True,
                 )
             strips = tracked(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
-            return self._write(job, picture.size, strips, picture, missing_rows(picture))
+            return self._write(job, picture.size, strips, picture, missing_reader(picture))
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         image = None if inputs.pixels is None else WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            return self._write(job, inputs.size, logits.split(rows, dim=1), image, inputs.missing_rows())
+            return self._write(job, inputs.size, logits.split(rows, dim=1), image, inputs.missing_reader())
 
     def _write(
         self,
@@ -295,14 +295,14 @@ class ImageSteps:
         size: tuple[int, int],
         strips: Iterable[Tensor],
         image: WindowedImage | None,
-        missing: ReadMissing | None,
+        read_missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
         if job.truth is None:
-            self.writer.write(job, size, strips, image, None, missing)
+            self.writer.write(job, size, strips, image, None, read_missing)
             return None
         with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, strips, image, scorer, missing)
+            self.writer.write(job, size, strips, image, scorer, read_missing)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()

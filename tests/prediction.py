@@ -11,7 +11,7 @@ from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
 from inference.args import parse_args
-from inference.outputs.jobs import VolumeJob
+from inference.outputs.jobs import ImageJob, VolumeJob
 from tasks.classes import ClassScores
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -25,6 +25,11 @@ def touch(folder: Path, *names: str) -> None:
             write_volume(folder / name, np.zeros((2, 3, 4), np.float32))
         else:
             Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / name)
+
+
+def image_job(folder: Path, name: str, size: tuple[int, int] | None = (2, 3)) -> ImageJob:
+    """The job of an image that is not written."""
+    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name)
 
 
 def volume_job(folder: Path, truth: Path | None) -> VolumeJob:

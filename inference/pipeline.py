@@ -1,7 +1,6 @@
 """Prediction of many images: reading, computing and writing overlap."""
 
 import math
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed_file
 from data_utils.visualize import to_rgb
+from inference.args import PredictSettings
 from inference.batches import batches_of, share_of
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.disk import check_disk
@@ -64,7 +64,7 @@ class Work:
     finished: set[Job]
 
 
-def prepare_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
+def prepare_work(args: PredictSettings, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, writer)
     output_folders: set[Path] = set()
@@ -94,7 +94,7 @@ def prepare_work(args: Namespace, predictor: Predictor, writer: PredictionWriter
     return Work(jobs, batches, finished)
 
 
-def _jobs_of_call(args: Namespace, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
+def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
     """A job for each input, with its true mask where there are some."""
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
@@ -136,7 +136,7 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
         say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
 
-def _bytes_to_write(jobs: Iterable[Job], args: Namespace, num_classes: int) -> int:
+def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
     """About how many bytes the outputs of jobs take on the disk at most."""
     # masks compress well, overlays do not, and probabilities are written as they are
     bytes_of_pixel = 0.05

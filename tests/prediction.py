@@ -1,16 +1,16 @@
 """Small inputs, networks, flags and scores of predictions."""
 
-from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
-from inference.args import parse_args
+from inference.args import PredictSettings, parse_args
 from inference.outputs.jobs import ImageJob, VolumeJob
 from tasks.classes import ClassScores
 from unet import UNet
@@ -50,11 +50,11 @@ def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **op
     return UNet(UNetConfig(1, len(names), base_channels=1, depth=1, preprocess=preprocess, **options))
 
 
-def arguments_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> Namespace:
-    """The arguments of predict.py."""
-    required = ["--model", "m", "--input", "a.png"]
-    monkeypatch.setattr("sys.argv", ["predict.py", *required, *words])
-    return parse_args("")
+def settings_of(*words: str, **changes: object) -> PredictSettings:
+    """The settings of predict.py with these flags; `changes` replace what the flags have given."""
+    required = ["--model", "m", "--input", "a.png", "--output", "out"]
+    with mock.patch("sys.argv", ["predict.py", *required, *words]):
+        return replace(parse_args(""), **changes)
 
 
 def matrix_of(pred: np.ndarray, truth: np.ndarray, classes: int = 3) -> list[list[int]]:

@@ -59,7 +59,7 @@ from train_utils.preflight import Copies, check_evaluation, fit_batch_split, lar
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
-from train_utils.results import Publisher, finish_run, write_results
+from train_utils.results import Publisher, finish_run
 from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
@@ -408,7 +408,7 @@ def main() -> None:
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
-    publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, info, section)
+    publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, run_log, info, task, section)
     pace = Pace(minutes, schedule.remaining(state))
     model.train()
     if state.step > 0:
@@ -463,7 +463,7 @@ def main() -> None:
         notes = [monitor.bottleneck()]
         if schedule.is_over(state):  # one that was stopped ends at once
             notes.append(compile_gain.sentence(network, criterion))
-        write_results(publisher, state, task, notes)
+        publisher.write_results(state, notes)
         finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:

@@ -127,7 +127,7 @@ def train_timed() -> None:
         return make_step(*args, **options)
 
     train.train_step = train_step
-    train.write_results = lambda *_: None
+    train.Publisher.write_results = lambda *_: None
     train.main()
     print(statistics.median(np.diff(starts)))
 

@@ -328,7 +328,7 @@ MUTANTS = [
     # compare.py
     Mutant(
         "train_utils/results.py",
-        "_save_image_scores",
+        "Publisher._save_image_scores",
         "best.scores.image_comparison",
         "best.scores.image_comparison[::-1]",
         "test_published_numbers.py",
@@ -4058,9 +4058,9 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/results.py",
-        "write_results",
-        "state.best_evaluation(task) if best_model.is_saved() else None",
-        "state.best_evaluation(task)",
+        "Publisher.write_results",
+        "state.best_evaluation(self.task) if self.best_model.is_saved() else None",
+        "state.best_evaluation(self.task)",
         "test_run_decisions.py",
     ),
     Mutant(

@@ -19,6 +19,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import read_log
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import STARTED
+from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.judgement import Facts, judge
@@ -41,13 +42,22 @@ from unet.model import UNet
 
 @dataclass(frozen=True)
 class Publisher:
-    """Scores and pictures of evaluations: to the log, the best model's folder and the terminal."""
+    """Scores and pictures of evaluations: to the log, the best model's folder and the terminal; the report at the end.
+
+    Args:
+        network: the one that trains, not wrapped.
+        best_model: where the network is saved after its best evaluation.
+        monitor: logs the scores of an evaluation.
+        run_log: takes its pictures; its folder is that of the run.
+    """
 
     accelerator: Accelerator
     network: UNet
     best_model: BestModel
     monitor: Monitor
+    run_log: RunLog
     info: DatasetInfo
+    task: Task
     section: Section
 
     def publish(self, evaluation: Evaluation, is_best: bool) -> None:
@@ -63,72 +73,65 @@ class Publisher:
         barrier_without_timeout(self.accelerator)
 
     def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
-        if self.monitor.run_log.takes_pictures():
+        if self.run_log.takes_pictures():
             with self.accelerator.autocast():
                 count = pictures_of_an_evaluation(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-            self.monitor.run_log.pictures(evaluation.step, pictures | self.section.pictures(evaluation.scores))
+            self.run_log.pictures(evaluation.step, pictures | self.section.pictures(evaluation.scores))
         mark = ""
         if is_best:
-            card = model_card(self.monitor.run_log.settings, evaluation, self.section)
+            card = model_card(self.run_log.settings, evaluation, self.section)
             is_saved = self.best_model.save(network, card)
             mark = " (best so far, saved)" if is_saved else " (best so far)"
-            _save_image_scores(self.monitor.run_log.output_dir, self.info, self.monitor.compared_by, evaluation)
+            self._save_image_scores(evaluation)
         say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
 
+    def _save_image_scores(self, best: Evaluation) -> None:
+        """Keep what compare.py compares runs by; the disk may refuse it."""
+        with tolerated(IMAGE_SCORES):
+            write_image_scores(self.run_log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
 
-def _save_image_scores(folder: Path, info: DatasetInfo, compared_by: str, best: Evaluation) -> None:
-    """Keep what compare.py compares runs by; the disk may refuse it."""
-    with tolerated(IMAGE_SCORES):
-        write_image_scores(folder, info, compared_by, best.scores.image_comparison)
+    def write_results(self, state: RunState, speed_notes: Sequence[str | None]) -> None:
+        """The best model's pictures and table, and the report of the run; for the main process.
 
-
-def write_results(publisher: Publisher, state: RunState, task: Task, speed_notes: Sequence[str | None]) -> None:
-    """The best model's pictures and table, and the report of the run; for the main process.
-
-    Args:
-        publisher: that of the run's evaluations.
-        speed_notes: sentences on the speed of the run, without full stops; None stands for nothing to say.
-    """
-    accelerator = publisher.accelerator
-    best_model = publisher.best_model
-    info = publisher.info
-    section = publisher.section
-    output_dir = publisher.monitor.run_log.output_dir
-    notes = [note for note in speed_notes if note]
-    best = state.best_evaluation(task) if best_model.is_saved() else None
-    views = {}
-    judgement: list[str] = []
-    if best is not None:
-        _save_image_scores(output_dir, info, task.compared_by, best)  # once more: a resumed run may have lost the file
-        model = UNet.from_pretrained(best_model.folder)
-        predictor = Predictor(model.to(accelerator.device))
-        with accelerator.autocast():
-            with tolerated("predictions/"):
-                save_pictures(output_dir / "predictions", sample_panels(info, predictor, section))
-            views = worst_and_best(info, predictor, section, best.scores.image_comparison)
+        Args:
+            speed_notes: sentences on the speed of the run, without full stops; None stands for nothing to say.
+        """
+        output_dir = self.run_log.output_dir
+        notes = [note for note in speed_notes if note]
+        best = state.best_evaluation(self.task) if self.best_model.is_saved() else None
+        views = {}
+        judgement: list[str] = []
+        if best is not None:
+            self._save_image_scores(best)  # once more: a resumed run may have lost the file
+            model = UNet.from_pretrained(self.best_model.folder)
+            predictor = Predictor(model.to(self.accelerator.device))
+            with self.accelerator.autocast():
+                with tolerated("predictions/"):
+                    save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
+                views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
+            with tolerated("report.html"):
+                judgement = judge(read_log(output_dir), facts(state, best, self.info, self.section, model))
+            say(best.scores.table())
+            say(f"best model in {self.best_model.folder}, report in {output_dir / 'report.html'}")
+        extent = {
+            "training images": f"{len(self.info.train):,}",
+            "minutes since the last start": f"{(time.monotonic() - STARTED) / 60:.3g}",
+        }
         with tolerated("report.html"):
-            judgement = judge(read_log(output_dir), facts(state, best, info, section, model))
-        say(best.scores.table())
-        say(f"best model in {best_model.folder}, report in {output_dir / 'report.html'}")
-    extent = {
-        "training images": f"{len(info.train):,}",
-        "minutes since the last start": f"{(time.monotonic() - STARTED) / 60:.3g}",
-    }
-    with tolerated("report.html"):
-        write_report(
-            output_dir,
-            best,
-            section,
-            task.compared_by,
-            views=views,
-            speed_notes=notes,
-            judgement=judgement,
-            extent=extent,
-        )
-    for sentence in [*notes, *judgement]:
-        say(sentence)
+            write_report(
+                output_dir,
+                best,
+                self.section,
+                self.task.compared_by,
+                views=views,
+                speed_notes=notes,
+                judgement=judgement,
+                extent=extent,
+            )
+        for sentence in [*notes, *judgement]:
+            say(sentence)
 
 
 def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section, model: UNet) -> Facts:

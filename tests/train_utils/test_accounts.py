@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "Monitor", Monitor)
         patch.setattr(train, "fit_batch_split", fit_noted)
-        patch.setattr(train, "write_results", lambda *_: None)
+        patch.setattr(train.Publisher, "write_results", lambda *_: None)
         flags = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
         flags += ["--batch-size", "4", "--max-steps", "6", "--log-every", "5", "--checkpoint-every", "2"]
         flags += ["--eval-every", "3", "--keep-checkpoints", "9", "--ema-decay", "0.9", "--warmup-steps", "4"]

@@ -130,7 +130,7 @@ def as_on_cuda(monkeypatch) -> None:
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
     monkeypatch.setattr(preflight, "_estimate_fits", preflight._attempt_fits)
     monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
-    monkeypatch.setattr(train, "write_results", lambda *arguments: None)  # pictures and report
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)  # pictures and report
 
 
 KINDS = [  # each norm, upsampling and loss

@@ -54,7 +54,7 @@ def folder(tmp_path_factory) -> Path:
 def run(output: Path, source: Path, *flags: str, start: str = "--encoder") -> Run:
     """A run without report and pictures."""
     data = source.parent / "data"
-    with mock.patch.object(train, "write_results"):
+    with mock.patch.object(train.Publisher, "write_results"):
         return run_train(output, "--dataset", data, start, source, *FLAGS, *flags)
 
 

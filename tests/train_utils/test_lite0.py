@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(output: Path, data: Path, *flags: str | Path) -> Run:
     """A run whose network the plan chooses, without report and pictures."""
-    with mock.patch.object(train, "write_results"):
+    with mock.patch.object(train.Publisher, "write_results"):
         return run_train(output, "--dataset", data, *FLAGS, *flags)
 
 

@@ -359,7 +359,7 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
     monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
     monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
-    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     growing = []
     monkeypatch.setattr(train, "grow_segments", growing.append)
     flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
@@ -598,7 +598,7 @@ def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(t
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
     monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
-    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     flags = ["--dataset", tmp_path / "data", *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
     flags += ["--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3"]
     with monkeypatch.context() as patch:

@@ -86,7 +86,10 @@ def test_more_epochs_go_on_and_end_with_a_marker_of_their_own(data, copied):
 
 
 def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(data, copied):
-    with mock.patch.object(train, "write_results", side_effect=InterruptedError), pytest.raises(InterruptedError):
+    with (
+        mock.patch.object(train.Publisher, "write_results", side_effect=InterruptedError),
+        pytest.raises(InterruptedError),
+    ):
         run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--epochs", "3")
     assert not (copied / "finished.json").exists()
 

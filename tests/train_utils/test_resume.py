@@ -306,7 +306,7 @@ def short(tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("short")
     write_folder(folder / "data" / "train", 4, seed=0, size=(16, 24))
     write_folder(folder / "data" / "val", 2, seed=1, size=(16, 24))
-    with mock.patch.object(train, "write_results"):
+    with mock.patch.object(train.Publisher, "write_results"):
         assert run_train(folder / "run", "--dataset", folder / "data", *SHORT).exit_code == 0
     return folder / "data", last_checkpoint(folder / "run")
 

@@ -40,7 +40,7 @@ from train_utils.checkpoints.find import (
 from train_utils.evaluation import Evaluation
 from train_utils.microbatch import MemoryLimit, split_from_args
 from train_utils.reporting.sections import new_section
-from train_utils.results import Publisher, facts, finish_run, write_results
+from train_utils.results import Publisher, facts, finish_run
 from train_utils.run_dir import OpenedRun, finished_line, mark_finished
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
@@ -239,9 +239,9 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
     task = info.reader.task("ce+dice", None)
     monkeypatch.setattr(results, "STARTED", time.monotonic() - 90)
-    monitor = SimpleNamespace(run_log=SimpleNamespace(output_dir=tmp_path))
-    publisher = Publisher(accelerator, network, best_model, monitor, info, new_section(info))
-    write_results(publisher, state, task, ["it was fast", None])
+    run_log = SimpleNamespace(output_dir=tmp_path)
+    publisher = Publisher(accelerator, network, best_model, None, run_log, info, task, new_section(info))
+    publisher.write_results(state, ["it was fast", None])
     (((folder, best, _, compared_by), options),) = reports
     views = options["views"]
     judgement = options["judgement"]

@@ -70,7 +70,7 @@ def test_an_evaluation_with_pictures_leaves_training_as_it_was(tmp_path, monkeyp
     """Modes of layers and of autograd, weights and running statistics are put back; the next steps show it."""
     write_folder(tmp_path / "data" / "train", 4, seed=0, size=(16, 24))
     write_folder(tmp_path / "data" / "val", 2, seed=1, size=(16, 24))
-    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     modes, pictures = Counter(), []
     monkeypatch.setattr(RunLog, "takes_pictures", lambda log: log.output_dir.name == "often")
     monkeypatch.setattr(RunLog, "pictures", lambda log, step, panels: pictures.append(step))
@@ -99,7 +99,7 @@ def test_an_evaluation_with_pictures_leaves_training_as_it_was(tmp_path, monkeyp
 
 def test_dropout_draws_by_the_seed_the_step_and_the_process(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 6, seed=0, size=(16, 24))
-    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     seeds: list[int] = []
     step = train.train_step
 

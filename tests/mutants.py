@@ -4311,8 +4311,8 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/preflight.py",
-        "_estimate_fits",
-        "input_bytes(shape, batch_split)",
+        "StepFit.estimated",
+        "input_bytes(self.shape, batch_split)",
         "0",
         "test_preflight.py",
     ),

@@ -77,6 +77,69 @@ class Copies(NamedTuple):
         return total
 
 
+class StepFit(NamedTuple):
+    """Whether a training step fits into the memory of this process.
+
+    Args:
+        network: still where it was built.
+        shape: (C, *spatial) of its images.
+        copies: those of a training step.
+    """
+
+    accelerator: Accelerator
+    network: nn.Module
+    criterion: StepLoss
+    shape: tuple[int, ...]
+    copies: Copies
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the answer is an estimate: a CPU's, where running out of memory cannot be caught."""
+        return self.accelerator.device.type == "cpu"
+
+    def holds(self, batch_split: BatchSplit) -> bool:
+        """Whether a step of this batch split fits."""
+        return self.estimated(batch_split) if self.is_estimated else self.attempted(batch_split)
+
+    def estimated(self, batch_split: BatchSplit) -> bool:
+        """Whether the estimate of a step fits into what is free of the machine's memory."""
+        images = (batch_split.micro_batch_size, *self.shape)
+        needed = step_bytes(self.network, images, self.copies) + input_bytes(self.shape, batch_split)
+        return needed < CPU_SHARE * available_bytes()
+
+    def attempted(self, batch_split: BatchSplit) -> bool:
+        """Whether a real step fits on the accelerator, which is left as it was found."""
+        size = batch_split.micro_batch_size
+        if _is_hopeless(self.accelerator, self.network, (size, *self.shape)):
+            return False  # without the seconds that a trial takes
+        try:
+            self._try_step(batch_split)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if not isinstance(error, torch.OutOfMemoryError):  # others may have another reason
+                say(f"memory: no room for micro-batches of {size} images: {one_line(error)}")
+            return False
+        finally:
+            _forget_trial()
+        return True
+
+    def _try_step(self, batch_split: BatchSplit) -> None:
+        """Train on random images beside what training keeps on the accelerator; all is free when this returns."""
+        device = self.accelerator.device
+        trial = copy.deepcopy(self.network).to(device).train()
+        # the gradients come by themselves: whole here, spread later where training shards
+        state_bytes = self.copies.without_gradients().bytes_for(trial) // _shards(self.accelerator)
+        other_bytes = state_bytes + input_bytes(self.shape, batch_split) + _bytes_left(self.accelerator)
+        _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=device)  # held to the end
+        size = batch_split.micro_batch_size
+        images = channels_last(torch.rand((size, *self.shape), device=device))
+        targets = self.criterion.task.zero_targets((size, *self.shape[1:]), device)
+        with self.accelerator.autocast():
+            logits = trial(images)
+        self.criterion(logits, targets, self.criterion.counts(targets)).backward()
+
+
 def fit_batch_split(
     accelerator: Accelerator,
     network: nn.Module,
@@ -102,11 +165,10 @@ def fit_batch_split(
     size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
-    fits = _estimate_fits
+    step_fit = StepFit(accelerator, network, criterion, shape, copies)
     most_images = size
-    if accelerator.device.type != "cpu":
+    if not step_fit.is_estimated:
         say(f"memory: trying how many {images} fit, at most {size}")
-        fits = _attempt_fits
         most_images = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
     candidates = _candidates(batch_split, most_images)
     recomputing_choices = [True] if network.activation_checkpointing else [False, True]
@@ -114,7 +176,7 @@ def fit_batch_split(
         network.activation_checkpointing = recomputes
         own_size = 0  # the largest micro-batch that this process has room for
         for candidate in candidates:
-            if fits(accelerator, network, criterion, shape, candidate, copies):
+            if step_fit.holds(candidate):
                 own_size = candidate.micro_batch_size
                 break
         agreed = _smallest(accelerator, own_size)
@@ -239,64 +301,38 @@ def _attempt_evaluation(
     copies: Copies,
 ) -> bool:
     """Whether there is room on the accelerator, which is left as it was found."""
-    task = criterion.task
-    trial = reserved = images = target = None
     try:
-        trial = copy.deepcopy(network).to(accelerator.device).eval()
-        other_bytes = copies.bytes_for(trial) // _shards(accelerator) + _bytes_left(accelerator)
-        reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
-        with torch.inference_mode(), accelerator.autocast():
-            images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
-            target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
-            sizes = [size.target] * size.images
-            for strips in predicted_strips(trial, images, sizes, network.config, new_decoder(task)):
-                counts = no_counts(accelerator.device)
-                read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
-            task.counts(target)
+        _try_evaluation(accelerator, network, criterion, channels, size, copies)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         return False
     finally:
-        del trial, reserved, images, target
         _forget_trial()
     return True
 
 
-def _attempt_fits(
+def _try_evaluation(
     accelerator: Accelerator,
-    network: nn.Module,
+    network: UNet,
     criterion: StepLoss,
-    shape: tuple[int, ...],
-    batch_split: BatchSplit,
+    channels: int,
+    size: EvaluationSize,
     copies: Copies,
-) -> bool:
-    """Whether a real step fits on the accelerator, which is left as it was found."""
-    if _is_hopeless(accelerator, network, (batch_split.micro_batch_size, *shape)):
-        return False  # without the seconds that a trial takes
-    trial = reserved = images = targets = logits = None
-    try:
-        trial = copy.deepcopy(network).to(accelerator.device).train()
-        # the gradients come by themselves: whole here, spread later where training shards
-        state_bytes = copies.without_gradients().bytes_for(trial) // _shards(accelerator)
-        other_bytes = state_bytes + input_bytes(shape, batch_split) + _bytes_left(accelerator)
-        reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
-        size = batch_split.micro_batch_size
-        images = channels_last(torch.rand((size, *shape), device=accelerator.device))
-        targets = criterion.task.zero_targets((size, *shape[1:]), accelerator.device)
-        with accelerator.autocast():
-            logits = trial(images)
-        criterion(logits, targets, criterion.counts(targets)).backward()
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        if not isinstance(error, torch.OutOfMemoryError):  # others may have another reason
-            say(f"memory: no room for micro-batches of {batch_split.micro_batch_size} images: {one_line(error)}")
-        return False
-    finally:
-        del trial, reserved, images, targets, logits
-        _forget_trial()
-    return True
+) -> None:
+    """Evaluate random images beside what training keeps on the accelerator; all is free when this returns."""
+    task = criterion.task
+    trial = copy.deepcopy(network).to(accelerator.device).eval()
+    other_bytes = copies.bytes_for(trial) // _shards(accelerator) + _bytes_left(accelerator)
+    _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)  # held to the end
+    with torch.inference_mode(), accelerator.autocast():
+        images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
+        target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
+        sizes = [size.target] * size.images
+        for strips in predicted_strips(trial, images, sizes, network.config, new_decoder(task)):
+            counts = no_counts(accelerator.device)
+            read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
+        task.counts(target)
 
 
 def _forget_trial() -> None:
@@ -340,18 +376,6 @@ def _bytes_left(accelerator: Accelerator) -> int:
     _, whole = torch.cuda.mem_get_info(accelerator.device)
     share = int(GPU_SHARE_LEFT * whole)
     return max(share, EXCHANGE_BYTES) if accelerator.num_processes > 1 else share
-
-
-def _estimate_fits(
-    accelerator: Accelerator,
-    network: nn.Module,
-    criterion: StepLoss,
-    shape: tuple[int, ...],
-    batch_split: BatchSplit,
-    copies: Copies,
-) -> bool:
-    needed = step_bytes(network, (batch_split.micro_batch_size, *shape), copies) + input_bytes(shape, batch_split)
-    return needed < CPU_SHARE * available_bytes()
 
 
 def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:

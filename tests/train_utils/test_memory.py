@@ -41,8 +41,8 @@ from train_utils.microbatch import memory_limit, split_batch
 from train_utils.preflight import (
     Copies,
     EvaluationSize,
+    StepFit,
     _attempt_evaluation,
-    _attempt_fits,
     _bytes_left,
     _free_bytes,
     check_evaluation,
@@ -237,9 +237,8 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
     monkeypatch.setattr(train_utils.preflight, "_bytes_left", lambda accelerator: 77)
     network = UNet(UNetConfig(base_channels=4, depth=2))
     split = BatchSplit(24, 4, 2, 3)
-    assert _attempt_fits(
-        accelerator_like("cpu", 4, kind), network, StepLoss(classes(2, "ce")), (3, 32, 40), split, Copies(3)
-    )
+    accelerator = accelerator_like("cpu", 4, kind)
+    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).attempted(split)
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     images = 2 * 3 * 2  # of two steps of three micro-batches of two
     assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
@@ -275,7 +274,8 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     split = BatchSplit(2, 1, 2, 1)
-    assert _attempt_fits(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), split, Copies(3))
+    criterion = StepLoss(classes(2, "ce"))
+    assert StepFit(accelerator_like("cpu"), network, criterion, (3, 32, 32), Copies(3)).attempted(split)
     assert seen == [True]
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -288,7 +288,7 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     shape = (3, 32, 32)
     free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
     monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
-    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)  # on the CPU as on a GPU
     arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
     split = fit_batch_split(accelerator_like("cpu"), *arguments)
     assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
@@ -307,7 +307,7 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
     assert largest_tensor(network, (1, 3, 32, 40)) == largest
     monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
-    monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
+    monkeypatch.setattr(StepFit, "attempted", lambda *arguments: True)
     monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
     arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
     split = fit_batch_split(accelerator_like("meta"), *arguments)
@@ -325,7 +325,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
         return forward(self, images)
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
-    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)  # on the CPU as on a GPU
     split = fit_batch_split(
         accelerator_like("cpu"),
         network,
@@ -358,7 +358,7 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
     on_cuda = torch.device("cuda")
     monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
     monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
-    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)  # on the CPU as on a GPU
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     growing = []
     monkeypatch.setattr(train, "grow_segments", growing.append)
@@ -381,8 +381,9 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
 
     monkeypatch.setattr(UNet, "forward", fail)
     network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
+    step_fit = StepFit(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), Copies(3))
     with pytest.raises(type(error)) as caught:
-        _attempt_fits(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), split, Copies(3))
+        step_fit.attempted(split)
     assert caught.value is error
 
 

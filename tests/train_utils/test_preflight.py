@@ -13,7 +13,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks.step_loss import StepLoss
 from train_utils import preflight as memory
-from train_utils.preflight import Copies, EvaluationSize, fit_batch_split
+from train_utils.preflight import Copies, EvaluationSize, StepFit, fit_batch_split
 from unet import UNet, UNetConfig
 
 
@@ -25,7 +25,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(memory, "_estimate_fits", lambda *arguments: seen.append(arguments[-1]) or True)
+            patch.setattr(StepFit, "estimated", lambda self, split: seen.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
             memory.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
@@ -68,10 +68,10 @@ def checked(
     """The split and the network after a check on a machine that has room for so many images."""
     network = UNet(UNetConfig(base_channels=2, depth=1))
 
-    def fits(accelerator, network, criterion, shape, candidate, copies) -> bool:
-        return candidate.micro_batch_size <= room and network.activation_checkpointing >= needs_recomputing
+    def estimated(self: StepFit, candidate: BatchSplit) -> bool:
+        return candidate.micro_batch_size <= room and self.network.activation_checkpointing >= needs_recomputing
 
-    monkeypatch.setattr(memory, "_estimate_fits", fits)
+    monkeypatch.setattr(StepFit, "estimated", estimated)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(split.groups, agreed)
     return fit_batch_split(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
@@ -138,5 +138,5 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     monkeypatch.setattr(memory, "input_bytes", lambda shape, split: asked.append(shape) or 50)
     monkeypatch.setattr(memory, "available_bytes", lambda: free)
     split = BatchSplit(8, 1, 4, 2)
-    assert memory._estimate_fits(None, None, None, (3, 16, 24), split, Copies(3)) is fits
+    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).estimated(split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]

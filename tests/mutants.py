@@ -1056,7 +1056,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.reader.unknown(target.shape) if slot.filler else target.numbered()",
+        "self.reader.unknown_target(target.shape) if slot.filler else target.numbered()",
         "target.numbered()",
         "test_dataset.py test_equality.py",
     ),

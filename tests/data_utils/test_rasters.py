@@ -449,3 +449,14 @@ def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(tmp_path, monk
         monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", limit)
         with open_windowed_file(path) as picture:
             assert picture.in_windows is in_windows
+
+
+def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", 40 * 50 * 2 - 1)
+    files = []
+    for rows in (8, 40):
+        path = tmp_path / f"{rows}.tif"
+        files.append(str(write_raster(path, np.zeros((1, 40, 50), np.uint16), compress="deflate", blockysize=rows)))
+    for paths, in_windows in ((files[:1], True), (files, False), (files[::-1], False)):
+        with open_windowed_file(BandSource(tuple(paths))) as picture:
+            assert picture.in_windows is in_windows

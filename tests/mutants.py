@@ -3240,7 +3240,7 @@ MUTANTS = [
     Mutant("inference/outputs/disk.py", "check_disk", "free < needed", "free <= needed", "test_disk.py"),
     Mutant(
         "inference/outputs/images.py",
-        "OutputFiles._append",
+        "StripWriter._append",
         "self._top += len(band.rows)",
         "pass",
         "test_image_writer.py",

@@ -3,11 +3,13 @@
 Modules: unet/backbone.py, train_utils/settings/encoder.py.
 """
 
+import copy
 import json
 import socket
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +19,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from class_loss import classes
-from encoders import FAMILIES, backbone, network_refused, write_encoder
+from encoders import FAMILIES, backbone, network_refused, pixels, write_encoder
 from in_process import parsed
 from networks import LITE, tiny
 from starting import start_from
@@ -64,7 +66,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {family: write_encoder(folder / family, family) for family in FAMILIES}
 
 
-def built(folder: Path, channels: int = 3, pixel_types: tuple[str, ...] = ("uint8",), **asked: object) -> UNet:
+def build(folder: Path, channels: int = 3, pixel_types: tuple[str, ...] = ("uint8",), **asked: object) -> UNet:
     """The network that train.py starts with, in training mode."""
     start = start_from(None, {"encoder": str(folder), "encoder_weights": "pretrained", "base_channels": 2} | asked)
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=pixel_types)
@@ -72,9 +74,14 @@ def built(folder: Path, channels: int = 3, pixel_types: tuple[str, ...] = ("uint
     return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
 
 
-def pixels(*shape: int) -> Tensor:
-    """Random bytes (B, C, H, W)."""
-    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+first_built = cache(build)
+
+
+def built(folder: Path, channels: int = 3, **asked: object) -> UNet:
+    """A copy of the network that train.py starts with, of a folder that stays as it is."""
+    network = copy.deepcopy(first_built(folder, channels, **asked))
+    torch.manual_seed(0)  # whether it was built now or earlier
+    return network
 
 
 CASES = [(family, 3) for family in FAMILIES] + [
@@ -144,7 +151,7 @@ def test_a_classifiers_folder_is_an_encoder_too(tmp_path):
     config = FAMILIES["swin"]()
     classifier = transformers.SwinForImageClassification(config)
     classifier.save_pretrained(tmp_path)
-    network = built(tmp_path)
+    network = build(tmp_path)
     theirs = classifier.swin.encoder.state_dict()
     ours = network.encoder.backbone.swin.encoder.state_dict()
     assert all(torch.equal(weight, ours[name]) for name, weight in theirs.items())
@@ -154,16 +161,16 @@ def test_images_of_8_bits_are_normalized_as_the_encoder_was_trained_and_others_b
     folder = write_encoder(tmp_path, preprocessor_config={"image_mean": [0.2, 0.4, 0.6], "image_std": [0.1, 0.2, 0.3]})
     own = ((51.0, 102.0, 153.0), (25.5, 51.0, 76.5))
     for channels in (1, 3):
-        preprocess = built(folder, channels).config.preprocess
+        preprocess = build(folder, channels).config.preprocess
         assert (preprocess.mean, preprocess.std) == (pytest.approx(own[0]), pytest.approx(own[1]))
-        preprocess = built(folder, channels, ("uint16",)).config.preprocess
+        preprocess = build(folder, channels, ("uint16",)).config.preprocess
         assert (preprocess.mean, preprocess.std) == ((90.0,) * 3, (40.0,) * 3)
-    assert built(folder, 5).config.preprocess.mean == (90.0,) * 5
+    assert build(folder, 5).config.preprocess.mean == (90.0,) * 5
     (folder / "preprocessor_config.json").write_text(json.dumps({"do_normalize": False}))
-    preprocess = built(folder).config.preprocess
+    preprocess = build(folder).config.preprocess
     assert (preprocess.mean, preprocess.std) == ((0.0,) * 3, (255.0,) * 3)
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}))
-    network = built(folder)
+    network = build(folder)
     assert network.config.preprocess == preprocess
     assert network.mean.dtype == network.std.dtype == torch.float32
 
@@ -182,7 +189,7 @@ def test_grey_is_repeated_for_each_channel(folders):
 
 @pytest.mark.parametrize("family", ["resnet", "hgnet_v2", "swinv2"])
 def test_filters_are_repeated_for_more_channels_and_rescaled(folders, capsys, family):
-    three, five = built(folders[family]).eval(), built(folders[family], 5).eval()
+    three, five = built(folders[family]).eval(), build(folders[family], 5).eval()
     assert "its first filters, for 3 channels, are repeated for 5 channels and rescaled" in capsys.readouterr().out
     image = torch.randn(1, 3, 64, 64)
     weights = torch.tensor([1 / 2, 1 / 2, 1.0])  # channels 0 and 1 come twice
@@ -383,7 +390,7 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
     for family in ("tipsv2", "timm_backbone"):  # backbones to transformers, but of no stages
         refused(config_folder(tmp_path / family, model_type=family), f"{family} is not a backbone of transformers; use")
     with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
-        built(folders["pp_lcnet"], 5)
+        build(folders["pp_lcnet"], 5)
     refused(config_folder(tmp_path / "none"), "has no usable config.json")
     refused("timm/resnet50.a1_in1k", "models of timm are not supported")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -473,7 +480,7 @@ def test_other_weights_than_the_configs_are_refused(folders, tmp_path):
 def test_without_transformers_a_flag_and_a_model_say_what_to_install(folders, tmp_path, monkeypatch):
     built(folders["resnet"]).save_pretrained(tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for use in (lambda: built(folders["resnet"]), lambda: UNet.from_pretrained(tmp_path)):
+    for use in (lambda: build(folders["resnet"]), lambda: UNet.from_pretrained(tmp_path)):
         with pytest.raises(ModelError, match=r"^transformers is not installed; .*requirements-encoders\.txt$"):
             use()
     assert UNet(UNetConfig(base_channels=2, depth=1)).encoder is None
@@ -482,7 +489,7 @@ def test_without_transformers_a_flag_and_a_model_say_what_to_install(folders, tm
 def test_name_and_license_are_kept_without_the_folders_path(tmp_path):
     folder = write_encoder(tmp_path / "mine")
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A backbone\n")
-    config = built(folder).config.encoder
+    config = build(folder).config.encoder
     assert config["_name_or_path"] == "mine" and config["license"] == "apache-2.0"
     assert str(tmp_path) not in json.dumps(config)
 

@@ -231,17 +231,16 @@ def rehearse_steps(
 
 def rehearse(
     accelerator: Accelerator,
-    args: TrainSettings,
     criterion: StepLoss,
     rehearsal: Rehearsal,
     *,
-    batch_split: BatchSplit,
     slabs: Slabs,
     tuning: KernelTuning,
     memory: StepMemory,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
-    prepared = prepare(accelerator, args, rehearsal.model, batch_split, slabs, rehearsal.loaders)
+    args = rehearsal.args
+    prepared = prepare(accelerator, args, rehearsal.model, rehearsal.batch_split, slabs, rehearsal.loaders)
     model, optimizer, train_loader, val_loader = prepared
     network = accelerator.unwrap_model(model)
     records = rehearsal.info.train.records
@@ -365,9 +364,8 @@ def main() -> None:
             batch_split=batch_split,
             output_dir=run.output_dir,
         )
-        total_steps = run.steps_before + rehearse(
-            accelerator, args, criterion, rehearsal, batch_split=batch_split, slabs=slabs, tuning=tuning, memory=memory
-        )
+        steps_that_fit = rehearse(accelerator, criterion, rehearsal, slabs=slabs, tuning=tuning, memory=memory)
+        total_steps = run.steps_before + steps_that_fit
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache

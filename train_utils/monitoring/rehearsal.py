@@ -118,6 +118,7 @@ class Rehearsal:
         self.accelerator = accelerator
         self.args = args
         self.info = info
+        self.batch_split = batch_split
         self.times = MeasuredSeconds()
         self.folder = output_dir / "checkpoints" / FOLDER
         self.model = copy.deepcopy(model)

@@ -4,11 +4,13 @@ Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/step_m
 train_utils/tuning.py.
 """
 
+import gc
 import json
 import shutil
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import weakref
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -279,6 +281,47 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     assert seen == [True]
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch, is_short):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    criterion = StepLoss(classes(2, "ce"))
+    accelerator = accelerator_like("cpu")
+    accelerator.autocast = contextmanager(lambda: (yield))  # Accelerate's is a generator too
+    forward, empty, forget = UNet.forward, torch.empty, train_utils.preflight._forget_trial
+    held: list[weakref.ref] = []
+    forgotten = []
+
+    def forward_noted(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        held.extend([weakref.ref(self), weakref.ref(images)])
+        logits = forward(self, images)
+        if is_short:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return logits
+
+    def empty_noted(*arguments, **options) -> torch.Tensor:
+        tensor = empty(*arguments, **options)
+        if options.get("dtype") == torch.uint8:
+            held.append(weakref.ref(tensor))
+        return tensor
+
+    def forget_noted() -> None:
+        forgotten.append(all(thing() is None for thing in held))
+        forget()
+
+    monkeypatch.setattr(UNet, "forward", forward_noted)
+    monkeypatch.setattr(torch, "empty", empty_noted)
+    monkeypatch.setattr(train_utils.preflight, "_forget_trial", forget_noted)
+    step_fit = StepFit(accelerator, network, criterion, (3, 32, 32), Copies(3))
+    size = EvaluationSize((40, 56), (80, 112), 3)
+    gc.disable()  # no collection is to be needed
+    try:
+        assert step_fit.attempted(BatchSplit(2, 1, 2, 1)) is not is_short
+        assert _attempt_evaluation(accelerator, network, criterion, 3, size, Copies(1)) is not is_short
+    finally:
+        gc.enable()
+    assert len(held) == 6 and forgotten == [True, True]
 
 
 def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):

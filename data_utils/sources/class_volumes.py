@@ -9,7 +9,7 @@ from pathlib import Path
 from data_utils.class_map import parse_values
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import layered_label
-from data_utils.image_io.formats import ClassLayers, VolumeFile
+from data_utils.image_io.formats import ClassLayers, VolumeFile, is_visible_file
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural_sort_key
@@ -108,8 +108,7 @@ def _class_folders(images: Path, labels: Path, suffixes: tuple[str, ...], config
 
 def _volumes_in(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a volume lies in a folder itself."""
-    names = [path.name.lower() for path in folder.iterdir()]
-    return any(name.endswith(suffixes) and not name.startswith(".") for name in names)
+    return any(is_visible_file(path.name, suffixes) for path in folder.iterdir())
 
 
 def open_class_volumes(

@@ -13,7 +13,7 @@ import numpy as np
 from data_utils.class_map import NamedClasses, is_background, named_classes, parse_values
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, readable
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, is_visible_file, readable
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
@@ -258,7 +258,7 @@ def _pictures_in(folder: Path) -> Iterator[str]:
     """The names of the pictures that lie in a folder itself."""
     with suppress(OSError):  # the usual layout names what cannot be read
         for entry in os.scandir(folder):
-            if entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.name.startswith("."):
+            if is_visible_file(entry.name, IMAGE_SUFFIXES):
                 yield entry.name
 
 
@@ -376,7 +376,7 @@ def _first_picture(folder: Path) -> Path | None:
     """The first picture of a folder, or of one below it, by name."""
     for parent, folders, names in walk(folder):
         folders.sort()
-        pictures = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."))
+        pictures = sorted(name for name in names if is_visible_file(name, IMAGE_SUFFIXES))
         if pictures:
             return Path(parent, pictures[0])
     return None

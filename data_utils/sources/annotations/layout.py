@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from data_utils.class_map import BACKGROUND, is_background
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
 from data_utils.sources.walk import walk
 from runtime.console import first_few
@@ -74,9 +74,8 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
 def holds_pictures(folder: Path) -> bool:
     """Whether any picture lies in a folder or below it."""
     for _, _, names in walk(folder):
-        for name in names:
-            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
-                return True
+        if any(is_visible_file(name, IMAGE_SUFFIXES) for name in names):
+            return True
     return False
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
+from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, wanted_splits
 from data_utils.sources.annotations.paired import PairedRecords
@@ -88,7 +88,7 @@ def pictures(folder: str) -> list[str]:
         names = os.listdir(folder)
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    pictures = [name for name in names if is_visible_file(name, IMAGE_SUFFIXES)]
     return sorted(pictures, key=natural_sort_key)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.layout import check_unpaired, find_file, listed, wanted_splits
@@ -200,7 +200,7 @@ def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
 def _holds_masks(folder: Path) -> bool:
     """Whether any picture or volume lies in a folder or below it."""
     for _, _, names in walk(folder):
-        if any(name.lower().endswith(MASK_SUFFIXES) and not name.startswith(".") for name in names):
+        if any(is_visible_file(name, MASK_SUFFIXES) for name in names):
             return True
     return False
 

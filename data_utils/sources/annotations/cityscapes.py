@@ -13,9 +13,9 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in, wanted_splits
+from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import natural_sort_key, splits_below
+from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Records
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX, MaskValue

@@ -23,10 +23,9 @@ from data_utils.sources.annotations.layout import (
     find_file,
     listed,
     number_classes,
-    wanted_splits,
 )
 from data_utils.sources.annotations.polygons import FARTHEST
-from data_utils.sources.folder import children
+from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.records import AnnotationSummary, Record, Records, folders_of
 from runtime.cache import digest_of_files

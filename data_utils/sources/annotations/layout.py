@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from data_utils.class_map import BACKGROUND, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
-from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
+from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.walk import walk
 from runtime.console import first_few
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
@@ -19,11 +19,6 @@ from unet.config import IGNORE_INDEX, MaskValue
 SplitPaths = dict[str, tuple[Path, Path]]
 LONGEST_PATH = 4096  # characters
 LISTED = 3  # how many problems a message names
-
-
-def wanted_splits(named_splits: Iterable[str]) -> set[str]:
-    """Names of folders that are splits, in lower case: the usual ones, and those that the user names, such as test."""
-    return set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
@@ -74,8 +69,9 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
 def holds_pictures(folder: Path) -> bool:
     """Whether any picture lies in a folder or below it."""
     for _, _, names in walk(folder):
-        if any(is_visible_file(name, IMAGE_SUFFIXES) for name in names):
-            return True
+        for name in names:
+            if is_visible_file(name, IMAGE_SUFFIXES):
+                return True
     return False
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, wanted_splits
+from data_utils.sources.annotations.layout import SplitPaths, check_unpaired
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import children, natural_sort_key
+from data_utils.sources.folder import children, natural_sort_key, wanted_splits
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest_of_files
 from runtime.errors import DataError

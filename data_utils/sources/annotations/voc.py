@@ -16,10 +16,9 @@ from data_utils.sources.annotations.layout import (
     check_unpaired,
     folder_in,
     read_lines,
-    wanted_splits,
 )
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import files_by_stem
+from data_utils.sources.folder import files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Records
 from runtime.documents import read_bytes
 from runtime.errors import DataError

@@ -14,10 +14,17 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory
 from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.rasterize import fill_polygon
-from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes, wanted_splits
+from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, children, files_by_stem, natural_sort_key
+from data_utils.sources.folder import (
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
+    children,
+    files_by_stem,
+    natural_sort_key,
+    wanted_splits,
+)
 from data_utils.sources.records import AnnotationSummary, Records
 from runtime.errors import DataError
 

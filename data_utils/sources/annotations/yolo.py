@@ -26,11 +26,10 @@ from data_utils.sources.annotations.layout import (
     number_classes,
     paired_folders,
     read_lines,
-    wanted_splits,
 )
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.polygons import area, checked_points, fill
-from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem
+from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Records
 from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line

@@ -8,8 +8,8 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.layout import check_unpaired, find_file, listed, wanted_splits
-from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits
+from data_utils.sources.annotations.layout import check_unpaired, find_file, listed
+from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits, wanted_splits
 from data_utils.sources.points import files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
@@ -200,8 +200,9 @@ def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
 def _holds_masks(folder: Path) -> bool:
     """Whether any picture or volume lies in a folder or below it."""
     for _, _, names in walk(folder):
-        if any(is_visible_file(name, MASK_SUFFIXES) for name in names):
-            return True
+        for name in names:
+            if is_visible_file(name, MASK_SUFFIXES):
+                return True
     return False
 
 

@@ -3,7 +3,7 @@
 import re
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -160,6 +160,7 @@ class SplitInspection:
 
 
 AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
+InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the findings in each split, beside its records
 
 
 def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
@@ -255,14 +256,14 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
     return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
 
-def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[MaskValue, int]:
+def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
     """Every value in any mask and how many pixels hold it.
 
     Raises DataError where masks of numbers and color masks are mixed.
     """
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
-    for inspection, records in splits:
+    for inspection, records in inspected:
         for content, pixels, members in inspection.used_contents():
             totals[content.kind].update(pixels)
             examples.setdefault(content.kind, records.name(int(members[0])))
@@ -278,12 +279,10 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     return dict(greys + numbers + colors)
 
 
-def pixels_by_labels(
-    splits: Iterable[tuple[SplitInspection, Records]],
-) -> dict[LabelSet | None, dict[MaskValue, int]]:
+def pixels_by_labels(inspected: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
     """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
     totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
-    for inspection, _ in splits:
+    for inspection, _ in inspected:
         for content, pixels, _ in inspection.used_contents():
             totals[content.labels].update(pixels)
     return {labels: dict(pixels) for labels, pixels in totals.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import (
+    InspectedSplits,
     Inspection,
     Problem,
     SplitInspection,
@@ -112,9 +113,7 @@ class MaskMeaning:
     warnings: tuple[str, ...] = ()
 
 
-def understand_masks(
-    train: Records, val: Records, inspected: Sequence[tuple[SplitInspection, Records]], config: DataConfig
-) -> MaskMeaning:
+def understand_masks(train: Records, val: Records, inspected: InspectedSplits, config: DataConfig) -> MaskMeaning:
     """The meaning of the masks; those that make no target become problems. DataError where none can be told."""
     targets = reader_type(config)
     pixels = total_pixels(inspected)

@@ -1,6 +1,6 @@
 """A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_over
 from data_utils.sources.placed import with_places
 from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
 from data_utils.sources.points.table import PointTable
-from data_utils.sources.records import Records, Subset
+from data_utils.sources.records import Records, SplitOpeners, Subset
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files, kind_of
@@ -98,7 +98,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     return hold_out(train, config.val_fraction, config.seed, config.val_group)
 
 
-def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Records]]:
+def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
     """Split -> what opens it, of a folder of volumes, or of images with masks, annotations or points."""
     named_splits = _named_splits(config)
     points = look_for_points(path, named_splits, config)
@@ -106,7 +106,7 @@ def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Re
         return open_points(path, points, config.absent, config.allow_unpaired)
     if points:  # they stand in the place of masks
         return open_folder(path, named_splits, config, points)
-    splits: dict[str, Callable[[], Records]] = {}
+    splits: SplitOpeners = {}
     if config.task in (None, OVERLAPPING):
         splits = find_class_volumes(path, named_splits, config)
     if not splits:
@@ -114,9 +114,9 @@ def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Re
     return splits or open_folder(path, named_splits, config, points)
 
 
-def _find_tables(path: Path, config: DataConfig) -> dict[str, Callable[[], Records]]:
+def _find_tables(path: Path, config: DataConfig) -> SplitOpeners:
     """Split -> what opens it, of tables that `datasets` can read."""
-    splits: dict[str, Callable[[], Records]] = {}
+    splits: SplitOpeners = {}
     for split, table in load_tables(config.dataset, path, config.dataset_config).items():
         name = TableName(config.dataset, config.dataset_config, split)
         splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
@@ -157,7 +157,7 @@ def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig)
 
 def open_folder(
     path: Path, named_splits: Sequence[str], config: DataConfig, points: dict[str, PointTable]
-) -> dict[str, Callable[[], Records]]:
+) -> SplitOpeners:
     """Split -> what opens it, of a folder of images with masks, annotations or points.
 
     Splits with unusual names are only those in `named_splits`.
@@ -185,7 +185,7 @@ def open_folder(
         return open_points(path, points, config.absent, config.allow_unpaired)
     if annotated is not None:
         return annotated
-    splits: dict[str, Callable[[], Records]] = {}
+    splits: SplitOpeners = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
         splits[name] = partial(open_images, images, masks, config)
     return splits

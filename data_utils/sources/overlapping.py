@@ -1,7 +1,7 @@
 """Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
@@ -27,7 +27,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.records import DerivedRecords, Record, Records, folders_of
+from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners, folders_of
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.errors import DataError, ImageError
@@ -345,14 +345,14 @@ def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataCo
     return ChannelRecords(pairs, [image_files[stem] for stem in stems], layout, config, unpaired)
 
 
-def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
     """Split -> what opens its records, of a folder whose masks are of one class each; nothing of others."""
     try:
         splits = find_splits(root, named_splits)
     except DataError:
         return {}
     class_folders_of = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     if all(class_folders_of.values()):
         # a class has the same bit in each split
         names = {folder.name for folder in chain.from_iterable(class_folders_of.values())}

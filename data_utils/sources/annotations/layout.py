@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from data_utils.class_map import BACKGROUND, is_background
+from data_utils.class_map import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.walk import walk
 from runtime.console import first_few
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX
 
 # split -> the two paths that it is read from; what each of them is depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
@@ -75,7 +75,7 @@ def holds_pictures(folder: Path) -> bool:
     return False
 
 
-def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskValue, str], ...], list[int]]:
+def number_classes(names: Sequence[str], where: str) -> tuple[NamedClasses, list[int]]:
     """((0, background), (1, first name), ...), and the mask value of each of `names`.
 
     A class that is called background is the background. Raises DataError, with `where`, for too many names and for

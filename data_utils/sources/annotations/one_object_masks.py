@@ -1,7 +1,7 @@
 """A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import children, natural_sort_key, wanted_splits
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, SplitOpeners
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
@@ -124,7 +124,7 @@ def _is_set(root: Path) -> bool:
     return bool(folders) and all({IMAGES, MASKS} <= children(folder).keys() for folder in folders)
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it."""
     return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
 

@@ -1,7 +1,7 @@
 """Which points lie in a folder."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
 from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, joined_tables
-from data_utils.sources.records import Records
+from data_utils.sources.records import SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.errors import DataError
 
@@ -119,9 +119,7 @@ def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
     return [table for table in tables if table is not None]
 
 
-def open_points(
-    root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool
-) -> dict[str, Callable[[], Records]]:
+def open_points(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens its records."""
     return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
 

@@ -288,7 +288,7 @@ def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_nam
     stored = cached(key, compute, keep=lambda _: not computed[0].problems)
     if computed:
         return computed[0]
-    return inspector.inspection.from_json(stored)
+    return inspector.inspection_type.from_json(stored)
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:

@@ -15,14 +15,14 @@ LISTED = 3  # images or classes in a line
 
 def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReader:
     """The reader that also knows which classes each image is labeled for; as it is where these are all."""
-    label_sets: dict[LabelSet, str] = {}
+    place_of_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
     for _, records in inspected:
-        label_sets = {**records.label_sets, **label_sets}
+        place_of_set = {**records.label_sets, **place_of_set}
         file_classes = file_classes or records.classes
-    if not label_sets:
+    if not place_of_set:
         return reader
-    return reader.partly_labeled(label_sets, file_classes, pixels_by_labels(inspected))
+    return reader.partly_labeled(place_of_set, file_classes, pixels_by_labels(inspected))
 
 
 def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[str]:
@@ -42,9 +42,9 @@ def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[st
     return lines
 
 
-def labeled_indices(reader: TargetReader, labels: LabelSet | None) -> Collection[int]:
+def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Collection[int]:
     """The classes, by index, that an image is labeled for."""
-    classes = reader.labeled_classes(labels)
+    classes = reader.labeled_classes(labeled_for)
     return range(len(reader.class_names)) if classes is None else classes
 
 
@@ -86,7 +86,7 @@ def _never_labeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator
     for (inspection, _), kind, consequence in zip(inspected, ("training", "validation"), consequences, strict=True):
         labeled: set[int] = set()
         for content, _, _ in inspection.used_contents():
-            labeled.update(labeled_indices(reader, content.labels))
+            labeled.update(labeled_indices(reader, content.labeled_for))
         missing = []
         for index, name in enumerate(reader.class_names):
             if index not in labeled and index != reader.background:

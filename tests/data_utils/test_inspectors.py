@@ -48,7 +48,7 @@ def test_what_images_are_labeled_for_is_kept_with_what_their_masks_hold():
     inspection = inspect_split(records, "reading", ImageInspector(has_classes=True))
     for each in (inspection, SplitInspection.from_json(inspection.to_json())):
         assert each.members.tolist() == [0, 1, 2, 1]
-        assert [content.labels for content in each.contents] == [None, ("a",), ("a", "b")]
+        assert [content.labeled_for for content in each.contents] == [None, ("a",), ("a", "b")]
         assert pixels_by_labels([(each, records)]) == {
             None: {0: 1, 1: 1},
             ("a",): {0: 2, 1: 2},

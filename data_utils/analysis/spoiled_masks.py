@@ -105,6 +105,17 @@ def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int
     return count_values(values[:, None])
 
 
+def check_masks(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+    """DataError where masks whose values are classes without names look spoiled.
+
+    Args:
+        pixels: how many pixels of the masks hold each value.
+    """
+    check_palettes(inspected, pixels)
+    check_borders(inspected, pixels)
+    check_transparency(inspected, pixels)
+
+
 def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """DataError where the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
 

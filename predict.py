@@ -8,7 +8,6 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 """
 
 import json
-from argparse import Namespace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
-from inference.args import parse_args
+from inference.args import PredictSettings, parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
@@ -130,7 +129,7 @@ def print_ranking(folder: Path, order: list[Ranked]) -> None:
     say(RIVAL)
 
 
-def check_outputs(args: Namespace, predictor: Predictor, output_format: PredictionFormat) -> None:
+def check_outputs(args: PredictSettings, predictor: Predictor, output_format: PredictionFormat) -> None:
     """Raise SettingsError for flags of files or scores that this model does not have."""
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
@@ -146,7 +145,7 @@ def check_outputs(args: Namespace, predictor: Predictor, output_format: Predicti
         check_polygons(f".{args.polygons}", output_format)
 
 
-def output_extensions(args: Namespace, output_format: PredictionFormat) -> tuple[str, ...]:
+def output_extensions(args: PredictSettings, output_format: PredictionFormat) -> tuple[str, ...]:
     """The extensions of the files to write for each input."""
     extensions = [*output_format.mask_extensions, *output_format.extensions]
     if args.overlay:

@@ -161,8 +161,8 @@ def center_of_mass(logits: Tensor, radius: int) -> Tensor:
 def readings(logits: Tensor, task: Landmarks) -> dict[str, Tensor]:
     """Places (K, n) from maps (K, *size): by the parabola of predictions, and by mass."""
     decoder = LandmarkDecoder(task)
-    decoder.take(logits[None])
-    prediction = decoder.conclude(())[0]
+    decoder.add_on_device(logits[None])
+    prediction = decoder.finish_on_device(())[0]
     size = torch.tensor(logits.shape[1:])
     places = {"parabola": prediction[:, : len(size)] * size - 0.5}
     for radius in RADII:

@@ -1,6 +1,10 @@
-"""The flags of predict.py, a line for each. Precision, device and number of processes belong to the launch profile."""
+"""The flags of predict.py, a line for each, with their types.
+
+Precision, device and number of processes belong to the launch profile.
+"""
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli as arg
@@ -18,7 +22,45 @@ HINTS |= dict.fromkeys(("batch-size", "batch", "workers", "num-workers"), "it is
 HINTS |= dict.fromkeys(("classes", "image-size", "imgsz"), "the model's config.json says it; leave it out")
 
 
-def parse_args(description: str) -> argparse.Namespace:
+@dataclass(frozen=True)
+class PredictSettings:
+    """What a call is asked for: the flags of predict.py under their names; `predict.py --help` says what each means.
+
+    Args:
+        output: the folder of all outputs.
+        tile_size: None for tiles only where the whole image does not fit.
+        overlap: None for as much as changes nothing, where that is possible.
+        file: the file of the only mask, which `--output` has named in place of a folder.
+    """
+
+    model: str
+    input: list[str]
+    output: Path
+    overlay: bool
+    truth: Path | None
+    overwrite: bool
+    # further outputs
+    probabilities: bool
+    uncertainty: bool
+    rank: bool
+    polygons: str | None
+    coco: bool
+    # objects
+    min_size: int | None
+    drop_border: bool
+    # how it is predicted and scored
+    tta: bool
+    ensemble: list[str]
+    boundary: bool
+    mask_suffix: str | None
+    tile_size: int | None
+    overlap: int | None
+    processes_per_volume: int
+    scale: float | None
+    file: Path | None
+
+
+def parse_args(description: str) -> PredictSettings:
     """Nothing about the model or the preprocessing is asked for: it is in the model's config.json."""
     usage = "predict.py --model MODEL --input FILES [FILES ...] --output DIR [flags]"
     parser = arg.Arguments(description, usage, HINTS)
@@ -28,7 +70,7 @@ def parse_args(description: str) -> argparse.Namespace:
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
     args.uncertainty |= args.rank  # it is what images are ranked by
-    args.file = None  # the file of the only mask
+    args.file = None
     if args.output.suffix.lower() in MASK_FILES and not args.output.is_dir():
         args.file = args.output
         args.output = args.output.parent
@@ -38,7 +80,7 @@ def parse_args(description: str) -> argparse.Namespace:
         args.tile_size = None
     if args.overlap == "auto":
         args.overlap = None
-    return args
+    return PredictSettings(**vars(args))
 
 
 def _add_first_flags(group: argparse._ArgumentGroup) -> None:

@@ -1,7 +1,6 @@
 """Prediction of many images: reading, computing and writing overlap."""
 
 import math
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed_file
 from data_utils.visualize import to_rgb
+from inference.args import PredictSettings
 from inference.batches import batches_of, share_of
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.disk import check_disk
-from inference.outputs.images import ReadMissing, missing_rows
+from inference.outputs.images import ReadMissing, missing_reader
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
 from inference.outputs.polygons import check_places
 from inference.outputs.prediction_format import MaskFormat
@@ -64,7 +64,7 @@ class Work:
     finished: set[Job]
 
 
-def prepare_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
+def prepare_work(args: PredictSettings, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, writer)
     output_folders: set[Path] = set()
@@ -94,7 +94,7 @@ def prepare_work(args: Namespace, predictor: Predictor, writer: PredictionWriter
     return Work(jobs, batches, finished)
 
 
-def _jobs_of_call(args: Namespace, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
+def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
     """A job for each input, with its true mask where there are some."""
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
@@ -136,7 +136,7 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
         say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
 
-def _bytes_to_write(jobs: Iterable[Job], args: Namespace, num_classes: int) -> int:
+def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
     """About how many bytes the outputs of jobs take on the disk at most."""
     # masks compress well, overlays do not, and probabilities are written as they are
     bytes_of_pixel = 0.05
@@ -280,14 +280,14 @@ class ImageSteps:
                     every_process=True,
                 )
             strips = tracked(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
-            return self._write(job, picture.size, strips, picture, missing_rows(picture))
+            return self._write(job, picture.size, strips, picture, missing_reader(picture))
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         image = None if inputs.pixels is None else WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            return self._write(job, inputs.size, logits.split(rows, dim=1), image, inputs.missing_rows())
+            return self._write(job, inputs.size, logits.split(rows, dim=1), image, inputs.missing_reader())
 
     def _write(
         self,
@@ -295,14 +295,14 @@ class ImageSteps:
         size: tuple[int, int],
         strips: Iterable[Tensor],
         image: WindowedImage | None,
-        missing: ReadMissing | None,
+        read_missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
         if job.truth is None:
-            self.writer.write(job, size, strips, image, None, missing)
+            self.writer.write(job, size, strips, image, None, read_missing)
             return None
         with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, strips, image, scorer, missing)
+            self.writer.write(job, size, strips, image, scorer, read_missing)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()

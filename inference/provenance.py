@@ -2,10 +2,10 @@
 
 import json
 import zlib
-from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
+from inference.args import PredictSettings
 from runtime.documents import read_json
 from runtime.errors import DataError
 from runtime.files import replaced_file
@@ -16,7 +16,7 @@ MODEL_FILES = ("config.json", "model.safetensors")
 CHUNK = 2**22  # bytes of a file that are read at once
 
 
-def provenance_of(args: Namespace) -> dict:
+def provenance_of(args: PredictSettings) -> dict:
     """Everything that masks depend on: the models, each with a checksum (none for a Hub id), and the settings.
 
     Tiles are left out, so that a call that ran out of memory can continue with smaller ones.

@@ -52,7 +52,7 @@ class NetworkInputs(NamedTuple):
     pixels: np.ndarray | None = None
     missing: np.ndarray | None = None
 
-    def missing_rows(self) -> Callable[[int, int], np.ndarray] | None:
+    def missing_reader(self) -> Callable[[int, int], np.ndarray] | None:
         """A function that gives rows [top, bottom) of `missing`."""
         missing = self.missing
         if missing is None:

@@ -1,4 +1,4 @@
-"""Tiny backbones of transformers with random weights, a folder for each family; and no network for their tests."""
+"""Tiny backbones of transformers with random weights, a folder for each family; images, and no network for tests."""
 
 import json
 import socket
@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 SIZES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1]}
 WINDOWS = {"embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 1, 2, 2], "window_size": 4}
@@ -68,3 +69,8 @@ def write_encoder(folder: Path, family: str = "resnet", **files: object) -> Path
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
+
+
+def pixels(*shape: int) -> Tensor:
+    """Random bytes (B, C, H, W)."""
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

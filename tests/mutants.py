@@ -1056,7 +1056,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.reader.unknown(target.shape) if slot.filler else target.numbered()",
+        "self.reader.unknown_target(target.shape) if slot.filler else target.numbered()",
         "target.numbered()",
         "test_dataset.py test_equality.py",
     ),
@@ -3244,7 +3244,7 @@ MUTANTS = [
     Mutant("inference/outputs/disk.py", "check_disk", "free < needed", "free <= needed", "test_disk.py"),
     Mutant(
         "inference/outputs/images.py",
-        "OutputFiles._append",
+        "StripWriter._append",
         "self._top += len(band.rows)",
         "pass",
         "test_image_writer.py",
@@ -5300,6 +5300,48 @@ MUTANTS = [
         "any(isinstance(part, np.ma.MaskedArray) for part in parts)",
         "all(isinstance(part, np.ma.MaskedArray) for part in parts)",
         "test_normalization.py",
+    ),
+    Mutant(
+        "data_utils/sources/class_volumes.py",
+        "_class_folders",
+        "lie_flat and len(folders) >= FEWEST_FOLDERS",
+        "len(folders) >= FEWEST_FOLDERS",
+        "test_overlapping_data.py",
+    ),
+    Mutant(
+        "data_utils/image_io/places.py",
+        "_transform",
+        "c -= (a + b) / 2",
+        "c -= a / 2",
+        "test_rasters.py",
+    ),
+    Mutant(
+        "train_utils/reporting/comparison/differences.py",
+        "_overlap",
+        "max(ratios)",
+        "min(ratios)",
+        "test_comparison.py",
+    ),
+    Mutant(
+        "train_utils/reporting/charts.py",
+        "_draw_shares",
+        "share > DARK",
+        "share < DARK",
+        "test_report.py",
+    ),
+    Mutant(
+        "data_utils/analysis/spoiled_masks.py",
+        "_planes",
+        "decode_mask(strip, name).values",
+        "strip",
+        "test_spoiled_masks.py",
+    ),
+    Mutant(
+        "data_utils/image_io/rasters.py",
+        "Raster.in_windows",
+        "all(file.pixels.in_windows for file in self._used())",
+        "any(file.pixels.in_windows for file in self._used())",
+        "test_rasters.py",
     ),
 ]
 

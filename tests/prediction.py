@@ -1,17 +1,17 @@
 """Small inputs, networks, flags and scores of predictions."""
 
-from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
-from inference.args import parse_args
-from inference.outputs.jobs import VolumeJob
+from inference.args import PredictSettings, parse_args
+from inference.outputs.jobs import ImageJob, VolumeJob
 from tasks.classes import ClassScores
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -25,6 +25,11 @@ def touch(folder: Path, *names: str) -> None:
             write_volume(folder / name, np.zeros((2, 3, 4), np.float32))
         else:
             Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / name)
+
+
+def image_job(folder: Path, name: str, size: tuple[int, int] | None = (2, 3)) -> ImageJob:
+    """The job of an image that is not written."""
+    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name)
 
 
 def volume_job(folder: Path, truth: Path | None) -> VolumeJob:
@@ -45,11 +50,11 @@ def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **op
     return UNet(UNetConfig(1, len(names), base_channels=1, depth=1, preprocess=preprocess, **options))
 
 
-def arguments_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> Namespace:
-    """The arguments of predict.py."""
-    required = ["--model", "m", "--input", "a.png"]
-    monkeypatch.setattr("sys.argv", ["predict.py", *required, *words])
-    return parse_args("")
+def settings_of(*words: str, **changes: object) -> PredictSettings:
+    """The settings of predict.py with these flags; `changes` replace what the flags have given."""
+    required = ["--model", "m", "--input", "a.png", "--output", "out"]
+    with mock.patch("sys.argv", ["predict.py", *required, *words]):
+        return replace(parse_args(""), **changes)
 
 
 def matrix_of(pred: np.ndarray, truth: np.ndarray, classes: int = 3) -> list[list[int]]:

@@ -56,9 +56,9 @@ def read_strips(
         counts = task.reliability(logits, target.strip(top, bottom))
         if counts is not None:
             reliability += counts
-        answer = decoder.take(logits)
+        answer = decoder.add_on_device(logits)
         if answer is not None:
             answers.append(answer)
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
-    return decoder.conclude(answers), sums
+    return decoder.finish_on_device(answers), sums

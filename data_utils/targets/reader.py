@@ -129,8 +129,11 @@ class TargetReader(ABC):
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:
         """The task of a network that learns these targets, with the values of --loss and --class-weights."""
 
-    def unknown(self, shape: Sequence[int]) -> Target:
-        """A target of an image of a shape (*spatial) of which nothing is known."""
+    def unknown_target(self, shape: Sequence[int]) -> Target:
+        """A target of an image of a shape (*spatial) of which nothing is known.
+
+        `Task.unknown_target` gives the same to a process that has a network and no data set.
+        """
         return self.target.unknown(shape)
 
     def target_sizes(self, image_sizes: np.ndarray, network_sizes: np.ndarray) -> np.ndarray:

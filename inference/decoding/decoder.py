@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from runtime.device import download, upload
 from tasks.task import Task
 
 UNSURE = 255  # the level of an answer that is as likely as any other
+NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Strip(NamedTuple):
@@ -22,12 +24,12 @@ class Strip(NamedTuple):
     Args:
         rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
         probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
-        extras: what else was asked for of the rows that were read.
+        extras: what else was asked for of the rows that were read, by name.
     """
 
     rows: np.ndarray | None
     probabilities: np.ndarray | None = None
-    extras: tuple[np.ndarray, ...] = ()
+    extras: Mapping[str, np.ndarray] = NO_EXTRAS
 
 
 class Decoder(ABC):
@@ -36,11 +38,15 @@ class Decoder(ABC):
     A caller uses it in one of two ways:
 
     - `add` for each strip, then `finish`: what is settled comes to the CPU while it is written. `read` does both.
-    - `take` for each strip, then `conclude` with all that it gave: the prediction is whole, and stays on the device. So
-      evaluations score it.
+    - `add_on_device` for each strip, then `finish_on_device` with all that it gave: the prediction is whole, and stays
+      on the device. So evaluations score it.
+
+    Everything else keeps nothing from call to call: a `Predictor` averages and reads logits of many images by one
+    decoder.
 
     A task whose pixels stand alone says by `decode` how each is read, and needs nothing else. Others override both
-    ways: they keep what they need of the strips, and give the prediction in `finish` and in `conclude` (or `predict`).
+    ways: they keep what they need of the strips, and give the prediction in `finish` and in `finish_on_device` (or
+    `prediction_of`).
 
     Args:
         scratch: the folder of a temporary file, should one be needed; None for that of temporary files.
@@ -72,7 +78,7 @@ class Decoder(ABC):
         Where pixels stand alone, the answer is the prediction.
         """
 
-    def predict(self, answers: Tensor) -> Tensor:
+    def prediction_of(self, answers: Tensor) -> Tensor:
         """The prediction of an image or volume from the answers (1, *spatial) of all of its pixels."""
         return answers
 
@@ -132,37 +138,35 @@ class Decoder(ABC):
             return logits
         return logits.index_select(dim, upload(torch.tensor(self.task.partners), logits.device))
 
-    def take(self, logits: Tensor) -> Tensor | None:
+    def add_on_device(self, logits: Tensor) -> Tensor | None:
         """The answers to a strip of logits (1, outputs, n, ...); None where they are kept until all strips are read."""
         return self.decode(logits, dim=1).to(getattr(torch, self.dtype))
 
-    def conclude(self, answers: Sequence[Tensor]) -> Tensor:
-        """The prediction, with a first axis of 1, from what `take` gave for all strips of an image."""
-        return self.predict(torch.cat(list(answers), dim=1))
+    def finish_on_device(self, answers: Sequence[Tensor]) -> Tensor:
+        """The prediction, with a first axis of 1, from what `add_on_device` gave for all strips of an image."""
+        return self.prediction_of(torch.cat(list(answers), dim=1))
 
-    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.
 
         Args:
-            extras: further tensors that were computed from the strip, and are wanted on the CPU.
+            extras: further tensors by name, which were computed from the strip and are wanted on the CPU.
         """
         answers = self.decode(logits).to(getattr(torch, self.dtype))
         return self.downloaded(logits, answers, probabilities=probabilities, extras=extras)
 
     def downloaded(
-        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, extras: Sequence[Tensor]
+        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, extras: Mapping[str, Tensor]
     ) -> Strip:
         """A strip on the CPU, with the answers in the place of its rows. The host waits once for all."""
-        tensors = [*extras]
+        tensors = dict(extras)
         if answers is not None:
-            tensors.append(answers)
+            tensors["rows"] = answers
         if probabilities:
-            tensors.append(self.probabilities(logits))
-        arrays = [tensor.numpy() for tensor in download(tensors)]
-        arrays_left = iter(arrays[len(extras) :])
-        rows = None if answers is None else next(arrays_left)
-        strip_probabilities = next(arrays_left) if probabilities else None
-        return Strip(rows, strip_probabilities, tuple(arrays[: len(extras)]))
+            tensors["probabilities"] = self.probabilities(logits)
+        copies = download(list(tensors.values()))
+        arrays = {name: tensor.numpy() for name, tensor in zip(tensors, copies, strict=True)}
+        return Strip(arrays.pop("rows", None), arrays.pop("probabilities", None), arrays)
 
     def finish(self) -> Iterator[Strip]:
         """The rest of the prediction, when all strips were read."""

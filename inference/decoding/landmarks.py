@@ -1,7 +1,7 @@
 """The place of each landmark from its map, read strip by strip."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.decoding.decoder import Decoder, Strip
+from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip
 from runtime.device import upload, widest_float
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
@@ -81,15 +81,15 @@ class LandmarkDecoder(Decoder):
         # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
         return torch.stack(list(views)).mean(dim=0)
 
-    def take(self, logits: Tensor) -> None:
+    def add_on_device(self, logits: Tensor) -> None:
         self._peaks.add(logits[0])
 
-    def conclude(self, answers: Sequence[Tensor]) -> Tensor:
+    def finish_on_device(self, answers: Sequence[Tensor]) -> Tensor:
         prediction = self._peaks.finish()
         self._peaks = PeakFinder(self.task)  # for the next image
         return prediction[None]
 
-    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         self._peaks.add(logits)
         return self.downloaded(logits, None, probabilities=probabilities, extras=extras)
 

@@ -1,6 +1,6 @@
 """Objects: which pixels belong to which of them, from classes and depths."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.classes import class_entropy, most_likely
-from inference.decoding.decoder import Decoder, Strip
+from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip
 from inference.decoding.finder import DetectedObject, ObjectFinder
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
@@ -46,7 +46,7 @@ class ObjectDecoder(Decoder):
         answers = pack_answers(most_likely_class, depth, certainty)
         return answers.masked_fill(most_likely_class == 0, 0)
 
-    def predict(self, answers: Tensor) -> Tensor:
+    def prediction_of(self, answers: Tensor) -> Tensor:
         finder = ObjectFinder(self._finder.task)
         finder.add(answers[0].cpu().numpy())
         labels = np.concatenate(list(finder.finish()))
@@ -72,7 +72,7 @@ class ObjectDecoder(Decoder):
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def add(self, logits: Tensor, *, probabilities: bool, extras: Sequence[Tensor] = ()) -> Strip:
+    def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         strip = self.downloaded(logits, self.decode(logits), probabilities=probabilities, extras=extras)
         assert strip.rows is not None
         self._finder.add(strip.rows)

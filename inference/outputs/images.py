@@ -56,7 +56,7 @@ class ImageWriter:
         strips: Iterable[Tensor],
         image: WindowedImage | None,
         sink: RowSink | None,
-        missing: ReadMissing | None = None,
+        read_missing: ReadMissing | None = None,
     ) -> None:
         """Write logits (outputs, n, W) as they come.
 
@@ -64,10 +64,10 @@ class ImageWriter:
             size: (H, W) of the image.
             image: the image itself, where an overlay shows it.
             sink: takes the rows of the prediction too.
-            missing: gives rows (n, W) that say where the image holds no data; None where all of it does.
+            read_missing: gives rows (n, W) that say where the image holds no data; None where all of it does.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        with self._output_files(job, size, image, sink, missing) as files:
+        with self._output_files(job, size, image, sink, read_missing) as files:
             for _ in map_ahead(files.write, strips, ahead=AHEAD):
                 pass
             files.finish()
@@ -79,8 +79,8 @@ class ImageWriter:
         size: tuple[int, int],
         image: WindowedImage | None,
         sink: RowSink | None,
-        missing: ReadMissing | None,
-    ) -> Iterator["OutputFiles"]:
+        read_missing: ReadMissing | None,
+    ) -> Iterator["StripWriter"]:
         """The files of an image, which come into being together, the first one last."""
         read_rows = None
         if image and OVERLAY in self.extensions:
@@ -92,7 +92,7 @@ class ImageWriter:
             for extension in self.extensions:
                 if extension not in (*self.output_format.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
-            writers = ImageFiles(mask, files)
+            writers = OpenWriters(mask, files)
             if read_rows:
                 writers.overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
             if PROBABILITIES in files and isinstance(job, RasterJob):
@@ -109,12 +109,12 @@ class ImageWriter:
                 assert isinstance(job, RasterJob)
                 opened = open_polygons(job, extension, self.output_format, decoder, size[1])
                 writers.polygons = stack.enter_context(opened)
-            yield OutputFiles(self.output_format, decoder, writers, read_rows, sink, missing)
+            yield StripWriter(self.output_format, decoder, writers, read_rows, sink, read_missing)
 
 
 @dataclass
-class ImageFiles:
-    """What an image's files are written by; None for files that are not asked for.
+class OpenWriters:
+    """The writers of an image's files; None for files that are not asked for.
 
     Args:
         files: the open files by their extensions, without the mask and polygons.
@@ -128,46 +128,45 @@ class ImageFiles:
     polygons: PolygonSink | None = None
 
 
-class OutputFiles:
-    """The open files of one image, written a strip at a time.
+class StripWriter:
+    """Writes the open files of one image a strip at a time.
 
     Args:
         read_rows: gives the rows of the image that the overlay shows.
         sink: takes the rows of the prediction too.
-        missing: says where the image holds no data.
+        read_missing: says where the image holds no data.
     """
 
     def __init__(
         self,
         output_format: MaskFormat,
         decoder: Decoder,
-        writers: ImageFiles,
+        writers: OpenWriters,
         read_rows: ReadRows | None,
         sink: RowSink | None,
-        missing: ReadMissing | None,
+        read_missing: ReadMissing | None,
     ) -> None:
         self.output_format = output_format
         self.decoder = decoder
         self.writers = writers
         self.read_rows = read_rows
         self.sink = sink
-        self.missing = missing
+        self.read_missing = read_missing
         self._top = 0
         self._written = 0  # rows of the probabilities
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
-        extras = []
+        extras = {}
         if self.writers.uncertainty:
-            extras.append(self.decoder.uncertainty(logits))
+            extras["uncertainty"] = self.decoder.uncertainty(logits)
         certainty = self.decoder.certainty(logits) if self.sink else None
         if certainty is not None:
-            extras.append(certainty)
+            extras["certainty"] = certainty
         strip = self.decoder.add(logits, probabilities=self.writers.probabilities is not None, extras=extras)
-        arrays = iter(strip.extras)
         if self.writers.uncertainty:
-            self.writers.uncertainty.write(next(arrays))
-        self._append(strip, next(arrays, None))
+            self.writers.uncertainty.write(strip.extras["uncertainty"])
+        self._append(strip)
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
@@ -177,14 +176,14 @@ class OutputFiles:
             self.writers.polygons.finish()
         self.output_format.write_tables(self.writers.files, self.decoder, None)
 
-    def _append(self, strip: Strip, certainty: np.ndarray | None = None) -> None:
+    def _append(self, strip: Strip) -> None:
         if self.writers.probabilities and strip.probabilities is not None:
             self._write_probabilities(strip.probabilities)
         if strip.rows is None:
             return
         top = self._top
         self._top += len(strip.rows)
-        missing = self.missing(top, self._top) if self.missing else None
+        missing = self.read_missing(top, self._top) if self.read_missing else None
         values = self.output_format.mask_values(strip.rows)
         if isinstance(self.writers.mask, RasterSink):
             self.writers.mask.write(values, missing)
@@ -196,21 +195,21 @@ class OutputFiles:
         if self.writers.polygons:
             self.writers.polygons.add(strip.rows, missing)
         if self.sink:
-            self.sink.add(strip.rows, missing, certainty)
+            self.sink.add(strip.rows, missing, strip.extras.get("certainty"))
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""
         assert self.writers.probabilities is not None
         top = self._written
         self._written += probabilities.shape[1]
-        if self.missing and isinstance(self.writers.probabilities, GeoTiffWriter):
-            missing = self.missing(top, self._written)
+        if self.read_missing and isinstance(self.writers.probabilities, GeoTiffWriter):
+            missing = self.read_missing(top, self._written)
             if missing is not None:
                 probabilities = np.where(missing, np.float32(np.nan), probabilities)
         self.writers.probabilities.write(probabilities)
 
 
-def missing_rows(picture: WindowedImage) -> ReadMissing | None:
+def missing_reader(picture: WindowedImage) -> ReadMissing | None:
     """A function that says of rows of an image where it holds no data, (n, W) bool; None where all of it does."""
     if not picture.may_miss:
         return None

@@ -4,7 +4,7 @@ import math
 from abc import ABC
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import BandSource, PictureFile, RenderedMask, VolumeFile
@@ -22,6 +22,13 @@ LEGEND = f"legend{OVERLAY}"
 MaskFile = tuple[Path, int] | PictureFile | ClassMasks | ClassChannels | RenderedMask | VolumeFile
 
 
+class PointRow(NamedTuple):
+    """Where the true points of an input are: a row of a table, which may be a folder of files."""
+
+    table: Path
+    row: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(ABC):
     """An input and the files of its prediction.
@@ -31,7 +38,7 @@ class Job(ABC):
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
         output: the path of its outputs without extension.
         root: the folder of all outputs; None for that of `output`.
-        truth: its true mask, if there is one.
+        truth: its true mask, or its true points, if there are some.
         spacing: (z, y, x) in mm; only volumes have one.
 
     Attributes:
@@ -45,7 +52,7 @@ class Job(ABC):
     size: tuple[int, ...] | None
     output: Path
     root: Path | None = None
-    truth: MaskFile | None = None
+    truth: MaskFile | PointRow | None = None
     spacing: Spacing | None = None
 
     extensions: ClassVar[dict[str, str]] = {}

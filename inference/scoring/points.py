@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
-from inference.outputs.jobs import Job, VolumeJob
+from inference.outputs.jobs import Job, PointRow, VolumeJob
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -112,9 +112,9 @@ class PointScorer:
 
     def _source(self, job: Job) -> PointSource:
         """The true points of a job."""
-        folder, row = cast("tuple[Path, int]", job.truth)
-        table = true_points(folder, self.task.names)
-        return table.source(row)
+        assert isinstance(job.truth, PointRow)
+        table = true_points(job.truth.table, self.task.names)
+        return table.source(job.truth.row)
 
 
 def as_prediction(table: PointTable, job: Job) -> np.ndarray:
@@ -157,7 +157,7 @@ def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list
             missing.append(str(job.image))
             continue
         best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
-        jobs_with_truth.append(replace(job, truth=(path, best)))
+        jobs_with_truth.append(replace(job, truth=PointRow(path, best)))
     if missing:
         raise DataError(f"--truth {path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
     return jobs_with_truth

@@ -16,7 +16,7 @@ from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.windowed import open_windowed, open_windowed_file
 from data_utils.loading.image_input import without_missing
 from data_utils.targets.reader import MaskReader
-from inference.outputs.jobs import ImageJob, MaskFile
+from inference.outputs.jobs import ImageJob, MaskFile, PointRow
 from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import AreaCounter
@@ -183,7 +183,7 @@ class ImageScorer:
     @contextmanager
     def open(self, job: ImageJob, size: tuple[int, int]) -> Iterator[TruthScorer]:
         """A scorer of the rows of a prediction of (H, W); a true mask that cannot be used is its `problem`."""
-        assert job.truth is not None
+        assert job.truth is not None and not isinstance(job.truth, PointRow)
         truth = None
         problem = None
         with ExitStack() as stack:

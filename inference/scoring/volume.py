@@ -11,7 +11,7 @@ from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
-from inference.outputs.jobs import MaskFile, VolumeJob
+from inference.outputs.jobs import MaskFile, PointRow, VolumeJob
 from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
 from inference.scoring.components import AreaCounter
@@ -88,7 +88,7 @@ class VolumeScorer:
 
     def score_mask(self, job: VolumeJob, pred: np.ndarray) -> VolumeScore:
         """The score of a prediction (D, H, W); DataError where its true mask cannot be used."""
-        assert job.truth is not None
+        assert job.truth is not None and not isinstance(job.truth, PointRow)
         header = read_volume_header(job.volume, job.name)
         if pred.shape != header.size:
             name = self.output_format.written_volume(job).paths[0]

@@ -3,9 +3,18 @@
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 from volumes import write_nifti
 
-from data_utils.image_io.class_masks import ClassFile, ClassMask, ClassMasks, binary, combined, layered_label
+from data_utils.image_io.class_masks import (
+    ClassChannels,
+    ClassFile,
+    ClassMask,
+    ClassMasks,
+    binary,
+    combined,
+    layered_label,
+)
 from data_utils.image_io.volumes import read_label_volume
 from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
@@ -58,3 +67,18 @@ def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
     truth, unknown = unpack_bits(values)
     assert header.size == (1, 1, 3)
     assert truth.ravel().tolist() == [2, 1, 0] and unknown.ravel().tolist() == [0, 2, 1]
+
+
+def test_ignored_values_are_unknown_in_files_and_in_channels(tmp_path):
+    channels = np.zeros((3, 4, 2), np.uint8)
+    channels[0, :, 0] = 1
+    channels[1, :, 1] = 9
+    np.save(tmp_path / "a.npy", channels)
+    files = []
+    for index in range(2):
+        Image.fromarray(channels[:, :, index]).save(tmp_path / f"{index}.png")
+        files.append(ClassFile(str(tmp_path / f"{index}.png")))
+    for mask in (ClassChannels(str(tmp_path / "a.npy"), (0, 1), (9,)), ClassMasks(tuple(files), (0, 1), (9,))):
+        truth, unknown = unpack_bits(mask.render())
+        assert truth.tolist() == [[1] * 4, [0] * 4, [0] * 4]
+        assert unknown.tolist() == [[0] * 4, [2] * 4, [0] * 4]

@@ -4,7 +4,8 @@ import pytest
 from PIL import Image
 
 from data_utils.image_io import formats
-from data_utils.image_io.formats import check_decoding, check_memory
+from data_utils.image_io.formats import check_decoding, check_memory, readable
+from runtime.errors import DataError, ImageError
 
 
 def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
@@ -24,3 +25,10 @@ def test_a_picture_is_in_memory_three_times_while_it_is_decoded(monkeypatch, mod
     monkeypatch.setattr(formats, "check_memory", lambda count, what: needed.append(count))
     check_decoding(Image.new(mode, (7, 5)))
     assert needed == [3 * 35 * pixel_bytes]
+
+
+def test_what_a_library_raises_names_the_file_and_what_we_raise_stays_as_it_is():
+    with pytest.raises(ImageError, match=r"^a\.png cannot be read \(no header\)$"), readable("a.png"):
+        raise IndexError("no header")
+    with pytest.raises(DataError, match=r"^b\.png: has 3 bands$"), readable("a.png"):
+        raise DataError("b.png: has 3 bands")

@@ -353,6 +353,14 @@ def test_classes_of_volumes_are_in_the_natural_order_of_their_folders(tmp_path):
     assert opened().classes == ((1, "c2"), (2, "c10"))
 
 
+@pytest.mark.parametrize(("image_folder", "are_classes"), [("images", True), ("images/c2", False)])
+def test_folders_of_labels_are_classes_unless_images_lie_in_folders_too(tmp_path, image_folder, are_classes):
+    for folder in ("masks/c10", "masks/c2", image_folder):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.nii.gz").touch()
+    assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path)))) is are_classes
+
+
 def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):
     write_volumes(tmp_path, 4)
     (tmp_path / "masks" / "inner" / "c1.nii.gz").unlink()

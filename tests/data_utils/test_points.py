@@ -328,7 +328,7 @@ def test_points_that_leave_the_crop_are_not_known_to_be_absent():
 def test_in_the_mirror_left_and_right_change_places():
     reader = PointReader(("left", "right", "tail"), chosen=(0, 1, 2), partners=(1, 0, 2))
     points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
-    target = replace(reader.unknown((10, 12)), points=points, states=np.array([PRESENT, ABSENT, OUTSIDE]))
+    target = replace(reader.unknown_target((10, 12)), points=points, states=np.array([PRESENT, ABSENT, OUTSIDE]))
     mirrored = reader.mirrored(target)
     assert mirrored.points.tolist() == [[4, 7], [1, 2], [0, 0]]
     assert mirrored.states.tolist() == [ABSENT, PRESENT, OUTSIDE]

@@ -219,7 +219,7 @@ def test_places_are_those_of_rasterio(tmp_path):
                 file.update_tags(AREA_OR_POINT=area_or_point)
             with rasterio.open(path) as file, tifffile.TiffFile(path) as tiff:
                 place = place_of(tiff.pages[0])
-                assert np.allclose(place.transform, file.transform[:6])
+                assert np.allclose(place.transform, file.transform[:6], rtol=0, atol=1e-6)
                 assert place.crs.epsg == file.crs.to_epsg() == 32633
                 assert np.allclose(place.to_pixels(*place.to_world(3.5, 2.0)), (3.5, 2.0))
 
@@ -448,4 +448,15 @@ def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(tmp_path, monk
     for limit, in_windows in ((segment_bytes, True), (segment_bytes - 1, False)):
         monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", limit)
         with open_windowed_file(path) as picture:
+            assert picture.in_windows is in_windows
+
+
+def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", 40 * 50 * 2 - 1)
+    files = []
+    for rows in (8, 40):
+        path = tmp_path / f"{rows}.tif"
+        files.append(str(write_raster(path, np.zeros((1, 40, 50), np.uint16), compress="deflate", blockysize=rows)))
+    for paths, in_windows in ((files[:1], True), (files, False), (files[::-1], False)):
+        with open_windowed_file(BandSource(tuple(paths))) as picture:
             assert picture.in_windows is in_windows

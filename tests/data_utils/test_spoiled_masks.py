@@ -11,6 +11,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+import tifffile
 from conftest import ROOT, load_info
 from PIL import Image, ImageDraw, ImageFilter
 
@@ -435,3 +436,14 @@ def test_eight_palettes_of_a_split_are_looked_at_those_of_many_values_first():
     inspection.add(20, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 1: 1, 2: 1}))
     with pytest.raises(DataError, match=r"differ from all four neighbors.*: 20\.png"):
         check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypatch, mode):
+    mask = np.array(shapes(0).convert(mode))
+    mask[:9] += 3 if mode == "L" else np.uint8([3, 5, 0])
+    tifffile.imwrite(tmp_path / "a.tif", mask, photometric="minisblack" if mode == "L" else "rgb", rowsperstrip=8)
+    record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
+    (whole,) = spoiled_masks._planes(record)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    assert np.array_equal(np.concatenate(list(spoiled_masks._planes(record))), whole) and whole.shape == mask.shape

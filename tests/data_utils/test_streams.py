@@ -29,10 +29,12 @@ from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
+from data_utils.sources.load import load_stream
 from data_utils.sources.records import Subset
 from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -659,3 +661,14 @@ def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_
 def test_samples_of_a_tar_are_read_32_together():
     assert group_samples([70, 0, 3, 32]).tolist() == [[0, 32], [0, 32], [0, 6], [2, 3], [3, 32]]
     assert group_samples([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(("dataset_config", "url"), [(None, "owner/name"), ("large", "owner/name/large")])
+def test_a_stream_of_the_hub_is_that_of_its_configuration(monkeypatch, dataset_config, url):
+    def find(place: str, named_splits: object) -> None:
+        raise DataError(f"found {place}.")
+
+    monkeypatch.setattr("data_utils.sources.load.ask_hub", lambda dataset: None)
+    monkeypatch.setattr("data_utils.sources.load.find_files", find)
+    with pytest.raises(DataError, match=f"^found hf://datasets/{url}.$"):
+        load_stream(DataConfig("owner/name", dataset_config=dataset_config), Path("owner/name"))

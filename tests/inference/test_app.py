@@ -24,6 +24,7 @@ import pytest
 import tifffile
 import torch
 from conftest import PROGRAMS, ROOT, predict
+from forked import free_port
 from PIL import Image
 
 import app
@@ -313,12 +314,6 @@ def space(tmp_path_factory, model) -> Path:
     shutil.copytree(model, folder / "model")
     (folder / "tmp").mkdir()
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def start(python: Path, space: Path, *flags: str) -> subprocess.Popen:

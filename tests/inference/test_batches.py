@@ -2,17 +2,14 @@
 
 from pathlib import Path
 
+from prediction import image_job
+
 from inference.batches import batches_of, share_of
-from inference.outputs.jobs import ImageJob
-
-
-def job(folder: Path, name: str, size: tuple[int, int] | None = (2, 3)) -> ImageJob:
-    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name)
 
 
 def test_the_largest_batch_goes_to_the_process_with_the_fewest_pixels():
     sizes = {"a": (1, 10), "b": (1, 2), "c": (1, 9), "d": (1, 7), "e": (1, 4)}
-    jobs = {name: job(Path(), name, size) for name, size in sizes.items()}
+    jobs = {name: image_job(Path(), name, size) for name, size in sizes.items()}
     batches = [[jobs["a"]], [jobs["b"], jobs["d"]], [jobs["c"]], [jobs["e"]]]
     assert share_of(batches, 0, 2) == [[jobs["a"]], [jobs["e"]]]
     assert share_of(batches, 1, 2) == [[jobs["b"], jobs["d"]], [jobs["c"]]]
@@ -20,8 +17,8 @@ def test_the_largest_batch_goes_to_the_process_with_the_fewest_pixels():
 
 
 def test_a_batch_is_full_when_its_shares_are_one():
-    jobs = [job(Path(), str(number), (1, size)) for number, size in enumerate((2, 3, 2, 2, 9, 3))]
-    jobs.append(job(Path(), "unreadable", None))
+    jobs = [image_job(Path(), str(number), (1, size)) for number, size in enumerate((2, 3, 2, 2, 9, 3))]
+    jobs.append(image_job(Path(), "unreadable", None))
 
     def batch_of(size: tuple[int, ...]) -> tuple[int, int] | None:
         return None if size[1] == 9 else (size[1], size[1])

@@ -9,7 +9,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from prediction import arguments_of, network_of, touch, volume_job
+from prediction import network_of, settings_of, touch, volume_job
 
 from inference import Predictor, pipeline
 from inference import predictor as predictor_module
@@ -38,21 +38,19 @@ def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_pa
     needed = []
     monkeypatch.setattr(pipeline, "check_disk", lambda folder, size: needed.append(size))
     monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
-    args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"), *flags)
-    args.input = [str(tmp_path / "in")]
+    args = settings_of(*flags, output=tmp_path / "out", input=[str(tmp_path / "in")])
     predictor = Predictor(network_of())
     prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
     pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
     assert needed == [int(bytes_of_pixel * pixels)]
 
 
-def test_what_is_there_and_how_images_are_cut_is_said_once(monkeypatch, tmp_path, capsys):
+def test_what_is_there_and_how_images_are_cut_is_said_once(tmp_path, capsys):
     for name in "abc":
         (tmp_path / "in").mkdir(exist_ok=True)
         Image.fromarray(np.zeros((40, 48), np.uint8)).save(tmp_path / "in" / f"{name}.png")
     touch(tmp_path, "out/b.png")
-    args = arguments_of(monkeypatch, "--output", str(tmp_path / "out"))
-    args.input, args.model = [str(tmp_path / "in")], str(tmp_path)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], model=str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)

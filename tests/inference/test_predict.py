@@ -14,7 +14,7 @@ import torch
 from accelerate.utils import DynamoBackend
 from conftest import PROGRAMS, launch, load_info, predict
 from PIL import Image
-from prediction import arguments_of, touch
+from prediction import settings_of, touch
 
 from inference import Predictor
 from inference.args import parse_args
@@ -241,24 +241,24 @@ def test_what_does_not_fit_into_memory_is_named_with_what_to_do_and_the_others_w
 
 
 def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tmp_path):
-    args = arguments_of(monkeypatch, "--output", "out/mask.PNG")
+    args = settings_of("--output", "out/mask.PNG")
     assert (args.file, args.output) == (Path("out/mask.PNG"), Path("out"))
     assert (args.tile_size, args.overlap, args.scale, args.tta, args.ensemble) == (None, None, None, False, [])
-    args = arguments_of(monkeypatch, "--output", "out", "--tile-size", "64", "--overlap", "0")
+    args = settings_of("--output", "out", "--tile-size", "64", "--overlap", "0")
     assert (args.file, args.output, args.tile_size, args.overlap) == (None, Path("out"), 64, 0)
     touch(tmp_path, "old.png")
-    assert arguments_of(monkeypatch, "--output", str(tmp_path / "old.png")).file == tmp_path / "old.png"
+    assert settings_of("--output", str(tmp_path / "old.png")).file == tmp_path / "old.png"
     (tmp_path / "folder.png").mkdir()
-    assert arguments_of(monkeypatch, "--output", str(tmp_path / "folder.png")).file is None
-    assert arguments_of(monkeypatch, "--output", "out/mask.tiff").file == Path("out/mask.tiff")
-    assert arguments_of(monkeypatch, "--output", "out").uncertainty is False
-    assert arguments_of(monkeypatch, "--output", "out", "--rank").uncertainty is True
-    assert arguments_of(monkeypatch, "--output", "out", "--polygons").polygons == "geojson"
-    assert arguments_of(monkeypatch, "--output", "out", "--boundary", "--truth", "t").boundary is True
+    assert settings_of("--output", str(tmp_path / "folder.png")).file is None
+    assert settings_of("--output", "out/mask.tiff").file == Path("out/mask.tiff")
+    assert settings_of("--output", "out").uncertainty is False
+    assert settings_of("--output", "out", "--rank").uncertainty is True
+    assert settings_of("--output", "out", "--polygons").polygons == "geojson"
+    assert settings_of("--output", "out", "--boundary", "--truth", "t").boundary is True
     impossible = ("--scale 0", "--overlap -1", "--tile-size 0", "--processes-per-volume 0", "--min-size 0")
     for flags in (*impossible, "--polygons shp", "--boundary"):
         with pytest.raises(SystemExit):
-            arguments_of(monkeypatch, "--output", "out", *flags.split())
+            settings_of("--output", "out", *flags.split())
     monkeypatch.setattr("sys.argv", ["predict.py", "--model", "m", "--output", "out"])
     with pytest.raises(SystemExit):
         parse_args("")

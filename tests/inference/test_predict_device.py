@@ -21,7 +21,7 @@ import inference.predictor
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.outputs import new_format
-from inference.outputs.images import OutputFiles
+from inference.outputs.images import StripWriter
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
@@ -175,10 +175,10 @@ def test_an_image_that_cannot_be_written_leaves_all_its_older_files(monkeypatch,
     for extension in extensions:
         job.file(extension).write_text("old")
 
-    def refuse(files: OutputFiles) -> None:
+    def refuse(files: StripWriter) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(OutputFiles, "finish", refuse)
+    monkeypatch.setattr(StripWriter, "finish", refuse)
     ((_, error),) = PredictionPipeline(predictor, writer, set()).run([[job]])
     assert "No space left on device" in str(error)
     assert {path.read_text() for path in job.output.parent.iterdir()} == {"old"}

@@ -1,19 +1,13 @@
 """Which models and settings made the masks of a folder, and whether all of them are there."""
 
 import json
-from argparse import Namespace
-from pathlib import Path
 
 import pytest
+from prediction import settings_of
 
 from inference.provenance import complete_provenance, provenance_of, record_provenance
 from predict import close_output
 from runtime.errors import DataError
-
-
-def arguments(model: Path, **changes) -> Namespace:
-    flags = {"ensemble": [], "scale": None, "tta": False, "min_size": None, "drop_border": False}
-    return Namespace(model=str(model), **flags | changes)
 
 
 def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
@@ -25,11 +19,11 @@ def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
     def is_complete() -> bool:
         return json.loads((output / "predict.json").read_text())["complete"]
 
-    own = provenance_of(arguments(model))
+    own = provenance_of(settings_of(model=str(model)))
     assert own == {"models": {str(model): "1ad27358"}, "scale": None, "tta": False, "complete": True}
     record_provenance(output, own, overwrite=False)
     assert is_complete()
-    other = provenance_of(arguments(model, tta=True))
+    other = provenance_of(settings_of(model=str(model), tta=True))
     with pytest.raises(DataError, match="holds masks of another model or other settings"):
         record_provenance(output, other, overwrite=False)
     record_provenance(output, other, overwrite=True)
@@ -42,7 +36,7 @@ def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
     assert is_complete() and json.loads((output / "metrics.json").read_text()) == {"images": 1}
     record_provenance(output, other, overwrite=False)
     model.rename(tmp_path / "moved.onnx")
-    record_provenance(output, provenance_of(arguments(tmp_path / "moved.onnx", tta=True)), overwrite=False)
+    record_provenance(output, provenance_of(settings_of(model=str(tmp_path / "moved.onnx"), tta=True)), overwrite=False)
     (output / "predict.json").unlink()
     complete_provenance(output)  # somebody has removed it
     assert not (output / "predict.json").exists()
@@ -53,11 +47,11 @@ def test_every_model_counts_in_a_folder_of_masks(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_bytes(b"{}")
         (tmp_path / name / "model.safetensors").write_bytes(name.encode())
-    one = provenance_of(arguments(tmp_path / "a"))["models"]
-    two = provenance_of(arguments(tmp_path / "a", ensemble=[str(tmp_path / "b"), "me/cells"]))["models"]
+    one = provenance_of(settings_of(model=str(tmp_path / "a")))["models"]
+    two = provenance_of(settings_of(model=str(tmp_path / "a"), ensemble=[str(tmp_path / "b"), "me/cells"]))["models"]
     assert list(two) == [str(tmp_path / "a"), str(tmp_path / "b"), "me/cells"]
     assert two[str(tmp_path / "a")] == one[str(tmp_path / "a")] != two[str(tmp_path / "b")]
     assert two["me/cells"] is None
     before = one[str(tmp_path / "a")]
     (tmp_path / "a" / "config.json").write_bytes(b"{} ")
-    assert provenance_of(arguments(tmp_path / "a"))["models"][str(tmp_path / "a")] != before
+    assert provenance_of(settings_of(model=str(tmp_path / "a")))["models"][str(tmp_path / "a")] != before

@@ -108,7 +108,8 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
             assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
         with rasterio.open(tmp_path / f"out/{name}.probabilities.tif") as file:
             probabilities = file.read()
-            assert file.transform == image.transform and np.isnan(probabilities[:, :6, :20]).all()
+            assert file.transform == image.transform and np.isnan(file.nodata)
+            assert np.isnan(probabilities[:, :6, :20]).all()
             assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
         with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
             entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)

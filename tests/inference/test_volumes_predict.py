@@ -4,7 +4,6 @@ Modules: inference/outputs/volumes.py, inference/scoring/volume.py.
 """
 
 import json
-from argparse import Namespace
 from dataclasses import replace
 from itertools import compress, product
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import torch
 from conftest import launch
 from PIL import Image
-from prediction import volume_job
+from prediction import settings_of, volume_job
 
 import inference.tiling.cuts
 import inference.tiling.planning
@@ -93,19 +92,7 @@ def save(path: Path, values: np.ndarray, grid: np.ndarray | None = None) -> Path
 
 def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Path | None = None, **options):
     """Each job of what predict.py would do, with its score or the error that stopped it."""
-    flags = {"overlay": False, "probabilities": False, "uncertainty": False, "boundary": False, "overwrite": False}
-    flags |= options
-    args = Namespace(
-        input=list(map(str, inputs)),
-        output=output,
-        file=None,
-        truth=truth,
-        mask_suffix=None,
-        min_size=None,
-        drop_border=False,
-        polygons=None,
-    )
-    vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
+    args = settings_of(input=list(map(str, inputs)), output=output, truth=truth, **options)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     output_format = new_format(predictor.config)
     writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)

@@ -1,11 +1,11 @@
 """What lies in a folder of predictions: which of them are finished, and the legend of their overlays."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from prediction import image_job
 
 from data_utils.class_map import ClassMap
 from inference.outputs.classes import ClassFormat
@@ -28,17 +28,13 @@ def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
     assert (writer.images.extensions, writer.volumes.extensions) == (extensions, extensions)
 
 
-def job(folder: Path, name: str, size: tuple[int, int] | None = (2, 3)) -> ImageJob:
-    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name)
-
-
 def new_writer(**options) -> PredictionWriter:
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
     return PredictionWriter(output_format, Classes(("a", "b")), (".png", ".npy"), **options)
 
 
 def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tmp_path):
-    image = job(tmp_path, "a")
+    image = image_job(tmp_path, "a")
     (tmp_path / "out").mkdir()
     image.image.write_bytes(b"image")
     os.utime(image.image, (100, 100))
@@ -50,7 +46,7 @@ def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tm
         os.utime(file, (when, when))
     assert new_writer().is_finished(image)
     assert not new_writer(overwrite=True).is_finished(image)
-    assert not new_writer().is_finished(job(tmp_path, "a", None))
+    assert not new_writer().is_finished(image_job(tmp_path, "a", None))
     os.utime(files[0], (99, 99))
     assert not new_writer().is_finished(image)
     files[0].write_bytes(b"")

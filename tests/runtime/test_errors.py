@@ -18,3 +18,10 @@ def test_who_prints_an_error_and_with_which_exit_code():
     alone = {errors.UserError, DataError, errors.ImageError, errors.MemoryShortage, errors.WriteError}
     assert all(kind.seen_by_all for kind in for_all) and not any(kind.seen_by_all for kind in alone)
     assert {kind.exit_code for kind in (for_all | alone) - {usage}} == {1}
+
+
+def test_an_error_of_a_loader_process_is_the_line_with_which_it_ended():
+    traceback = 'Original Traceback (most recent call last):\n  File "a.py", line 3, in load\n'
+    line = "a.png: cannot be read (PNG: no such chunk)"
+    text = f"Caught DataError in DataLoader worker process 0.\n{traceback}runtime.errors.DataError: {line}\n"
+    assert str(DataError(text)) == str(DataError(line)) == line

@@ -8,7 +8,6 @@ import os
 import pydoc
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 from conftest import PROGRAMS, ROOT, TINY, launch
-from forked import ForkedRun
+from forked import ForkedRun, free_port
 from in_process import run_train
 
 from benchmarks.chaos import Network
@@ -68,12 +67,6 @@ def test_a_script_of_several_processes_keeps_their_group_and_notices_lost_machin
     (tmp_path / "train.py").write_text(SCRIPT)
     result = launch(tmp_path / "train.py", profile="multi_cpu")
     assert result.stdout.splitlines() == ["False True True"] * 2, result.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def endless_run(folder: Path, output: Path) -> list[str]:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-from argparse import Namespace
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, TINY, write_folder
 from in_process import Run, parsed, run_train
+from prediction import settings_of
 
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files, kind_of
@@ -252,9 +252,8 @@ def test_the_query_of_a_signed_file_is_not_part_of_its_kind_split_or_name():
 
 
 def test_the_record_of_predictions_names_models_without_secrets():
-    flags = {"scale": None, "tta": False, "min_size": None, "drop_border": False}
-    args = Namespace(model="https://me:secret@host/m?token=secret", ensemble=["o/n@v1"], **flags)
-    assert provenance_of(args)["models"] == {"https://host/m": None, "o/n@v1": None}
+    settings = settings_of(model="https://me:secret@host/m?token=secret", ensemble=["o/n@v1"])
+    assert provenance_of(settings)["models"] == {"https://host/m": None, "o/n@v1": None}
 
 
 @pytest.mark.parametrize(

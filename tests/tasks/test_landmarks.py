@@ -137,8 +137,8 @@ def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_strips_
     points = random_points(size, seed=3, count=1)
     decoder = LandmarkDecoder(TASK)
     for strip in gaussian_maps(points, size).split(length, dim=2):
-        assert decoder.take(strip) is None
-    prediction = decoder.conclude(())[0]
+        assert decoder.add_on_device(strip) is None
+    prediction = decoder.finish_on_device(())[0]
     places = prediction[:, : len(size)] * torch.tensor(size) - 0.5
     assert (places - points[0]).abs().max() < 0.05
     assert (prediction[:, -2:] > 0.5).all()
@@ -170,8 +170,8 @@ def test_a_place_is_the_top_of_the_parabola_that_fits_the_map_within_two_sigmas(
     noise = 0.05 * torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     maps = gaussian_maps(points, size) + noise
     decoder = LandmarkDecoder(TASK)
-    decoder.take(maps)
-    places = decoder.conclude(())[0, :, : len(size)] * torch.tensor(size) - 0.5
+    decoder.add_on_device(maps)
+    places = decoder.finish_on_device(())[0, :, : len(size)] * torch.tensor(size) - 0.5
     for logits, place in zip(maps[0].numpy(), places.numpy(), strict=True):
         pixel = np.unravel_index(logits.argmax(), size)
         np.testing.assert_allclose(place, fitted_top(logits, pixel, radius=4), rtol=0, atol=1e-9)
@@ -181,8 +181,8 @@ def test_a_place_is_the_highest_pixel_where_the_map_around_it_has_no_top():
     maps = torch.full((1, 3, 20, 20), -12.0)
     maps[:, :, 10, 8:13] = torch.tensor([0.99, 0.0, 1.0, 0.0, 0.9])  # bent upwards along x
     decoder = LandmarkDecoder(TASK)
-    decoder.take(maps)
-    assert decoder.conclude(())[0, :, :2].tolist() == [[10.5 / 20, 10.5 / 20]] * 3
+    decoder.add_on_device(maps)
+    assert decoder.finish_on_device(())[0, :, :2].tolist() == [[10.5 / 20, 10.5 / 20]] * 3
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
@@ -191,32 +191,32 @@ def test_maps_of_a_broken_network_are_read_without_an_error(value):
     maps[:, 1] = value
     maps[0, 2, 5, 5] = value
     decoder = LandmarkDecoder(TASK)
-    decoder.take(maps)
-    assert decoder.conclude(()).shape == (1, 3, 4)
+    decoder.add_on_device(maps)
+    assert decoder.finish_on_device(()).shape == (1, 3, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_maps_are_read_in_single_precision_and_double_ones_in_double(dtype):
     maps = gaussian_maps(random_points((40, 51), seed=3, count=1), (40, 51)).to(dtype)
     exact = LandmarkDecoder(TASK)
-    exact.take(maps.double())
+    exact.add_on_device(maps.double())
     decoder = LandmarkDecoder(TASK)
-    decoder.take(maps)
-    places = exact.conclude(())[0]
+    decoder.add_on_device(maps)
+    places = exact.finish_on_device(())[0]
     assert places.dtype == torch.float64
-    torch.testing.assert_close(decoder.conclude(())[0].double(), places, atol=1e-4, rtol=0)
+    torch.testing.assert_close(decoder.finish_on_device(())[0].double(), places, atol=1e-4, rtol=0)
 
 
 def test_a_map_without_weight_is_a_point_that_is_not_there():
     decoder = LandmarkDecoder(TASK)
-    decoder.take(torch.full((1, 3, 20, 20), -12.0))
-    assert (decoder.conclude(())[0, :, -2] < 0.01).all()
+    decoder.add_on_device(torch.full((1, 3, 20, 20), -12.0))
+    assert (decoder.finish_on_device(())[0, :, -2] < 0.01).all()
 
 
 def test_a_point_that_no_training_image_lacks_is_there_however_weak_its_map_is():
     decoder = LandmarkDecoder(replace(TASK, always_there=(1,)))
-    decoder.take(torch.full((1, 3, 20, 20), -12.0))
-    left, right, tail = decoder.conclude(())[0, :, -2].tolist()
+    decoder.add_on_device(torch.full((1, 3, 20, 20), -12.0))
+    left, right, tail = decoder.finish_on_device(())[0, :, -2].tolist()
     assert right == 1.0 and max(left, tail) < 0.01
 
 
@@ -389,8 +389,8 @@ def test_the_gradient_moves_a_map_to_its_point():
         loss(logits, targets, loss.counts(targets)).backward()
         optimizer.step()
     decoder = LandmarkDecoder(TASK)
-    decoder.take(logits.detach())
-    answer = decoder.conclude(())[0]
+    decoder.add_on_device(logits.detach())
+    answer = decoder.finish_on_device(())[0]
     places = answer[:2, :2] * torch.tensor(size) - 0.5
     assert (places - points[0, :2]).abs().max() < 0.05
     assert answer[:2, 2].min() > 0.9 and answer[2, 2] < 0.1

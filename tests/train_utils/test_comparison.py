@@ -158,15 +158,18 @@ def test_seeds_that_disagree_show_nothing_and_repeats_of_one_seed_are_one(tmp_pa
     assert difference.pairs == 1 and difference.interval is None
 
 
-def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path):
+@pytest.mark.parametrize(("counts", "ratio"), [((40, 40, 40), 10 / 40), ((40, 20, 30), 10 / 20)])
+def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path, counts, ratio):
     runs = []
-    for number in range(1, 4):
+    for number, count in enumerate(counts, 1):
+        identity = {"data set": f"{count} + 10 images (abc)"}
         for name, gain, epochs in (("a", 0.0, 3), ("b", 0.01 * number, 9)):
             scores = {f"{number}-{index}": score + gain for index, score in enumerate(HARD)}
-            runs.append(write_run(tmp_path / f"{name}-{number}", scores, fold=f"{number}/5", epochs=epochs))
+            folder = tmp_path / f"{name}-{number}"
+            runs.append(write_run(folder, scores, fold=f"{number}/5", epochs=epochs, identity=identity))
     (difference,), _ = differences_of(runs)
     values = np.array([0.01, 0.02, 0.03])
-    half = t.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 / 3 + 10 / 40)  # 40 + 10 images
+    half = t.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 / 3 + ratio)
     assert difference.interval == pytest.approx((-0.02 - half, -0.02 + half)) and difference.images == 12
 
 

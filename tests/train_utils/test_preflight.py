@@ -63,10 +63,17 @@ def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that
 
 
 def checked(
-    monkeypatch, split: BatchSplit, room: int, *, needs_recomputing: bool = False, agreed: int | None = None
+    monkeypatch,
+    split: BatchSplit,
+    room: int,
+    *,
+    needs_recomputing: bool = False,
+    recomputes: bool = False,
+    agreed: int | None = None,
 ) -> tuple[BatchSplit, UNet]:
     """The split and the network after a check on a machine that has room for so many images."""
     network = UNet(UNetConfig(base_channels=2, depth=1))
+    network.activation_checkpointing = recomputes
 
     def fits(accelerator, network, criterion, shape, candidate, copies) -> bool:
         return candidate.micro_batch_size <= room and network.activation_checkpointing >= needs_recomputing
@@ -82,6 +89,12 @@ def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):
     assert split == BatchSplit(8, 1, 8, 1) and not network.activation_checkpointing
     line = "batch: 8 in a step = 8 in a micro-batch x 1 processes x 1 accumulation steps\n"
     assert capsys.readouterr().out == line
+
+
+def test_activations_that_are_to_be_computed_again_are_so_where_all_would_fit(monkeypatch, capsys):
+    split, network = checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=8, recomputes=True)
+    assert split.micro_batch_size == 8 and network.activation_checkpointing
+    assert "micro-batches of 8 images of 16 x 24 fit with activation checkpointing" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("room", "size", "accumulation"), [(7, 4, 2), (3, 3, 3), (2, 2, 4), (1, 1, 8)])

@@ -389,6 +389,16 @@ def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_colum
     assert first > 0 and last > 0
 
 
+@pytest.mark.parametrize(
+    ("matrix", "share", "color"), [([[7]], 1, (255, 255, 255)), ([[1, 1], [1, 1]], 0.5, (28, 36, 48))]
+)
+def test_the_number_in_a_cell_is_white_on_a_dark_color_and_dark_on_a_light_one(matrix, share, color):
+    pixels = matrix_picture(np.array(matrix), NAMES[: len(matrix)])
+    cells = places_of(pixels, np.add(LEAST, share * np.subtract(MOST, LEAST)))
+    (top, left), (bottom, right) = cells.min(axis=0), cells.max(axis=0)
+    assert len(places_of(pixels[top:bottom, left:right], color)) > 20
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 20, 21, 150])
 def test_the_matrix_of_trackers_grows_with_its_classes_up_to_a_bound(count):
     names = [f"a long class name of number {index}" for index in range(count)]

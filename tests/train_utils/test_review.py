@@ -29,7 +29,7 @@ from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import UserError
-from train_utils.reporting.review import page
+from train_utils.reporting.review import masks, page
 from train_utils.reporting.review.masks import Doubt, MaskReview, findings_of, missing_object, worst_first
 
 
@@ -131,6 +131,16 @@ def test_each_column_of_the_table_holds_its_number():
     review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
     (row,) = csv.DictReader(page._table([review]).splitlines())
     assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
+
+
+@pytest.mark.parametrize(("are_of_volume", "where"), [(True, "slice 4: "), (False, "")])
+def test_a_shift_is_said_with_its_rows_and_columns(monkeypatch, are_of_volume, where):
+    monkeypatch.setattr(masks, "best_shift", lambda probabilities, mask: mask)
+    slices = [
+        SimpleNamespace(number=number, probabilities=None, mask=mask) for number, mask in ((3, None), (4, (2, -1)))
+    ]
+    line = f"{where}the mask fits better when it is moved by +2 rows and -1 columns"
+    assert masks._shifts(slices, are_of_volume) == [line]
 
 
 def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from class_loss import classes
-from encoders import FAMILIES, backbone, network_refused, write_encoder
+from encoders import FAMILIES, backbone, network_refused, pixels, write_encoder
 from in_process import parsed
 from networks import LITE, tiny
 from starting import start_from
@@ -82,11 +82,6 @@ def built(folder: Path, channels: int = 3, **asked: object) -> UNet:
     network = copy.deepcopy(first_built(folder, channels, **asked))
     torch.manual_seed(0)  # whether it was built now or earlier
     return network
-
-
-def pixels(*shape: int) -> Tensor:
-    """Random bytes (B, C, H, W)."""
-    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 CASES = [(family, 3) for family in FAMILIES] + [

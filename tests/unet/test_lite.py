@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from class_loss import classes
-from encoders import network_refused
+from encoders import network_refused, pixels
 from matplotlib import cbook
 from PIL import Image
 from starting import start_from
@@ -42,11 +42,6 @@ def built(channels: int = 3, **flags: object) -> UNet:
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=("uint8",))
     torch.manual_seed(0)
     return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
-
-
-def pixels(*shape: int) -> Tensor:
-    """Random bytes (B, C, H, W)."""
-    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 def photograph() -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import LITE, tiny
+from networks import LITE, randomized, tiny
 from safetensors import safe_open
 
 from inference import Predictor
@@ -23,15 +23,6 @@ from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import DoubleConv, Up, norm_layer
 from unet.model import DeeplySupervisedUNet
-
-
-def randomized(model: UNet, seed: int = 0) -> UNet:
-    """Random weights and running statistics, so that no layer is a no-op, in float64 and evaluation mode."""
-    generator = torch.Generator().manual_seed(seed)
-    for tensor in model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + (0.9 if tensor.ndim == 1 else -0.1))
-    return model.double().eval()
 
 
 def reference(weights: list[torch.Tensor], x: torch.Tensor, depth: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from class_loss import ClassLoss, classes
+from networks import randomized
 from starting import start_from
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -35,15 +36,6 @@ SLICED = {"dims": 3, "kernels": ((1, 3, 3),) * 3, "strides": ((1, 2, 2),) * 2}
 def network(kind: type[UNet] = UNet, **settings) -> UNet:
     torch.manual_seed(0)
     return kind(UNetConfig(1, 3, **({"base_channels": 4, "depth": 2} | settings)))
-
-
-def randomized(model: UNet) -> UNet:
-    """Random weights and running statistics, in float64 and evaluation mode."""
-    generator = torch.Generator().manual_seed(0)
-    for tensor in model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + (0.9 if tensor.ndim == 1 else -0.1))
-    return model.double().eval()
 
 
 def reference(weights: list[Tensor], x: Tensor, kernels: tuple, strides: tuple) -> Tensor:

@@ -2120,7 +2120,11 @@ MUTANTS = [
         "test_crops.py",
     ),
     Mutant(
-        "data_utils/loading/crop.py", "_draw", "max(have - want, 0) + 1", "max(have - want, 0) or 1", "test_crops.py"
+        "data_utils/loading/crop.py",
+        "_draw_position",
+        "max(have - want, 0) + 1",
+        "max(have - want, 0) or 1",
+        "test_crops.py",
     ),
     Mutant("data_utils/loading/crop.py", "", "1 / 3", "1 / 2", "test_crops.py"),
     Mutant("data_utils/loading/batch_sampler.py", "stream_batches", "[seed, epoch]", "[0, epoch]", "test_streams.py"),

@@ -41,7 +41,6 @@ from data_utils.sources.points.table import (
     TableBuilder,
     channel_files,
     joined_tables,
-    path_stem,
     said_size,
 )
 from data_utils.sources.points.table import (
@@ -719,7 +718,6 @@ def test_what_is_no_coordinate_or_size_is_none(tmp_path):
         coordinate(10**400, "here")
     sizes = ((3, 4), (0, 4), (3, -1), (3.0, 4), (None, 4), (3, 10**8))
     assert [said_size(*size) for size in sizes] == [(3, 4), None, None, None, None, None]
-    assert [path_stem(name) for name in ("C:\\data\\a.b.png", "x/a.png", "a")] == ["a.b", "a", "a"]
 
 
 def test_points_beside_polygons_are_points(tmp_path):

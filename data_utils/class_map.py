@@ -15,7 +15,7 @@ from runtime.documents import parse_json, read_bytes
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
-NamedClasses = Sequence[tuple[MaskValue, str]]
+NamedClasses = Sequence[tuple[MaskValue, str]]  # the mask value and the name of each class
 
 MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems
-from data_utils.analysis.inspectors import inspect_split
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import show
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, open_picture, readable
@@ -122,7 +122,7 @@ def main() -> None:
             place = next(iter(records.label_sets.values()))
             raise DataError(f"{place}: shards cannot say which classes an image is labeled for; train on the folder")
     for records in splits.values():
-        raise_problems(inspect_split(records, "checking files"), len(records))
+        raise_problems(inspect_split(records, "checking files", choose_inspector(records)), len(records))
     for split, records in splits.items():
         files = pack(records, args.out, split, args.shard_mb)
         say(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")

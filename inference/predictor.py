@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedImage, WindowedRaster
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
@@ -25,7 +26,6 @@ from inference.readers import (
     NetworkInput,
     NetworkInputs,
     Size,
-    Spacing,
     input_size,
     open_input,
     read_inputs,
@@ -214,11 +214,11 @@ class Predictor:
         """A decoder, which reads the prediction of one image from its logits."""
         return new_decoder(self.task)
 
-    def input_sizes(self, size: Size, spacing: Spacing = None) -> list[Size]:
+    def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(network.config, size, spacing) for network in self.networks]
 
-    def tilings(self, size: Size, spacing: Spacing = None, *, low_rows: bool = False) -> list[Tiling | None]:
+    def tilings(self, size: Size, spacing: Spacing | None = None, *, low_rows: bool = False) -> list[Tiling | None]:
         """How each network cuts an image or volume of `size`; SettingsError where an overlap leaves nothing of a tile.
 
         A network of images cuts each slice of a volume.
@@ -245,7 +245,7 @@ class Predictor:
             tilings.append(tiling)
         return tilings
 
-    def is_shareable(self, size: Size, spacing: Spacing = None) -> bool:
+    def is_shareable(self, size: Size, spacing: Spacing | None = None) -> bool:
         """Whether several processes can predict an image or volume of `size` together: it is read and cut in rows."""
         if len(size) == 2 and not self.in_windows(size):
             return False

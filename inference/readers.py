@@ -10,6 +10,7 @@ from torch import Tensor
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import decode_image
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
@@ -19,7 +20,6 @@ from runtime.errors import ImageError
 from unet.config import UNetConfig
 
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
-Spacing = tuple[float, ...] | None  # (z, y, x) in mm; None for images
 
 
 class MirroredInput:
@@ -94,7 +94,7 @@ def read_inputs(
     return NetworkInputs(tensors, first.size, pixels, missing)
 
 
-def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
+def input_size(config: UNetConfig, size: Size, spacing: Spacing | None = None) -> Size:
     """The (h, w) at which a network sees an image of `size` (H, W), or (d, h, w) for a volume of `size` (D, H, W)."""
     preprocess = config.preprocess
     if spacing is None:
@@ -108,7 +108,7 @@ def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
 
 def open_input(
     image: WindowedImage | VolumeFile, configs: Sequence[UNetConfig], name: str
-) -> tuple[Size, Spacing, list[NetworkInput]]:
+) -> tuple[Size, Spacing | None, list[NetworkInput]]:
     """The size of an image, or the size and spacing of a volume, and the input of each network."""
     if isinstance(image, WindowedImage):
         return image.size, None, [_open_image(image, config, name) for config in configs]

@@ -127,7 +127,10 @@ class Task(ABC):
         return False
 
     def unknown_target(self, shape: Sequence[int]) -> Target:
-        """A target of NumPy arrays of an image of a shape (*spatial) of which nothing is known."""
+        """A target of NumPy arrays of an image of a shape (*spatial) of which nothing is known.
+
+        `TargetReader.unknown_target` gives the same to a process that has read a data set.
+        """
         return self.target.unknown(shape)
 
     def zero_targets(self, shape: Sequence[int], device: torch.device) -> Target:

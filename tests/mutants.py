@@ -1056,7 +1056,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.reader.unknown(target.shape) if slot.filler else target.numbered()",
+        "self.reader.unknown_target(target.shape) if slot.filler else target.numbered()",
         "target.numbered()",
         "test_dataset.py test_equality.py",
     ),
@@ -2118,7 +2118,11 @@ MUTANTS = [
         "test_crops.py",
     ),
     Mutant(
-        "data_utils/loading/crop.py", "_draw", "max(have - want, 0) + 1", "max(have - want, 0) or 1", "test_crops.py"
+        "data_utils/loading/crop.py",
+        "_draw_position",
+        "max(have - want, 0) + 1",
+        "max(have - want, 0) or 1",
+        "test_crops.py",
     ),
     Mutant("data_utils/loading/crop.py", "", "1 / 3", "1 / 2", "test_crops.py"),
     Mutant("data_utils/loading/batch_sampler.py", "stream_batches", "[seed, epoch]", "[0, epoch]", "test_streams.py"),

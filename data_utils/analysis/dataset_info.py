@@ -21,13 +21,13 @@ from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import read_labels
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
-from data_utils.analysis.spoiled_masks import check_borders, check_palettes, check_transparency
+from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import NamedClasses, named_classes
+from data_utils.class_map import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
-from data_utils.targets import reader_type
+from data_utils.targets import named_classes_of, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
@@ -174,9 +174,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     doubts = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
-    classes: NamedClasses = ()
-    if not targets.takes_points:
-        classes = named_classes(config.classes, train.classes, config.outside_rule)
+    classes = named_classes_of(train, config)
     if train.group_sizes is None:
         try:
             info = inspect_files(train, val, config, classes)
@@ -205,14 +203,12 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
     if targets.has_classes and not classes:
-        check_palettes(inspected, pixels)
-        check_borders(inspected, pixels)
-        check_transparency(inspected, pixels)
+        check_masks(inspected, pixels)
     reader = targets.of_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         exclude_unreadable(inspection, records, reader)
         _check(inspection, records, config)
-    # without the records that are excluded
+    # the pixels of the masks that are left; the report of --check-data counts all
     reader = read_labels(reader.with_pixels(total_pixels(inspected)), inspected)
     train_split = _split(train, train_inspection, reader)
     val_split = _split(val, val_inspection, reader)
@@ -288,7 +284,7 @@ def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_nam
     stored = cached(key, compute, keep=lambda _: not computed[0].problems)
     if computed:
         return computed[0]
-    return inspector.inspection.from_json(stored)
+    return inspector.inspection_type.from_json(stored)
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from data_utils.analysis.inspect import SplitInspection
+from data_utils.analysis.inspect import InspectedSplits
 from data_utils.analysis.label_sets import label_set_warnings
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.overlaps import overlap_warnings
@@ -17,7 +17,7 @@ from unet.config import MaskValue
 
 
 def find_warnings(
-    inspected: Sequence[tuple[SplitInspection, Records]],
+    inspected: InspectedSplits,
     splits: Sequence[Records],
     pixels: dict[MaskValue, int],
     reader: TargetReader,

@@ -3,7 +3,7 @@
 import re
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -32,7 +32,7 @@ class Content(NamedTuple):
 
     kind: str
     values: tuple[MaskValue, ...]
-    labels: LabelSet | None = None
+    labeled_for: LabelSet | None = None
 
 
 class Problem(NamedTuple):
@@ -94,9 +94,9 @@ class SplitInspection:
         """The inspection of `count` records, none of which was looked at yet."""
         return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
 
-    def add(self, i: int, inspection: Inspection, labels: LabelSet | None = None) -> None:
+    def add(self, i: int, inspection: Inspection, labeled_for: LabelSet | None = None) -> None:
         """Note what a look at record i, which is labeled for such classes, has found."""
-        content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labels)
+        content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labeled_for)
         self.sizes[i] = inspection.size
         self.resized_masks += inspection.size != inspection.mask_size
         self.modes[inspection.mode] += 1
@@ -123,7 +123,9 @@ class SplitInspection:
 
     def to_json(self) -> JSON:
         """The part that the cache stores; problems are left out, since an inspection with any is not remembered."""
-        contents = [[kind, list(pixels.items()), labels] for (kind, _, labels), pixels in self.contents.items()]
+        contents = []
+        for content, pixels in self.contents.items():
+            contents.append([content.kind, list(pixels.items()), content.labeled_for])
         class_locations = []
         for i, locations in self.class_locations.items():
             stored_locations = [[value, locations_to_json(pixels)] for value, pixels in locations.items()]
@@ -140,10 +142,10 @@ class SplitInspection:
     @classmethod
     def from_json(cls: type["AnyInspection"], value: JSON) -> "AnyInspection":
         contents: dict[Content, Counter] = {}
-        for kind, items, labels in value["contents"]:
+        for kind, items, labeled_for in value["contents"]:
             pixels = Counter({mask_value_from_json(stored): count for stored, count in items})
-            labels = None if labels is None else tuple(labels)
-            contents[Content(kind, tuple(sorted(pixels)), labels)] = pixels
+            labeled_for = None if labeled_for is None else tuple(labeled_for)
+            contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
         class_locations: dict[int, ClassLocations] = {}
         for i, stored_locations in value["class_locations"]:
             class_locations[i] = {
@@ -160,6 +162,7 @@ class SplitInspection:
 
 
 AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
+InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the findings in each split, beside its records
 
 
 def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
@@ -255,14 +258,14 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
     return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
 
-def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[MaskValue, int]:
+def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
     """Every value in any mask and how many pixels hold it.
 
     Raises DataError where masks of numbers and color masks are mixed.
     """
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
-    for inspection, records in splits:
+    for inspection, records in inspected:
         for content, pixels, members in inspection.used_contents():
             totals[content.kind].update(pixels)
             examples.setdefault(content.kind, records.name(int(members[0])))
@@ -278,15 +281,13 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     return dict(greys + numbers + colors)
 
 
-def pixels_by_labels(
-    splits: Iterable[tuple[SplitInspection, Records]],
-) -> dict[LabelSet | None, dict[MaskValue, int]]:
+def pixels_by_labels(inspected: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
     """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
     totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
-    for inspection, _ in splits:
+    for inspection, _ in inspected:
         for content, pixels, _ in inspection.used_contents():
-            totals[content.labels].update(pixels)
-    return {labels: dict(pixels) for labels, pixels in totals.items()}
+            totals[content.labeled_for].update(pixels)
+    return {labeled_for: dict(pixels) for labeled_for, pixels in totals.items()}
 
 
 def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:

@@ -29,13 +29,13 @@ class Inspector(ABC):
 
     Attributes:
         kind: what the records are.
-        inspection: what is known of all of them.
+        inspection_type: what holds the findings in all of them.
         chunk: how many of them a thread takes at a time.
         grey_fits: whether an image of one channel goes with those of several.
     """
 
     kind: ClassVar[str]
-    inspection: ClassVar[type[SplitInspection]]
+    inspection_type: ClassVar[type[SplitInspection]]
     chunk: ClassVar[int]
     grey_fits: ClassVar[bool]
     windows = False  # whether large images are looked at in windows
@@ -73,7 +73,7 @@ class ImageInspector(Inspector):
     """
 
     kind = "images"
-    inspection = SplitInspection
+    inspection_type = SplitInspection
     chunk = CHUNK
     grey_fits = True
 
@@ -114,7 +114,7 @@ class VolumeInspector(Inspector):
     """Looks at all of the volumes and their labels."""
 
     kind = "volumes"
-    inspection = VolumeSplitInspection
+    inspection_type = VolumeSplitInspection
     chunk = 1
     grey_fits = False
 
@@ -157,7 +157,7 @@ def choose_inspector(records: Records, *, has_classes: bool = True, windows: boo
 def inspect_split(
     records: Records,
     title: str,
-    inspector: Inspector | None = None,
+    inspector: Inspector,
     inspect_record: Callable[[Record], Inspection | Problem] | None = None,
     *,
     has_names: bool = False,
@@ -165,15 +165,13 @@ def inspect_split(
     """The findings in all records, looked at in threads, with a progress bar.
 
     Args:
-        inspector: by default the one that suits the records.
-        inspect_record: looks at one of them, by default as `inspector` does.
+        inspect_record: what looks at one of them; by default `inspector` does.
         has_names: whether the classes have names, so that masks with other values will be listed.
 
     Raises DataError only for masks that hold too many values together.
     """
-    inspector = inspector or choose_inspector(records)
     inspect_record = inspect_record or inspector.inspect
-    split_inspection = inspector.inspection.of_count(len(records))
+    split_inspection = inspector.inspection_type.of_count(len(records))
     pixels: dict[str, Counter[MaskValue]] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     inspections = map_indices(lambda i: inspect_record(records[i]), len(records), inspector.chunk)
     for i, inspection in enumerate(track(inspections, len(records), title)):

@@ -1,38 +1,37 @@
 """Images that are labeled for some classes only: what their label files mean, and what looks like a mistake in them."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from data_utils.analysis.inspect import SplitInspection, pixels_by_labels
+from data_utils.analysis.inspect import InspectedSplits, pixels_by_labels
 from data_utils.class_map import NamedClasses
-from data_utils.sources.records import LabelSet, Records
+from data_utils.sources.records import LabelSet
 from data_utils.targets.reader import TargetReader
 from runtime.console import first_few
 
 LISTED = 3  # images or classes in a line
-Splits = Sequence[tuple[SplitInspection, Records]]
 
 
-def read_labels(reader: TargetReader, splits: Splits) -> TargetReader:
+def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReader:
     """The reader that also knows which classes each image is labeled for; as it is where these are all."""
-    label_sets: dict[LabelSet, str] = {}
+    place_of_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
-    for _, records in splits:
-        label_sets = {**records.label_sets, **label_sets}
+    for _, records in inspected:
+        place_of_set = {**records.label_sets, **place_of_set}
         file_classes = file_classes or records.classes
-    if not label_sets:
+    if not place_of_set:
         return reader
-    return reader.partly_labeled(label_sets, file_classes, pixels_by_labels(splits))
+    return reader.partly_labeled(place_of_set, file_classes, pixels_by_labels(inspected))
 
 
-def describe_labels(splits: Splits, reader: TargetReader) -> list[str]:
+def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[str]:
     """Lines on how many images are labeled for each class; none where all are labeled for all classes."""
-    if not any(records.label_sets for _, records in splits):
+    if not any(records.label_sets for _, records in inspected):
         return []
     images = 0
     counts = [0] * len(reader.class_names)
-    for inspection, records in splits:
+    for inspection, records in inspected:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
             images += 1
             for index in labeled_indices(reader, records.labeled(i)):
@@ -43,36 +42,36 @@ def describe_labels(splits: Splits, reader: TargetReader) -> list[str]:
     return lines
 
 
-def labeled_indices(reader: TargetReader, labels: LabelSet | None) -> Collection[int]:
+def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Collection[int]:
     """The classes, by index, that an image is labeled for."""
-    classes = reader.labeled_classes(labels)
+    classes = reader.labeled_classes(labeled_for)
     return range(len(reader.class_names)) if classes is None else classes
 
 
-def label_set_warnings(splits: Splits, reader: TargetReader) -> tuple[str, ...]:
+def label_set_warnings(inspected: InspectedSplits, reader: TargetReader) -> tuple[str, ...]:
     """Lines on what label files say of the splits, the training images first."""
-    if not any(records.label_sets for _, records in splits):
+    if not any(records.label_sets for _, records in inspected):
         return ()
-    lines = [*_unlisted(splits), *_unlabeled(splits, reader)]
-    if len(splits) == 2:
-        lines += _never_labeled(splits, reader)
+    lines = [*_unlisted(inspected), *_unlabeled(inspected, reader)]
+    if len(inspected) == 2:
+        lines += _never_labeled(inspected, reader)
     return tuple(lines)
 
 
-def _unlisted(splits: Splits) -> Iterator[str]:
+def _unlisted(inspected: InspectedSplits) -> Iterator[str]:
     """Images of which a `classes.csv` says nothing."""
     names: list[str] = []
-    for _, records in splits:
+    for _, records in inspected:
         names += records.unlisted
     if names:
         listed = ", ".join(first_few(names, LISTED))
         yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {listed}"
 
 
-def _unlabeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
+def _unlabeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str]:
     """Images that are labeled for no class."""
     names: list[str] = []
-    for inspection, records in splits:
+    for inspection, records in inspected:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
             if not labeled_indices(reader, records.labeled(i)):
                 names.append(records.name(i))
@@ -81,13 +80,13 @@ def _unlabeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
         yield f"{len(names)} images are labeled for no class, and teach and score nothing: {listed}"
 
 
-def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
+def _never_labeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str]:
     """Classes that no training image, or no validation image, is labeled for."""
     consequences = ("which will not be learned", "which cannot be scored")
-    for (inspection, _), kind, consequence in zip(splits, ("training", "validation"), consequences, strict=True):
+    for (inspection, _), kind, consequence in zip(inspected, ("training", "validation"), consequences, strict=True):
         labeled: set[int] = set()
         for content, _, _ in inspection.used_contents():
-            labeled.update(labeled_indices(reader, content.labels))
+            labeled.update(labeled_indices(reader, content.labeled_for))
         missing = []
         for index, name in enumerate(reader.class_names):
             if index not in labeled and index != reader.background:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from data_utils.analysis.inspect import SplitInspection
+from data_utils.analysis.inspect import InspectedSplits, SplitInspection
 from data_utils.class_map import ClassMap, as_grey, show
 from data_utils.image_io.formats import RenderedMask
-from data_utils.sources.records import Records, annotation_summaries
+from data_utils.sources.records import annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
 
 RARE = 1e-4  # a class with a smaller share of all pixels may be a mistake
@@ -18,11 +18,10 @@ MUCH_IGNORED = 0.2  # a larger share of ignored pixels may be a class
 SMALL_NUMBER = 100  # classes of numbers are below it; grey levels, which are drawn to be looked at, reach 255
 SHOWN = 3  # values in a line
 DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
-Splits = Sequence[tuple[SplitInspection, Records]]
 
 
 def label_warnings(
-    splits: Splits,
+    inspected: InspectedSplits,
     pixels: dict[MaskValue, int],
     class_map: ClassMap | None,
     *,
@@ -39,12 +38,12 @@ def label_warnings(
     """
     lines: list[str] = []
     if class_map is not None and not ignores_values:
-        lines += _mixed_binary_encodings(splits)
-    lines += _crowds(splits)
-    lines += _resized_masks(splits)
-    lines += _mixed_depths(splits)
+        lines += _mixed_binary_encodings(inspected)
+    lines += _crowds(inspected)
+    lines += _resized_masks(inspected)
+    lines += _mixed_depths(inspected)
     if class_map is not None:
-        lines += _few_images(splits)
+        lines += _few_images(inspected)
         rare: list[MaskValue] = []
         if not has_names:
             threshold = RARE * sum(pixels.values())
@@ -52,16 +51,16 @@ def label_warnings(
         if not has_names and not ignores_values:
             lines += _unlabeled_255(pixels, class_map)
         lines += _classes_without_pixels(pixels, class_map, has_flag)
-        lines += _classes_without_score(splits, class_map, rare)
-        lines += _rare_classes(splits, pixels, rare)
+        lines += _classes_without_score(inspected, class_map, rare)
+        lines += _rare_classes(inspected, pixels, rare)
     return tuple(lines)
 
 
-def _few_images(splits: Splits) -> Iterator[str]:
+def _few_images(inspected: InspectedSplits) -> Iterator[str]:
     """Splits of so few images that nothing can be learned or scored."""
-    total = sum(len(records) for _, records in splits)
+    total = sum(len(records) for _, records in inspected)
     if 0 < total < FEW_IMAGES:
-        counts = " and ".join(f"{len(records)} for {use}" for (_, records), use in zip(splits, USES, strict=False))
+        counts = " and ".join(f"{len(records)} for {use}" for (_, records), use in zip(inspected, USES, strict=False))
         yield (
             f"{total} images are very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
             " (docs/preparing-masks.md#how-many-images)"
@@ -93,12 +92,12 @@ def _classes_without_pixels(pixels: dict[MaskValue, int], class_map: ClassMap, h
         yield f"no mask holds {', '.join(missing)}, which --classes names: it will never be predicted; is it a mistake?"
 
 
-def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:
+def _rare_classes(inspected: InspectedSplits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes found in the masks with so few pixels that they may be mistakes."""
     if rare:
         descriptions = []
         for value in rare[:SHOWN]:
-            masks = _masks_with(value, splits)
+            masks = _masks_with(value, inspected)
             descriptions.append(f"{show([value])} (pixels: {pixels.get(value, 0)}; {masks})")
         if len(rare) > SHOWN:
             descriptions.append("...")
@@ -109,11 +108,11 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[M
         )
 
 
-def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
+def _classes_without_score(inspected: InspectedSplits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes, but `rare` ones, that training masks hold and no validation mask does."""
-    if len(splits) < 2:
+    if len(inspected) < 2:
         return
-    (training, _), (validation, validation_records) = splits
+    (training, _), (validation, validation_records) = inspected
     if validation_records.label_sets:  # `label_set_warnings` says which classes cannot be scored
         return
     in_training = _class_indices(training, class_map)
@@ -137,11 +136,11 @@ def _class_indices(inspection: SplitInspection, class_map: ClassMap) -> set[int 
     return indices
 
 
-def _masks_with(value: MaskValue, splits: Splits) -> str:
+def _masks_with(value: MaskValue, inspected: InspectedSplits) -> str:
     """The masks that hold a value: how many, and which is the first."""
     count = 0
     first = None
-    for inspection, records in splits:
+    for inspection, records in inspected:
         members = np.flatnonzero(np.isin(inspection.members, _contents_with(value, inspection)))
         count += len(members)
         if first is None and len(members):
@@ -158,24 +157,24 @@ def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
     return indices
 
 
-def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
+def _mixed_binary_encodings(inspected: InspectedSplits) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255: then 255 is ignored. What we render ourselves has one encoding."""
-    if any(isinstance(records[0]["target"], RenderedMask) for _, records in splits):
+    if any(isinstance(records[0]["target"], RenderedMask) for _, records in inspected):
         return
     contents: list[set[MaskValue]] = []
-    for inspection, _ in splits:
+    for inspection, _ in inspected:
         contents += [set(content.values) for content in inspection.contents]
     all_values: set[MaskValue] = set().union(*contents)
     if all_values == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
         yield (
-            f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), and"
+            f"some masks hold 1 ({_masks_with(1, inspected)}), others 255 ({_masks_with(IGNORE_INDEX, inspected)}), and"
             " none holds both: 255 is ignored now; if both mean one class, store it as the same value in all masks"
         )
 
 
-def _crowds(splits: Splits) -> Iterator[str]:
+def _crowds(inspected: InspectedSplits) -> Iterator[str]:
     """Objects of annotation files that are ignored."""
-    summaries = annotation_summaries(records for _, records in splits)
+    summaries = annotation_summaries(records for _, records in inspected)
     crowds = sum(summary.crowds for summary in summaries)
     if crowds:
         total = crowds + sum(sum(summary.instances.values()) for summary in summaries)
@@ -185,26 +184,26 @@ def _crowds(splits: Splits) -> Iterator[str]:
         )
 
 
-def _resized_masks(splits: Splits) -> Iterator[str]:
+def _resized_masks(inspected: InspectedSplits) -> Iterator[str]:
     """Masks of another size than their images."""
-    count = sum(inspection.resized_masks for inspection, _ in splits)
+    count = sum(inspection.resized_masks for inspection, _ in inspected)
     if count:
-        total = sum(len(records) for _, records in splits)
+        total = sum(len(records) for _, records in inspected)
         yield (
             f"{count} of {total} masks have another size than their images but the same proportions: training"
             " resizes them, and scores use their own size"
         )
 
 
-def _mixed_depths(splits: Splits) -> Iterator[str]:
+def _mixed_depths(inspected: InspectedSplits) -> Iterator[str]:
     """Images of 8 bits beside images of more bits, whose values differ as much as their ranges.
 
     There is no such warning on volumes: the type of their voxels says little of their values, and most are standardized
     one by one.
     """
-    if any(records.dims == 3 for _, records in splits):
+    if any(records.dims == 3 for _, records in inspected):
         return
-    modes = sum((inspection.modes for inspection, _ in splits), Counter())
+    modes = sum((inspection.modes for inspection, _ in inspected), Counter())
     deep_modes = {mode for mode in modes if mode.startswith(DEEP_MODES)}
     if deep_modes and deep_modes < modes.keys():
         listed = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())

@@ -6,28 +6,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.analysis.inspect import SplitInspection
+from data_utils.analysis.inspect import InspectedSplits
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.points.spaces import PIXELS, UPWARD, to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record
 from runtime.console import first_few
 from tasks.points import PRESENT
 
 SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
 USUAL = 0.9  # where sides mean something, the least share of images with the left point on one side of the right
 NAMED = 5  # images in a line
-Splits = Sequence[tuple[SplitInspection, Records]]
 
 
-def describe_points(splits: Splits) -> list[str]:
+def describe_points(inspected: InspectedSplits) -> list[str]:
     """A line for each point of records that hold some: in how many images it is present, absent or unknown."""
-    landmarks = splits[0][1].landmarks if splits else None
+    landmarks = inspected[0][1].landmarks if inspected else None
     if landmarks is None:
         return []
     states = []
-    for _, records in splits:
+    for _, records in inspected:
         states += [_source(record).states for record in records]
     counts = count_states(np.stack(states))
     lines = ["landmarks: images in which each is present, absent, unknown"]
@@ -37,18 +36,18 @@ def describe_points(splits: Splits) -> list[str]:
     return lines
 
 
-def point_warnings(splits: Splits, sided_pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+def point_warnings(inspected: InspectedSplits, sided_pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     """Lines on points outside their images, at one place, or likely exchanged with their partner in the mirror.
 
     `sided_pairs` are the indices, in the files, of the points that change places in the mirror.
     """
-    landmarks = splits[0][1].landmarks if splits else None
+    landmarks = inspected[0][1].landmarks if inspected else None
     if landmarks is None:
         return ()
     names = landmarks.names
     outside: list[str] = []
     doubles: list[str] = []
-    images = list(_images(splits))
+    images = list(_images(inspected))
     for image in images:
         for number in image.outside():
             place = ", ".join(f"{side:g}" for side in image.source.positions[number])
@@ -108,9 +107,9 @@ class _ImagePoints(NamedTuple):
                 yield first, second
 
 
-def _images(splits: Splits) -> Iterator[_ImagePoints]:
+def _images(inspected: InspectedSplits) -> Iterator[_ImagePoints]:
     """The points of each image."""
-    for inspection, records in splits:
+    for inspection, records in inspected:
         for index, record in enumerate(records):
             source = _source(record)
             size = tuple(inspection.sizes[index].tolist())

@@ -1,19 +1,19 @@
 """Masks whose borders hold invented values, as smoothing, resizing and JPEG leave them: those are no classes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspect import Content, SplitInspection, count_values, mask_value_from_json
+from data_utils.analysis.inspect import Content, InspectedSplits, SplitInspection, count_values, mask_value_from_json
 from data_utils.class_map import MAX_SCATTERED, REPAIR, classes_example, is_run, pack, show
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record
 from runtime.cache import JSON, cached, digest
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -32,8 +32,6 @@ ALONE_SHARE = 0.05  # from this share on, pixels without a neighbor of their col
 MANY_INVENTED = 8  # the least values on borders that make even a run 0, 1, ..., n doubtful
 RARE_SHARE = 0.01  # of all pixels: what values on borders do not reach
 GRADED = 0.5  # where classes hold less than such a share of the pixels, the others are no mere borders
-
-Splits = Sequence[tuple[SplitInspection, Records]]
 
 
 @dataclass
@@ -107,7 +105,18 @@ def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int
     return count_values(values[:, None])
 
 
-def check_borders(splits: Splits, pixels: dict[MaskValue, int]) -> None:
+def check_masks(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+    """DataError where masks whose values are classes without names look spoiled.
+
+    Args:
+        pixels: how many pixels of the masks hold each value.
+    """
+    check_palettes(inspected, pixels)
+    check_borders(inspected, pixels)
+    check_transparency(inspected, pixels)
+
+
+def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """DataError where the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
 
     Args:
@@ -116,19 +125,19 @@ def check_borders(splits: Splits, pixels: dict[MaskValue, int]) -> None:
     is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
     if len(pixels) < 2 + FEWEST or is_numbered:
         return
-    stored = _once("borders", splits, _classes)
+    stored = _once("borders", inspected, _classes)
     if stored:
         classes: list[Any] = sorted(map(mask_value_from_json, stored))
-        raise DataError(_describe(splits, pixels, classes))
+        raise DataError(_describe(inspected, pixels, classes))
 
 
-def border_warnings(splits: Splits, pixels: dict[MaskValue, int]) -> tuple[str, ...]:
+def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> tuple[str, ...]:
     """A warning where most values of a run 0, 1, ..., n are rare and lie on borders: `check_borders` lets runs pass."""
     rare = [value for value in pixels if pixels[value] < RARE_SHARE * sum(pixels.values())]
     has_many = len(rare) >= max(MANY_INVENTED, 2 * (len(pixels) - len(rare)))
     if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
         return ()
-    stored = _once("borders of runs", splits, _classes)
+    stored = _once("borders of runs", inspected, _classes)
     classes: list[Any] = sorted(map(mask_value_from_json, stored))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
@@ -140,7 +149,7 @@ def border_warnings(splits: Splits, pixels: dict[MaskValue, int]) -> tuple[str, 
     )
 
 
-def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
+def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """DataError where masks of indices into a palette have its colors from a smoothed or dithered picture.
 
     `check_borders` looks at the numbers, which say nothing there: an encoder orders a palette as it likes.
@@ -150,17 +159,17 @@ def check_palettes(splits: Splits, pixels: dict[MaskValue, int]) -> None:
     """
     if len(pixels) < 2 + FEWEST:
         return
-    reason = _once("palettes", splits, _spoiled_palette)
+    reason = _once("palettes", inspected, _spoiled_palette)
     if reason:
         raise DataError(f"the masks look spoiled: {reason}. {REPAIR}. If all colors are classes, name their numbers")
 
 
-def _spoiled_palette(splits: Splits) -> str:
+def _spoiled_palette(inspected: InspectedSplits) -> str:
     """The mistake in the colors of masks of indices, with the first such mask; empty where there is none."""
     counts = BorderCounts.none()
     alone_pixels = 0
     name = ""
-    for record in _sampled_pictures(splits):
+    for record in _sampled_pictures(inspected):
         colors = read_palette_mask(record["target"], record["name"])
         if colors is not None:
             name = name or record["name"]
@@ -194,11 +203,11 @@ def _count_alone(colors: np.ndarray) -> int:
     return int((~has_equal).sum())
 
 
-def check_transparency(splits: Splits, pixels: dict[MaskValue, int]) -> None:
+def check_transparency(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """DataError where all masks hold one value, and what they show stands in their alpha channel."""
     if len(pixels) != 1:
         return
-    for record in _sampled_pictures(splits):
+    for record in _sampled_pictures(inspected):
         name = record["name"]
         if is_drawn_in_alpha(record["target"], name):
             raise DataError(
@@ -208,16 +217,16 @@ def check_transparency(splits: Splits, pixels: dict[MaskValue, int]) -> None:
             )
 
 
-def _once(title: str, splits: Splits, compute: Callable[[Splits], JSON]) -> JSON:
+def _once(title: str, inspected: InspectedSplits, compute: Callable[[InspectedSplits], JSON]) -> JSON:
     """The results of `compute` for the splits, kept in the cache under a title where all of them have a digest."""
-    digests = [records.digest for _, records in splits]
+    digests = [records.digest for _, records in inspected]
     key = digest(title, *digests) if all(digests) else None
-    return cached(key, lambda: compute(splits))
+    return cached(key, lambda: compute(inspected))
 
 
-def _sampled_pictures(splits: Splits) -> Iterator[Record]:
+def _sampled_pictures(inspected: InspectedSplits) -> Iterator[Record]:
     """Some records of images whose masks are read whole."""
-    for inspection, records in splits:
+    for inspection, records in inspected:
         if inspection.dims == 3:
             continue
         for i in _sample(inspection, PALETTES):
@@ -226,10 +235,10 @@ def _sampled_pictures(splits: Splits) -> Iterator[Record]:
                 yield record
 
 
-def _classes(splits: Splits) -> list[MaskValue]:
+def _classes(inspected: InspectedSplits) -> list[MaskValue]:
     """The classes that `BorderCounts` finds in some masks of the splits."""
     counts = BorderCounts.none()
-    for inspection, records in splits:
+    for inspection, records in inspected:
         for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
             for mask in _planes(records[i]):
                 counts.add(mask)
@@ -266,21 +275,21 @@ def _planes(record: Record) -> Iterator[np.ndarray]:
             yield decode_mask(strip, name).values
 
 
-def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
+def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
     """A line: what was seen, in which masks, and what to do."""
     share = sum(pixels[value] for value in classes) / sum(pixels.values())
     ordered: list[Any] = sorted(pixels)
     invented: list[Any] = sorted(pixels.keys() - set(classes))
     names = []
     masks = 0
-    for inspection, records in splits:
+    for inspection, records in inspected:
         spoiled: list[int] = []
         for content, _, members in inspection.used_contents():
             if not set(content.values) <= set(classes):
                 spoiled += members.tolist()
         names += [records[i]["name"] for i in sorted(spoiled)[: LISTED + 1]]
         masks += len(spoiled)
-    total = sum(len(records) for _, records in splits)
+    total = sum(len(records) for _, records in inspected)
     files = f"{masks} of {total} masks: {', '.join(first_few(names, LISTED))}"
     if share < GRADED:
         return (

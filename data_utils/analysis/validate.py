@@ -8,6 +8,7 @@ from typing import Any
 
 from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import (
+    InspectedSplits,
     Inspection,
     Problem,
     SplitInspection,
@@ -18,13 +19,13 @@ from data_utils.analysis.inspect import (
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_checks import describe_points
-from data_utils.analysis.spoiled_masks import check_borders, check_palettes, check_transparency
-from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
+from data_utils.analysis.spoiled_masks import check_masks
+from data_utils.class_map import ClassMap, show
 from data_utils.config import DataConfig
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
-from data_utils.targets import reader_type
+from data_utils.targets import named_classes_of, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -112,20 +113,15 @@ class MaskMeaning:
     warnings: tuple[str, ...] = ()
 
 
-def understand_masks(
-    train: Records, val: Records, inspected: Sequence[tuple[SplitInspection, Records]], config: DataConfig
-) -> MaskMeaning:
+def understand_masks(train: Records, val: Records, inspected: InspectedSplits, config: DataConfig) -> MaskMeaning:
     """The meaning of the masks; those that make no target become problems. DataError where none can be told."""
     targets = reader_type(config)
     pixels = total_pixels(inspected)
-    classes: NamedClasses = ()
-    if not targets.takes_points:
-        classes = named_classes(config.classes, train.classes, config.outside_rule)
+    classes = named_classes_of(train, config)
     if targets.has_classes and not classes:
-        check_palettes(inspected, pixels)
-        check_borders(inspected, pixels)
-        check_transparency(inspected, pixels)
+        check_masks(inspected, pixels)
     reader = targets.of_records(train, pixels, classes, config).with_records(train)
+    # the report is on all masks, with those that training leaves out
     reader = read_labels(reader.with_pixels(pixels), inspected)
     warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=bool(classes))
     lines = [*reader.describe_pixels(), *describe_labels(inspected, reader)]

@@ -163,6 +163,11 @@ TOO_LARGE = (
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
+def is_visible_file(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name ends with one of `suffixes`, in any case, and is no hidden file's."""
+    return name.lower().endswith(suffixes) and not name.startswith(".")
+
+
 def format_remedy(names: Iterable[str]) -> str:
     """The advice for files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
     for name in names:

@@ -7,7 +7,6 @@ import numpy as np
 from PIL import Image
 
 Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
-Size = tuple[int, int]  # (H, W)
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -150,7 +149,7 @@ def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_p
     return sums.astype(np.float32)
 
 
-def same_proportions(first: Size, second: Size) -> bool:
+def same_proportions(first: tuple[int, int], second: tuple[int, int]) -> bool:
     """Whether one (H, W) is the other resized, with the sides of the smaller one rounded, up or down.
 
     With one side equal the other may be a pixel off: more of it is a border, or has been cut off.
@@ -168,7 +167,7 @@ def nearest(target: int, length: int) -> np.ndarray:
     return ((2 * np.arange(target) + 1) * length) // (2 * target)
 
 
-def nearest_pixels(extent: Size, size: Size, window: Window) -> tuple[np.ndarray, np.ndarray]:
+def nearest_pixels(extent: tuple[int, int], size: tuple[int, int], window: Window) -> tuple[np.ndarray, np.ndarray]:
     """The rows and the columns of an image of `extent` that make a `window` of it once it is resized to `size`."""
     row_range, column_range = window
     rows = nearest(size[0], extent[0])[slice(*row_range)]

@@ -10,21 +10,21 @@ CROPS_AROUND_CLASS = 1 / 3  # such a share of the crops is taken around a class
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 
 
-def crop_window(labels: np.ndarray, unknown: int, crop: Size, rng: np.random.Generator) -> Window:
-    """Where to crop `labels` (H, W) to at most `crop`: anywhere, or, one time in three, around a label.
+def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.random.Generator) -> Window:
+    """Where to crop `labels` (H, W) to at most `crop_size`: anywhere, or, one time in three, around a label.
 
     It is any of those that there are, save the `unknown` one, with equal chance, so that rare ones are seen as often as
     others, and one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
-    around_class, class_share, pixel_share, starts = _draw(labels.shape, crop, rng)
+    around_class, class_share, pixel_share, starts = _draw_position(labels.shape, crop_size, rng)
     if around_class:
         present = [label for label in _distinct(labels) if label != unknown]
         if present:
             label = present[int(class_share * len(present))]
             pixels = np.flatnonzero(labels.ravel() == label)
             pixel = np.unravel_index(pixels[int(pixel_share * len(pixels))], labels.shape)
-            starts = _starts_around(pixel, labels.shape, crop, rng)
-    return _window(starts, labels.shape, crop)
+            starts = _starts_around(pixel, labels.shape, crop_size, rng)
+    return _window(starts, labels.shape, crop_size)
 
 
 def _distinct(labels: np.ndarray) -> list[int]:
@@ -35,43 +35,45 @@ def _distinct(labels: np.ndarray) -> list[int]:
 
 
 def crop_around(
-    class_locations: list[np.ndarray], mask: Size, size: Size, crop: Size, rng: np.random.Generator
+    class_locations: list[np.ndarray], mask_size: Size, size: Size, crop_size: Size, rng: np.random.Generator
 ) -> Window:
     """`crop_window` for a mask resized to `size` of which only some pixels of each class are known.
 
-    `class_locations` (n, axes) are pixels of the mask at its own size, `mask`.
+    `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
     """
-    around_class, class_share, pixel_share, starts = _draw(size, crop, rng)
+    around_class, class_share, pixel_share, starts = _draw_position(size, crop_size, rng)
     if around_class and class_locations:
         locations = class_locations[int(class_share * len(class_locations))]
         pixel = locations[int(pixel_share * len(locations))]
         resized = []
-        for position, length, mask_length in zip(pixel.tolist(), size, mask, strict=True):
+        for position, length, mask_length in zip(pixel.tolist(), size, mask_size, strict=True):
             resized.append(position * length // mask_length)
-        starts = _starts_around(resized, size, crop, rng)
-    return _window(starts, size, crop)
+        starts = _starts_around(resized, size, crop_size, rng)
+    return _window(starts, size, crop_size)
 
 
-def _draw(size: Size, crop: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
+def _draw_position(size: Size, crop_size: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
     """Draws: whether to crop around a class, which class and which of its pixels, and a start for other crops.
 
     Class and pixel are drawn as shares, 0 up to 1, of those that there are.
     """
     kind, class_share, pixel_share = rng.random(3)
-    starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop, strict=True)]
+    starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop_size, strict=True)]
     return kind < CROPS_AROUND_CLASS, class_share, pixel_share, starts
 
 
-def _starts_around(pixel: Sequence[int], size: Size, crop: Size, rng: np.random.Generator) -> list[int]:
+def _starts_around(pixel: Sequence[int], size: Size, crop_size: Size, rng: np.random.Generator) -> list[int]:
     """Where crops start, along each axis, that have the pixel at a random position inside."""
     shares = rng.random(len(size))
     starts = []
-    for position, share, length, side in zip(pixel, shares, size, crop, strict=True):
+    for position, share, length, side in zip(pixel, shares, size, crop_size, strict=True):
         start = position - int(share * side)
         starts.append(int(np.clip(start, 0, max(length - side, 0))))
     return starts
 
 
-def _window(starts: Sequence[int], size: Size, crop: Size) -> Window:
+def _window(starts: Sequence[int], size: Size, crop_size: Size) -> Window:
     """Crops that start there, no larger than the whole."""
-    return tuple((start, min(start + side, length)) for start, side, length in zip(starts, crop, size, strict=True))
+    return tuple(
+        (start, min(start + side, length)) for start, side, length in zip(starts, crop_size, size, strict=True)
+    )

@@ -66,12 +66,12 @@ class SegmentationDataset(Dataset):
         if problem is None:
             try:
                 image, target = self.sample(slot)
-                target = self.reader.unknown(target.shape) if slot.filler else target.numbered()
+                target = self.reader.unknown_target(target.shape) if slot.filler else target.numbered()
                 return image, target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
         image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
-        return image, self.reader.unknown(slot.shape), problem
+        return image, self.reader.unknown_target(slot.shape), problem
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""

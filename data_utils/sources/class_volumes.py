@@ -1,6 +1,6 @@
 """Volumes whose classes may overlap: a folder of labels for each class, or labels with a channel for each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -9,12 +9,12 @@ from pathlib import Path
 from data_utils.class_map import parse_values
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import layered_label
-from data_utils.image_io.formats import ClassLayers, VolumeFile
+from data_utils.image_io.formats import ClassLayers, VolumeFile, is_visible_file
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
-from data_utils.sources.records import DerivedRecords, Record, Records
+from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners
 from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
@@ -81,13 +81,13 @@ class ChannelVolumeRecords(DerivedRecords):
         return {**record, "target": label._replace(layers=self.layers)}
 
 
-def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
     """Split -> what opens its records, of a folder of volumes with labels of one class each; nothing of others."""
     splits, suffixes = find_volume_splits(root, named_splits, config)
     folders_of = {}
     for split, (images, labels) in splits.items():
         folders_of[split] = _class_folders(images, labels, suffixes, config)
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     if folders_of and all(folders_of.values()):
         names = sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural_sort_key)
         for split, (images, labels) in splits.items():
@@ -108,8 +108,7 @@ def _class_folders(images: Path, labels: Path, suffixes: tuple[str, ...], config
 
 def _volumes_in(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a volume lies in a folder itself."""
-    names = [path.name.lower() for path in folder.iterdir()]
-    return any(name.endswith(suffixes) and not name.startswith(".") for name in names)
+    return any(is_visible_file(path.name, suffixes) for path in folder.iterdir())
 
 
 def open_class_volumes(

@@ -33,12 +33,17 @@ def natural_sort_key(name: str) -> tuple:
     return parts, name
 
 
+def wanted_splits(named_splits: Iterable[str]) -> set[str]:
+    """Names of folders that are splits, in lower case: the usual ones, and those that the user names, such as test."""
+    return set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
+
+
 def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path, Path]]:
     """Split -> (images, masks) folders; a flat folder is one split, `train`.
 
     Splits are train/, val/ and the like, and `named_splits`; they lie above images/ and masks/ or below both.
     """
-    split_names = set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
+    split_names = wanted_splits(named_splits)
     splits = {name: folder for name, folder in children(root).items() if name in split_names}
     flat = _one_of(root, IMAGE_FOLDERS) is not None and _one_of(root, MASK_FOLDERS) is not None
     if splits and not flat:

@@ -1,6 +1,6 @@
 """A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_over
 from data_utils.sources.placed import with_places
 from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
 from data_utils.sources.points.table import PointTable
-from data_utils.sources.records import Records, Subset
+from data_utils.sources.records import Records, SplitOpeners, Subset
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files, kind_of
@@ -84,43 +84,41 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
         return load_stream(config, path)
     is_folder = path.is_dir() and not holds_tables(path)
-    splits = _find_in_folder(path, config) if is_folder else _find_tables(path, config)
-    train_name, val_name = _choose(splits, config)
-    train = by_channel(splits[train_name](), config)
+    openers = _find_in_folder(path, config) if is_folder else _find_tables(path, config)
+    train_name, val_name = _choose(openers, config)
+    train = by_channel(openers[train_name](), config)
     if config.val_blocks is not None:
         _check_blocks(config, val_name)
         return train, Subset(train, np.zeros(0, np.int64))
     if val_name is not None:
         _check_folds(config, f"the validation split {val_name}")
-        return train, by_channel(splits[val_name](), config)
+        return train, by_channel(openers[val_name](), config)
     if config.fold is not None:
         return hold_out_fold(train, config.fold, config.seed, config.val_group)
     return hold_out(train, config.val_fraction, config.seed, config.val_group)
 
 
-def _find_in_folder(path: Path, config: DataConfig) -> dict[str, Callable[[], Records]]:
+def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
     """Split -> what opens it, of a folder of volumes, or of images with masks, annotations or points."""
     named_splits = _named_splits(config)
     points = look_for_points(path, named_splits, config)
-    if any(table.axes == 3 for table in points.values()):
-        return open_points(path, points, config.absent, config.allow_unpaired)
     if points:  # they stand in the place of masks
         return open_folder(path, named_splits, config, points)
-    splits: dict[str, Callable[[], Records]] = {}
-    if config.task in (None, OVERLAPPING):
-        splits = find_class_volumes(path, named_splits, config)
-    if not splits:
-        splits = dict(open_volumes(path, named_splits, config))
-    return splits or open_folder(path, named_splits, config, points)
+    openers: SplitOpeners = {}
+    if _may_overlap(config):
+        openers = find_class_volumes(path, named_splits, config)
+    if not openers:
+        openers = dict(open_volumes(path, named_splits, config))
+    return openers or open_folder(path, named_splits, config, points)
 
 
-def _find_tables(path: Path, config: DataConfig) -> dict[str, Callable[[], Records]]:
+def _find_tables(path: Path, config: DataConfig) -> SplitOpeners:
     """Split -> what opens it, of tables that `datasets` can read."""
-    splits: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     for split, table in load_tables(config.dataset, path, config.dataset_config).items():
         name = TableName(config.dataset, config.dataset_config, split)
-        splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
-    return splits
+        openers[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
+    return openers
 
 
 def _check_folds(config: DataConfig, validation: str) -> None:
@@ -157,21 +155,33 @@ def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig)
 
 def open_folder(
     path: Path, named_splits: Sequence[str], config: DataConfig, points: dict[str, PointTable]
-) -> dict[str, Callable[[], Records]]:
+) -> SplitOpeners:
     """Split -> what opens it, of a folder of images with masks, annotations or points.
+
+    The first of these readings counts for which there are files:
+
+    1. points that are asked for, that are those of volumes, or whose files hold areas in other data sets;
+    2. masks of classes that may overlap;
+    3. polygons in the world, where there are no masks and no points;
+    4. other annotations, where there are no masks; DataError where there are points too;
+    5. points;
+    6. masks.
 
     Splits with unusual names are only those in `named_splits`.
     """
-    if points and (config.task == Landmarks.name or are_annotations(points)):
-        return open_points(path, points, config.absent, config.allow_unpaired)
-    if config.task in (None, OVERLAPPING):
+    point_openers = open_points(path, points, config.absent, config.allow_unpaired)
+    are_for_volumes = any(table.axes == 3 for table in points.values())
+    if points and (config.task == Landmarks.name or are_for_volumes or are_annotations(points)):
+        return point_openers
+    if _may_overlap(config):
         overlapping = find_overlapping(path, named_splits, config)
         if overlapping:
             return overlapping
     has_masks = holds_masks(path, named_splits)
-    polygons = {} if has_masks or points else find_polygons(path, named_splits, config)
-    if polygons:
-        return polygons
+    if not has_masks and not points:
+        polygons = find_polygons(path, named_splits, config)
+        if polygons:
+            return polygons
     if config.label_column:
         raise DataError(
             f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson or .gpkg"
@@ -181,14 +191,22 @@ def open_folder(
     if points and annotated is not None:
         file = next(iter(points.values())).files[0]
         raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
-    if points:
-        return open_points(path, points, config.absent, config.allow_unpaired)
     if annotated is not None:
         return annotated
-    splits: dict[str, Callable[[], Records]] = {}
+    return point_openers or _open_masks(path, named_splits, config)
+
+
+def _may_overlap(config: DataConfig) -> bool:
+    """Whether the task is, or may turn out to be, that of classes that overlap."""
+    return config.task in (None, OVERLAPPING)
+
+
+def _open_masks(path: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
+    """Split -> what opens it, of a folder of images and masks."""
+    openers: SplitOpeners = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
-        splits[name] = partial(open_images, images, masks, config)
-    return splits
+        openers[name] = partial(open_images, images, masks, config)
+    return openers
 
 
 def open_images(images: Path, masks: Path, config: DataConfig) -> Records:

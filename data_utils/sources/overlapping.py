@@ -1,7 +1,7 @@
 """Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
@@ -13,7 +13,7 @@ import numpy as np
 from data_utils.class_map import NamedClasses, is_background, named_classes, parse_values
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, readable
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, is_visible_file, readable
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
@@ -27,7 +27,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.records import DerivedRecords, Record, Records, folders_of
+from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners, folders_of
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.errors import DataError, ImageError
@@ -258,7 +258,7 @@ def _pictures_in(folder: Path) -> Iterator[str]:
     """The names of the pictures that lie in a folder itself."""
     with suppress(OSError):  # the usual layout names what cannot be read
         for entry in os.scandir(folder):
-            if entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.name.startswith("."):
+            if is_visible_file(entry.name, IMAGE_SUFFIXES):
                 yield entry.name
 
 
@@ -345,14 +345,14 @@ def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataCo
     return ChannelRecords(pairs, [image_files[stem] for stem in stems], layout, config, unpaired)
 
 
-def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
     """Split -> what opens its records, of a folder whose masks are of one class each; nothing of others."""
     try:
         splits = find_splits(root, named_splits)
     except DataError:
         return {}
     class_folders_of = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     if all(class_folders_of.values()):
         # a class has the same bit in each split
         names = {folder.name for folder in chain.from_iterable(class_folders_of.values())}
@@ -376,7 +376,7 @@ def _first_picture(folder: Path) -> Path | None:
     """The first picture of a folder, or of one below it, by name."""
     for parent, folders, names in walk(folder):
         folders.sort()
-        pictures = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."))
+        pictures = sorted(name for name in names if is_visible_file(name, IMAGE_SUFFIXES))
         if pictures:
             return Path(parent, pictures[0])
     return None

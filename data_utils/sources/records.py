@@ -3,16 +3,16 @@
 import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from data_utils.class_map import NamedClasses
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
-from unet.config import MaskValue
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 NO_LABEL_SETS: Mapping[LabelSet, str] = {}
@@ -74,7 +74,7 @@ class Records(ABC):
 
     group_sizes: np.ndarray | None = None
     unpaired: tuple[str, ...] = ()
-    classes: tuple[tuple[MaskValue, str], ...] = ()
+    classes: NamedClasses = ()
     dims: int = 2
     modality: str | None = None
     landmarks: LandmarkNames | None = None
@@ -120,6 +120,9 @@ class Records(ABC):
 
         Most are: their files have the same paths everywhere.
         """
+
+
+SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> what opens its records
 
 
 def folders_of(folder: str, names: np.ndarray) -> set[tuple[str, str]]:

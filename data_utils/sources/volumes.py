@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
+from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_file
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural_sort_key
@@ -118,10 +118,9 @@ def find_volume_splits(
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether any file with one of these endings lies beside the first images."""
     for _, _, names in walk(folder):
-        lower_names = [name.lower() for name in names]
-        images = [name for name in lower_names if name.endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)]
+        images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)]
         if images:
-            return any(name.endswith(suffixes) and not name.startswith(".") for name in images)
+            return any(is_visible_file(name, suffixes) for name in images)
     return False
 
 

@@ -1,6 +1,8 @@
 """Targets: what the network is to learn of each image, from files to arrays."""
 
+from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
+from data_utils.sources.records import Records
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
@@ -26,3 +28,10 @@ def reader_type(config: DataConfig) -> type[TargetReader]:
     """The reader of the targets of a data set whose task is known."""
     assert config.task is not None
     return TARGETS[config.task]
+
+
+def named_classes_of(records: Records, config: DataConfig) -> NamedClasses:
+    """The classes that --classes or else the data set names, if any; none where points are learned."""
+    if reader_type(config).takes_points:
+        return ()
+    return named_classes(config.classes, records.classes, config.outside_rule)

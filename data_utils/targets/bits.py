@@ -33,14 +33,14 @@ class BitReader(MaskReader):
         """What is of no class has no bit."""
         return None
 
-    def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
+    def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         if self.label_sets is None:
             return None
-        return np.flatnonzero(self.label_sets.flags_of(labels)).tolist()
+        return np.flatnonzero(self.label_sets.flags_of(labeled_for)).tolist()
 
-    def labeled_bits(self, labels: LabelSet | None) -> int:
+    def labeled_bits(self, labeled_for: LabelSet | None) -> int:
         """The bits of the classes that an image is labeled for."""
-        classes = self.labeled_classes(labels)
+        classes = self.labeled_classes(labeled_for)
         assert classes is not None
         return sum(1 << bit for bit in classes)
 
@@ -94,8 +94,8 @@ def swapped_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
 def known_pixels(pixels: Mapping[LabelSet | None, Mapping[MaskValue, int]], reader: BitReader) -> dict[MaskValue, int]:
     """How many pixels have which bits, as `pack_bits` has them, where an image tells of what it is labeled for only."""
     totals: dict[MaskValue, int] = {}
-    for labels, counts in pixels.items():
-        bits = np.int64(reader.labeled_bits(labels))
+    for labeled_for, counts in pixels.items():
+        bits = np.int64(reader.labeled_bits(labeled_for))
         truth, unknown = unpack_bits(np.array(list(counts), np.int64))
         values = pack_bits(truth & bits, unknown | ~bits & reader.all_bits).tolist()
         for value, count in zip(values, counts.values(), strict=True):

@@ -42,13 +42,13 @@ class ClassReader(MaskReader):
 
     def partly_labeled(
         self,
-        label_sets: Mapping[LabelSet, str],
+        place_of_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "ClassReader":
         class_map = self.class_map
         values = class_map.values_by_class()
-        sets = LabelSets.of(label_sets, class_map.names, values, file_classes, class_map.background)
+        sets = LabelSets.of(place_of_set, class_map.names, values, file_classes, class_map.background)
         if sets.are_complete:
             return self
         class_pixels = sets.class_pixels(pixels, partial(count_classes, class_map=class_map))
@@ -117,8 +117,8 @@ class PartlyLabeledReader(ClassReader):
             mask = np.full_like(mask, IGNORE_INDEX)
         return PartlyLabeledTarget(mask, np.array(number, np.int32))
 
-    def labeled_classes(self, labels: LabelSet | None) -> Collection[int]:
-        return np.flatnonzero(self.label_sets.flags_of(labels)).tolist()
+    def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int]:
+        return np.flatnonzero(self.label_sets.flags_of(labeled_for)).tolist()
 
     def known_labels(self, target: Target) -> np.ndarray:
         assert isinstance(target, PartlyLabeledTarget)

@@ -34,7 +34,7 @@ class LabelSets:
     @classmethod
     def of(
         cls,
-        label_sets: Mapping[LabelSet, str],
+        place_of_set: Mapping[LabelSet, str],
         names: Sequence[str],
         values: Sequence[Sequence[MaskValue]],
         file_classes: NamedClasses,
@@ -46,7 +46,7 @@ class LabelSets:
         has several values, an image is labeled for it if it is labeled for each.
 
         Args:
-            label_sets: the sets, each with the place that says it.
+            place_of_set: the sets, each with the place that says it.
             names: those of the classes.
             values: the mask values of each.
             file_classes: mask value and name of the classes that the data set names.
@@ -62,17 +62,17 @@ class LabelSets:
         known = {*names}.union(*words.values())
         flags = [(True,) * len(names)]
         numbers: dict[LabelSet, int] = {}
-        for labels, where in label_sets.items():
-            _check_names(labels, known, where, names)
+        for labeled_for, where in place_of_set.items():
+            _check_names(labeled_for, known, where, names)
             labeled = []
             for name, class_values in zip(names, values, strict=True):
-                is_labeled = [not words[value].isdisjoint(labels) for value in class_values]
-                labeled.append(name in labels or all(is_labeled))
+                is_labeled = [not words[value].isdisjoint(labeled_for) for value in class_values]
+                labeled.append(name in labeled_for or all(is_labeled))
             set_flags = _with_background(labeled, background)
             if set_flags not in flags:
                 flags.append(set_flags)
-            numbers[labels] = flags.index(set_flags)
-        label_files = [where for labels, where in label_sets.items() if numbers[labels] > 0]
+            numbers[labeled_for] = flags.index(set_flags)
+        label_files = [where for labeled_for, where in place_of_set.items() if numbers[labeled_for] > 0]
         return cls(tuple(flags), numbers, label_files[0] if label_files else "")
 
     @property
@@ -84,9 +84,9 @@ class LabelSets:
         """A half-sentence to add to a line on the classes."""
         return f", some images labeled for some of these only ({self.where})"
 
-    def number(self, labels: LabelSet | None) -> int:
+    def number(self, labeled_for: LabelSet | None) -> int:
         """The index of the set of an image that is labeled for classes of these names; None stands for all."""
-        return 0 if labels is None else self.numbers[labels]
+        return 0 if labeled_for is None else self.numbers[labeled_for]
 
     def class_pixels(
         self,
@@ -100,13 +100,13 @@ class LabelSets:
             count: the pixels of each class among those of the values.
         """
         counts = np.zeros(len(self.flags[0]), np.int64)
-        for labels, set_pixels in pixels.items():
-            counts += np.where(self.flags_of(labels), count(set_pixels), 0)
+        for labeled_for, set_pixels in pixels.items():
+            counts += np.where(self.flags_of(labeled_for), count(set_pixels), 0)
         return tuple(counts.tolist())
 
-    def flags_of(self, labels: LabelSet | None) -> tuple[bool, ...]:
+    def flags_of(self, labeled_for: LabelSet | None) -> tuple[bool, ...]:
         """Whether such an image is labeled for each class."""
-        return self.flags[self.number(labels)]
+        return self.flags[self.number(labeled_for)]
 
 
 def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[bool, ...]:

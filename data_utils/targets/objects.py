@@ -98,22 +98,22 @@ class ObjectReader(MaskReader):
         return Objects.name, self.ignored, self.classes, self.outside
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
-        if self.reads_labels or not isinstance(record["target"], RenderedMask):
-            return super().read(record, image_size, size)
-        return self._label_reader().read(_with_labels(record), image_size, size)
+        reader, record = self._reader_and_record(record)
+        return MaskReader.read(reader, record, image_size, size)
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[MaskWindows]:
-        if self.reads_labels or not isinstance(record["target"], RenderedMask):
-            opened = super().open_window(record)
-        else:
-            opened = self._label_reader().open_window(_with_labels(record))
-        with opened as windows:
+        reader, record = self._reader_and_record(record)
+        with MaskReader.open_window(reader, record) as windows:
             yield windows
 
-    def _label_reader(self) -> "ObjectReader":
-        """This reader, for objects that annotations tell apart, whose numbers and values come together."""
-        return replace(self, reads_labels=True)
+    def _reader_and_record(self, record: Record) -> tuple["ObjectReader", Record]:
+        """This reader and a record; where annotations tell objects apart, those whose values are `ObjectLabels`."""
+        source = record["target"]
+        if not isinstance(source, RenderedMask):
+            return self, record
+        with_labels: Record = {"image": record["image"], "target": ObjectLabels(source), "name": record["name"]}
+        return replace(self, reads_labels=True), with_labels
 
     def of_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if self.reads_labels:
@@ -181,9 +181,8 @@ class ObjectReader(MaskReader):
         name = record["name"]
         if isinstance(source, VolumeFile):
             return self.of_label_volume(read_label_volume(source, name)[0], name).ids
-        if isinstance(source, RenderedMask):
-            return self._label_reader().of_mask(decode_mask(ObjectLabels(source), name).values, name).ids
-        return self.of_mask(decode_mask(source, name).values, name).ids
+        reader, record = self._reader_and_record(record)
+        return reader.of_mask(decode_mask(record["target"], name).values, name).ids
 
 
 @dataclass(frozen=True)
@@ -195,13 +194,6 @@ class ObjectLabels(RenderedMask):
     def render(self) -> np.ndarray:
         numbers, values = self.source.render_objects()
         return pack_labels(numbers, values[numbers])
-
-
-def _with_labels(record: Record) -> Record:
-    """A record whose rendered mask tells objects apart."""
-    source = record["target"]
-    assert isinstance(source, RenderedMask)
-    return {"image": record["image"], "target": ObjectLabels(source), "name": record["name"]}
 
 
 class ObjectCensus:

@@ -63,11 +63,11 @@ class OverlapReader(BitReader):
 
     def partly_labeled(
         self,
-        label_sets: Mapping[LabelSet, str],
+        place_of_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "OverlapReader":
-        sets = LabelSets.of(label_sets, self.names, self.values, file_classes)
+        sets = LabelSets.of(place_of_set, self.names, self.values, file_classes)
         if sets.are_complete:
             return self
         reader = replace(self, label_sets=sets)

@@ -103,7 +103,7 @@ class PointReader(TargetReader):
             always_there=self.always_there,
         )
 
-    def unknown(self, shape: Sequence[int]) -> PointTarget:
+    def unknown_target(self, shape: Sequence[int]) -> PointTarget:
         return unknown_points(len(self.names), shape)
 
     @property

@@ -68,20 +68,20 @@ class TargetReader(ABC):
 
     def partly_labeled(
         self,
-        label_sets: Mapping[LabelSet, str],
+        place_of_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> TargetReader:
         """The reader of a data set of which some images are labeled for some classes only.
 
         Args:
-            label_sets: the different sets of classes, each with the place that says it.
+            place_of_set: the different sets of classes, each with the place that says it.
             file_classes: mask value and name of the classes that the data set names.
             pixels: what `with_pixels` takes, of the images of each set, and under None of those labeled for all.
 
         Raises DataError for names of no class, and where targets of this kind are labeled for all or for nothing.
         """
-        raise DataError(f"{next(iter(label_sets.values()))}: images of this task are labeled as a whole; remove it")
+        raise DataError(f"{next(iter(place_of_set.values()))}: images of this task are labeled as a whole; remove it")
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class TargetReader(ABC):
         """The index of the class of pixels that are of no other, if there is one."""
         return self.class_map.background if self.class_map else None
 
-    def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
+    def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
 
@@ -101,9 +101,9 @@ class TargetReader(ABC):
         """Whether a value of a mask without class map says that nothing is there."""
         return value == 0
 
-    def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
+    def labeled_in_map(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         """`labeled_classes` as indices of the class map, for tasks whose class map has other classes than the task."""
-        return self.labeled_classes(labels)
+        return self.labeled_classes(labeled_for)
 
     def known_labels(self, target: Target) -> np.ndarray:
         """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
@@ -129,8 +129,11 @@ class TargetReader(ABC):
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:
         """The task of a network that learns these targets, with the values of --loss and --class-weights."""
 
-    def unknown(self, shape: Sequence[int]) -> Target:
-        """A target of an image of a shape (*spatial) of which nothing is known."""
+    def unknown_target(self, shape: Sequence[int]) -> Target:
+        """A target of an image of a shape (*spatial) of which nothing is known.
+
+        `Task.unknown_target` gives the same to a process that has a network and no data set.
+        """
         return self.target.unknown(shape)
 
     def target_sizes(self, image_sizes: np.ndarray, network_sizes: np.ndarray) -> np.ndarray:

@@ -119,20 +119,20 @@ class RegionReader(BitReader):
 
     def partly_labeled(
         self,
-        label_sets: Mapping[LabelSet, str],
+        place_of_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "RegionReader":
         assert self.class_map is not None
         label_names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
         values = [region.values for region in self.regions]
-        sets = LabelSets.of(label_sets, self.class_names, values, label_names)
+        sets = LabelSets.of(place_of_set, self.class_names, values, label_names)
         if sets.are_complete:
             return self
         return replace(self, class_pixels=sets.class_pixels(pixels, self._count), label_sets=sets)
 
-    def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
-        classes = self.labeled_classes(labels)
+    def labeled_in_map(self, labeled_for: LabelSet | None) -> Collection[int] | None:
+        classes = self.labeled_classes(labeled_for)
         if classes is None:
             return None
         assert self.class_map is not None

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import BandSource, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
+from data_utils.image_io.volume_formats import Spacing
 
 # extensions of outputs
 MASK = ".png"
@@ -52,7 +53,7 @@ class Job(ABC):
     output: Path
     root: Path | None = None
     truth: MaskFile | PointRow | None = None
-    spacing: tuple[float, ...] | None = None
+    spacing: Spacing | None = None
 
     extensions: ClassVar[dict[str, str]] = {}
     disk_copies: ClassVar[int]

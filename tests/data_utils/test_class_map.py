@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
-from data_utils.analysis.inspectors import inspect_split
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import ClassMap, _table, named_classes, parse_classes, resolve_classes
 from data_utils.image_io.reader import opened, read_header, read_mask
 from data_utils.image_io.windowed import open_windowed_file
@@ -99,7 +99,7 @@ FORMATS = {
 def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
     records = ListRecords([{"image": source, "target": source, "name": name} for source, name in masks])
-    inspection = inspect_split(records, "reading masks")
+    inspection = inspect_split(records, "reading masks", choose_inspector(records))
     raise_problems(inspection, len(records))
     return total_pixels([(inspection, records)])
 

@@ -29,9 +29,11 @@ def test_masks_of_few_values_may_hold_too_many_together_unless_classes_have_name
     targets = [np.arange(first, first + 100, dtype=np.uint16)[None] for first in (0, 100, 200)]
     image = np.zeros((1, 100), np.uint8)
     records = ListRecords([{"image": image, "target": target, "name": str(i)} for i, target in enumerate(targets)])
+    inspector = ImageInspector(has_classes=True)
     with pytest.raises(DataError, match="the masks up to 2 hold more than 255 values: 0, 1, 2"):
-        inspect_split(records, "reading")
-    assert len(total_pixels([(inspect_split(records, "reading", has_names=True), records)])) == 300
+        inspect_split(records, "reading", inspector)
+    named = inspect_split(records, "reading", inspector, has_names=True)
+    assert len(total_pixels([(named, records)])) == 300
     unlimited = inspect_split(records, "reading", ImageInspector(has_classes=False))
     assert unlimited.members.tolist() == [0, 1, 2]
 
@@ -43,10 +45,10 @@ def test_what_images_are_labeled_for_is_kept_with_what_their_masks_hold():
 
     mask = np.array([[0, 1]], np.uint8)
     records = Labeled([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
-    inspection = inspect_split(records, "reading")
+    inspection = inspect_split(records, "reading", ImageInspector(has_classes=True))
     for each in (inspection, SplitInspection.from_json(inspection.to_json())):
         assert each.members.tolist() == [0, 1, 2, 1]
-        assert [content.labels for content in each.contents] == [None, ("a",), ("a", "b")]
+        assert [content.labeled_for for content in each.contents] == [None, ("a",), ("a", "b")]
         assert pixels_by_labels([(each, records)]) == {
             None: {0: 1, 1: 1},
             ("a",): {0: 2, 1: 2},

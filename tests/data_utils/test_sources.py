@@ -20,7 +20,7 @@ from conftest import ROOT, unnoticed
 from PIL import Image, ImageFile
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
-from data_utils.analysis.inspectors import inspect_split
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
@@ -43,13 +43,13 @@ def size_of(source, name):
 
 
 def check_sizes(records):
-    inspection = inspect_split(records, "reading files")
+    inspection = inspect_split(records, "reading files", choose_inspector(records))
     raise_problems(inspection, len(records))
     return inspection.sizes
 
 
 def discover(records):
-    return total_pixels([(inspect_split(records, "reading files"), records)])
+    return total_pixels([(inspect_split(records, "reading files", choose_inspector(records)), records)])
 
 
 def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
@@ -212,7 +212,7 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     ]
     assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
     assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
-    inspection = inspect_split(records, "reading files")
+    inspection = inspect_split(records, "reading files", choose_inspector(records))
     assert not inspection.problems and inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
     rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
     assert [row["name"] for row in rows] == [record["name"] for record in records]
@@ -229,7 +229,8 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
     train, val = loaded(tmp_path)
     assert len(train) + len(val) == 6 and train.digest != before
-    inspection = inspect_split(ListRecords([*train, *val]), "reading files")
+    records = ListRecords([*train, *val])
+    inspection = inspect_split(records, "reading files", choose_inspector(records))
     assert [problem.kind for problem in inspection.problems.values()] == ["image cannot be read"]
 
 

@@ -18,7 +18,7 @@ from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import Inspection
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection, inspect_volume
-from data_utils.analysis.inspectors import inspect_split
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.validate import check_data
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap
@@ -310,7 +310,7 @@ def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
 
 def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
     train, _ = load_records(config(decathlon(tmp_path, channels=2)))
-    found = inspect_split(train, "reading")
+    found = inspect_split(train, "reading", choose_inspector(train))
     kept = VolumeSplitInspection.from_json(json.loads(json.dumps(found.to_json())))
     assert np.array_equal(found.sizes, kept.sizes) and np.array_equal(found.volumes.spacings, kept.volumes.spacings)
     assert found.volumes.foreground == kept.volumes.foreground

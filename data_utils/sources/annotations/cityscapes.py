@@ -4,21 +4,22 @@ The ids: https://www.cityscapes-dataset.com/dataset-overview/#class-definitions.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from data_utils.class_map import NamedClasses
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in, wanted_splits
+from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import natural_sort_key, splits_below
-from data_utils.sources.records import AnnotationSummary, Records
+from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
+from data_utils.sources.records import AnnotationSummary, SplitOpeners
 from data_utils.sources.walk import walk
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX
 
 IMAGE = "_leftImg8bit"
 LABEL_IDS = "_gtFine_labelIds"
@@ -67,7 +68,7 @@ def _has_all_train_ids(masks: Path) -> bool:
     return files(masks, TRAIN_IDS).keys() >= files(masks, LABEL_IDS).keys()
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it; by training ids where all masks have them."""
     ids: Sequence[int]
     if all(_has_all_train_ids(masks) for _, masks in splits.values()):
@@ -77,14 +78,14 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
         ending = LABEL_IDS
         ids = IDS
     classes = tuple(zip(ids, NAMES, strict=True))
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     for split, (images, masks) in splits.items():
         openers[split] = partial(open_records, images, masks, ending, classes, allow_unpaired)
     return openers
 
 
 def open_records(
-    images: Path, masks: Path, ending: str, classes: tuple[tuple[MaskValue, str], ...], allow_unpaired: bool
+    images: Path, masks: Path, ending: str, classes: NamedClasses, allow_unpaired: bool
 ) -> CityscapesRecords:
     """Pairs of images and the masks with this ending."""
     pictures = files(images, IMAGE)

@@ -8,14 +8,14 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import is_background
+from data_utils.class_map import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -23,16 +23,14 @@ from data_utils.sources.annotations.layout import (
     find_file,
     listed,
     number_classes,
-    wanted_splits,
 )
 from data_utils.sources.annotations.polygons import FARTHEST
-from data_utils.sources.folder import children
+from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
-from data_utils.sources.records import AnnotationSummary, Record, Records, folders_of
+from data_utils.sources.records import AnnotationSummary, Record, Records, SplitOpeners, folders_of
 from runtime.cache import digest_of_files
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
-from unet.config import MaskValue
 
 # names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
@@ -79,7 +77,7 @@ class CocoRecords(Records):
         file: CocoFile,
         paths: Sequence[str],
         images: Sequence[Entry],
-        classes: tuple[tuple[MaskValue, str], ...],
+        classes: NamedClasses,
         values: dict[int, int],
         unpaired: Sequence[str],
     ) -> None:
@@ -136,9 +134,7 @@ def _encode_objects(entries: list[Entry]) -> bytes:
     return json.dumps(objects).encode()
 
 
-def _summarize(
-    objects: Sequence[list[Entry]], classes: tuple[tuple[MaskValue, str], ...], values: dict[int, int]
-) -> AnnotationSummary:
+def _summarize(objects: Sequence[list[Entry]], classes: NamedClasses, values: dict[int, int]) -> AnnotationSummary:
     """The format and the objects of all images, from the list of each image."""
     annotated = 0
     crowds = 0
@@ -205,7 +201,7 @@ def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
     return renamed
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it. All files are read: classes are those of all together."""
     parts: dict[str, list[CocoFile]] = defaultdict(list)
     folder_of: dict[str, Path] = {}
@@ -224,7 +220,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
             f"{paths}: every object has iscrowd 1 and would be ignored;"
             " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
         )
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     for split, file in files.items():
         openers[split] = partial(open_records, file, split, folder_of[split], classes, values, allow_unpaired)
     return openers
@@ -278,7 +274,7 @@ def open_records(
     file: CocoFile,
     split: str,
     root: Path,
-    classes: tuple[tuple[MaskValue, str], ...],
+    classes: NamedClasses,
     values: dict[int, int],
     allow_unpaired: bool,
 ) -> Records:
@@ -367,7 +363,7 @@ def _entries(content: dict[str, Any], key: str, needed: dict[str, str], path: Pa
     return entries
 
 
-def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, str], ...], dict[int, int]]:
+def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:
     """Classes of all files by category id, and the mask value of each id. Raises DataError where files differ."""
     first_names: dict[int, tuple[str, Path]] = {}
     used: set[int] = set()

@@ -1,12 +1,12 @@
 """Which annotations lie in a folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
 from data_utils.sources.folder import find_splits
-from data_utils.sources.records import Records
+from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
 
 FORMATS = {
@@ -19,9 +19,7 @@ FORMATS = {
 }
 
 
-def find_annotations(
-    root: Path, named_splits: Sequence[str], allow_unpaired: bool
-) -> dict[str, Callable[[], Records]] | None:
+def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners | None:
     """Split -> what opens its records; None where nothing is recognized.
 
     Raises DataError for annotations of two formats: they may say different things, and only the user knows.

@@ -7,7 +7,7 @@ import os
 import re
 from base64 import b64decode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.class_map import BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, readable
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
@@ -30,12 +30,12 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
-from data_utils.sources.records import AnnotationSummary, Record, Records
+from data_utils.sources.records import AnnotationSummary, Record, SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.cache import cached, digest, digest_of_files
 from runtime.documents import open_regular
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX
 
 FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # folders of JSON files apart from the images
 HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
@@ -85,7 +85,7 @@ class LabelmeRecords(PairedRecords):
         self,
         folders: tuple[Path, Path],
         pairs: Sequence[tuple[str, str]],
-        classes: tuple[tuple[MaskValue, str], ...],
+        classes: NamedClasses,
         values: dict[str, int],
         annotations: AnnotationSummary,
         unpaired: Sequence[str],
@@ -128,7 +128,7 @@ def is_labelme(file: str | Path) -> bool:
     return False
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it. All files are looked at: classes are those of all together."""
     contents_by_split = {split: read_contents(files) for split, (_, files) in splits.items()}
     labels_files = [root / LABELS]
@@ -139,7 +139,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
     classes, numbers = number_classes(names, str(labels_file or root))
     values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX}
     values |= dict(zip(names, numbers, strict=True))
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     for split, folders in splits.items():
         openers[split] = partial(open_records, folders, contents_by_split[split], classes, values, allow_unpaired)
     return openers
@@ -191,7 +191,7 @@ def _contents(path: str) -> Contents | None:
 def open_records(
     folders: tuple[Path, Path],
     contents_of: dict[str, Contents | None],
-    classes: tuple[tuple[MaskValue, str], ...],
+    classes: NamedClasses,
     values: dict[str, int],
     allow_unpaired: bool,
 ) -> LabelmeRecords:
@@ -235,9 +235,7 @@ def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None
     return None if path is None else os.path.relpath(path, images)
 
 
-def _summarize(
-    files: Sequence[Contents | None], classes: tuple[tuple[MaskValue, str], ...], values: dict[str, int]
-) -> AnnotationSummary:
+def _summarize(files: Sequence[Contents | None], classes: NamedClasses, values: dict[str, int]) -> AnnotationSummary:
     """The content of the files together; None stands for a file that cannot be read."""
     annotated = 0
     counts: Counter[str] = Counter()

@@ -6,24 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from data_utils.class_map import BACKGROUND, is_background
-from data_utils.image_io.formats import IMAGE_SUFFIXES
-from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
+from data_utils.class_map import BACKGROUND, NamedClasses, is_background
+from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
+from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.walk import walk
 from runtime.console import first_few
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX
 
 # split -> the two paths that it is read from; what each of them is depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
 LONGEST_PATH = 4096  # characters
 LISTED = 3  # how many problems a message names
-
-
-def wanted_splits(named_splits: Iterable[str]) -> set[str]:
-    """Names of folders that are splits, in lower case: the usual ones, and those that the user names, such as test."""
-    return set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
@@ -75,12 +70,12 @@ def holds_pictures(folder: Path) -> bool:
     """Whether any picture lies in a folder or below it."""
     for _, _, names in walk(folder):
         for name in names:
-            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
+            if is_visible_file(name, IMAGE_SUFFIXES):
                 return True
     return False
 
 
-def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskValue, str], ...], list[int]]:
+def number_classes(names: Sequence[str], where: str) -> tuple[NamedClasses, list[int]]:
     """((0, background), (1, first name), ...), and the mask value of each of `names`.
 
     A class that is called background is the background. Raises DataError, with `where`, for too many names and for

@@ -1,19 +1,19 @@
 """A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
+from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, wanted_splits
+from data_utils.sources.annotations.layout import SplitPaths, check_unpaired
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import children, natural_sort_key
-from data_utils.sources.records import Record, Records
+from data_utils.sources.folder import children, natural_sort_key, wanted_splits
+from data_utils.sources.records import Record, SplitOpeners
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
@@ -88,7 +88,7 @@ def pictures(folder: str) -> list[str]:
         names = os.listdir(folder)
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    pictures = [name for name in names if is_visible_file(name, IMAGE_SUFFIXES)]
     return sorted(pictures, key=natural_sort_key)
 
 
@@ -124,7 +124,7 @@ def _is_set(root: Path) -> bool:
     return bool(folders) and all({IMAGES, MASKS} <= children(folder).keys() for folder in folders)
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it."""
     return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
 

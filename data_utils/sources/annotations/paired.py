@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from data_utils.class_map import NamedClasses
 from data_utils.image_io.formats import ImageSource
 from data_utils.sources.records import Record, Records, folders_of
 from runtime.cache import digest_of_files
-from unet.config import MaskValue
 
 
 class PairedRecords(Records):
@@ -34,7 +34,7 @@ class PairedRecords(Records):
         images: Path,
         annotations: Path,
         pairs: Sequence[tuple[str, str]],
-        classes: tuple[tuple[MaskValue, str], ...],
+        classes: NamedClasses,
         unpaired: Sequence[str] = (),
     ) -> None:
         self.folders = str(images), str(annotations)

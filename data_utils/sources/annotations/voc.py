@@ -4,11 +4,11 @@ The format: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/, section "Se
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES
+from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
@@ -16,11 +16,10 @@ from data_utils.sources.annotations.layout import (
     check_unpaired,
     folder_in,
     read_lines,
-    wanted_splits,
 )
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.folder import files_by_stem
-from data_utils.sources.records import AnnotationSummary, Records
+from data_utils.sources.folder import files_by_stem, wanted_splits
+from data_utils.sources.records import AnnotationSummary, SplitOpeners
 from runtime.documents import read_bytes
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -61,7 +60,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     return {name: (masks, path) for name, path in lists.items()}
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it."""
     images = folder_in(root, ("jpegimages",))
     assert images is not None
@@ -96,7 +95,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 
 
-def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> tuple[tuple[MaskValue, str], ...]:
+def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
     """Names that a tool has written; VOC's own for its own images; else none, and every value found is a class."""
     if (root / LABEL_MAP).is_file():
         _, mode = read_header(str(mask), str(mask))
@@ -126,7 +125,7 @@ def _is_original(root: Path, stems: Sequence[str]) -> bool:
         return False
 
 
-def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ...]:
+def read_label_map(path: Path, colored: bool) -> NamedClasses:
     """CVAT's classes: by color where the masks hold colors, else by their order."""
     classes: list[tuple[MaskValue, str]] = []
     for number, line in enumerate(read_lines(path), 1):

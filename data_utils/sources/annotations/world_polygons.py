@@ -3,7 +3,7 @@
 One file for all images beside the folder of images, or a file for each image in masks/, labels/ or annotations/.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +14,18 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory
 from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.rasterize import fill_polygon
-from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes, wanted_splits
+from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, children, files_by_stem, natural_sort_key
-from data_utils.sources.records import AnnotationSummary, Records
+from data_utils.sources.folder import (
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
+    children,
+    files_by_stem,
+    natural_sort_key,
+    wanted_splits,
+)
+from data_utils.sources.records import AnnotationSummary, SplitOpeners
 from runtime.errors import DataError
 
 FARTHEST = 2**31  # pixels from an image, beyond which nothing is rendered
@@ -126,11 +133,11 @@ class PolygonRecords(PairedRecords):
         return AnnotationSummary(kind, annotated, len(files) - annotated, counts)
 
 
-def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
     """Split -> what opens its images with polygons; nothing where there are none."""
     split_names = wanted_splits(named_splits)
     splits = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     for name, folder in splits.items():
         images = folder_in(folder, IMAGE_FOLDERS)
         if images is None:

@@ -6,7 +6,7 @@ The format: https://docs.ultralytics.com/datasets/segment/.
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
+from data_utils.class_map import NamedClasses
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
@@ -26,12 +27,11 @@ from data_utils.sources.annotations.layout import (
     number_classes,
     paired_folders,
     read_lines,
-    wanted_splits,
 )
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.polygons import area, checked_points, fill
-from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem
-from data_utils.sources.records import AnnotationSummary, Records
+from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
+from data_utils.sources.records import AnnotationSummary, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line
 from tasks.overlapping import pack_bits
@@ -132,7 +132,7 @@ class YoloRecords(PairedRecords):
         self,
         folders: tuple[Path, Path],
         pairs: Sequence[tuple[str, str]],
-        classes: tuple[tuple[MaskValue, str], ...],
+        classes: NamedClasses,
         values: tuple[int, ...],
         unpaired: Sequence[str],
     ) -> None:
@@ -228,7 +228,7 @@ def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None
     return next((path for path in paths if inside and os.path.exists(path)), None)
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens it."""
     _, names_file = next(iter(splits.values()))
     if names_file.name == NAMES:
@@ -236,7 +236,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
     else:
         names = read_settings(names_file)["names"]
     classes, values = number_classes(names, str(names_file))
-    openers: dict[str, Callable[[], Records]] = {}
+    openers: SplitOpeners = {}
     for split, (images, _) in splits.items():
         openers[split] = partial(open_records, images, root, classes, tuple(values), allow_unpaired)
     return openers
@@ -245,7 +245,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
 def open_records(
     images: Path,
     root: Path,
-    classes: tuple[tuple[MaskValue, str], ...],
+    classes: NamedClasses,
     values: tuple[int, ...],
     allow_unpaired: bool,
 ) -> YoloRecords:

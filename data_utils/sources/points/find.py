@@ -1,22 +1,22 @@
 """Which points lie in a folder."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.layout import check_unpaired, find_file, listed, wanted_splits
-from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits
+from data_utils.sources.annotations.layout import check_unpaired, find_file, listed
+from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits, wanted_splits
 from data_utils.sources.points import files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
 from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, joined_tables
-from data_utils.sources.records import Records
+from data_utils.sources.records import SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.errors import DataError
 
@@ -119,9 +119,7 @@ def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
     return [table for table in tables if table is not None]
 
 
-def open_points(
-    root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool
-) -> dict[str, Callable[[], Records]]:
+def open_points(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
     """Split -> what opens its records."""
     return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
@@ -200,8 +198,9 @@ def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
 def _holds_masks(folder: Path) -> bool:
     """Whether any picture or volume lies in a folder or below it."""
     for _, _, names in walk(folder):
-        if any(name.lower().endswith(MASK_SUFFIXES) and not name.startswith(".") for name in names):
-            return True
+        for name in names:
+            if is_visible_file(name, MASK_SUFFIXES):
+                return True
     return False
 
 

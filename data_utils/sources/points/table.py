@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -331,8 +330,3 @@ def count_states(states: np.ndarray) -> dict[str, np.ndarray]:
     """How many of the states (N, K) of each point are of each kind."""
     kinds = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
     return {name: (states == state).sum(axis=0) for name, state in kinds.items()}
-
-
-def path_stem(image: str) -> str:
-    """The name of an image without folders and extension, as files of predictions have it."""
-    return Path(image.replace("\\", "/")).stem

@@ -249,7 +249,7 @@ class Predictor:
         """Whether several processes can predict an image or volume of `size` together: it is read and cut in rows."""
         if len(size) == 2 and not self.in_windows(size):
             return False
-        has_all_axes = all(network.config.dims == len(size) for network in self.networks)
+        has_all_axes = self.config.dims == len(size)
         return has_all_axes and None not in self.tilings(size, spacing)
 
     def in_windows(self, size: Size) -> bool:

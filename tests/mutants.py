@@ -5345,6 +5345,27 @@ MUTANTS = [
         "any(file.pixels.in_windows for file in self._used())",
         "test_rasters.py",
     ),
+    Mutant(
+        "runtime/console.py",
+        "leave_closed_streams",
+        "(sys.stdout, sys.stderr)",
+        "(sys.stdout,)",
+        "test_console.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "_shifts",
+        "rows, columns = shift",
+        "columns, rows = shift",
+        "test_review.py",
+    ),
+    Mutant(
+        "inference/inputs.py",
+        "find_jobs",
+        "_inputs(list(dict.fromkeys(files)), rules)",
+        "_inputs(list(files), rules)",
+        "test_predict_inputs.py",
+    ),
 ]
 
 

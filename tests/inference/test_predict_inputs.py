@@ -287,3 +287,11 @@ def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp
             (alone,) = read_inputs(tmp_path / "a.jpg", [config], "a.jpg", 0, keep_pixels=False).tensors
             assert torch.equal(tensor, alone)
         assert together[0].shape != together[1].shape or not torch.equal(*together)
+
+
+def test_an_input_that_is_named_twice_is_predicted_once(tmp_path):
+    touch(tmp_path, "a.png", "v.nii.gz")
+    patterns = [str(tmp_path / "*"), str(tmp_path / "a.png"), str(tmp_path / "v.nii.gz")]
+    image, volume = find_jobs(patterns, tmp_path / "out", [".png"])
+    assert (image.image, volume.image) == (tmp_path / "a.png", tmp_path / "v.nii.gz")
+    assert volume.volume.paths == (str(tmp_path / "v.nii.gz"),)

@@ -76,6 +76,9 @@ class Stream:
         self.is_closed = is_closed
         self.flushed = 0
 
+    def write(self, text: str) -> None:
+        assert text == ""  # nothing is added to what somebody reads
+
     def flush(self) -> None:
         self.flushed += 1
         if self.is_closed:
@@ -91,6 +94,17 @@ def test_both_streams_are_flushed_also_where_nobody_reads_the_first(monkeypatch,
     monkeypatch.setattr(console, "_leave", left.append)
     flush_streams()
     assert [stream.flushed for stream in streams] == [1, 1] and left == streams[:is_closed]
+
+
+@pytest.mark.parametrize("are_closed", [(True, False), (False, True), (True, True), (False, False)])
+def test_each_stream_that_nobody_reads_is_left(monkeypatch, are_closed):
+    streams = [Stream(is_closed=is_closed) for is_closed in are_closed]
+    left: list[Stream] = []
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    monkeypatch.setattr(console, "_leave", left.append)
+    assert console.leave_closed_streams() is any(are_closed)
+    assert left == [stream for stream, is_closed in zip(streams, are_closed, strict=True) if is_closed]
 
 
 @pytest.fixture

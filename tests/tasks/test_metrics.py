@@ -121,8 +121,9 @@ def test_nothing_counted_has_no_score():
 
 
 def test_the_table_counts_the_true_pixels_of_each_class():
-    _, *lines, _ = format_table(ClassCounts.of(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]).splitlines()
+    titles, *lines, _ = format_table(ClassCounts.of(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]).splitlines()
     assert [line.split()[-1] for line in lines] == ["1,090", "10"]
+    assert {len(line) for line in lines} == {len(titles)}
 
 
 def test_dice_comes_before_iou_where_classes_are_listed():

@@ -433,6 +433,13 @@ def test_photographs_are_jpegs_close_to_the_original_and_flat_pictures_stay_exac
     np.testing.assert_array_equal(np.asarray(opened(other.source)), flat)
 
 
+def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
+    mask = np.random.default_rng(0).choice(np.uint8([0, 255]), (300, 400, 1)).repeat(3, axis=2)
+    (picture,) = embed_all([mask], 10**6)
+    assert len(picture.source) > 20_000 and picture.source.startswith("data:image/png;")
+    np.testing.assert_array_equal(np.asarray(opened(picture.source)), mask)
+
+
 def test_pictures_share_what_room_there_is():
     def size(pictures: list[Embedded]) -> int:
         return sum(len(picture.source) for picture in pictures)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import nibabel
 import numpy as np
 import pytest
+import torch
 from in_process import run_train
 from PIL import Image
 from volumes import write_msd, write_nifti
@@ -30,6 +31,7 @@ from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import UserError
 from train_utils.reporting.review import masks, page
+from train_utils.reporting.review.calibration import Calibration
 from train_utils.reporting.review.masks import Doubt, MaskReview, findings_of, missing_object, worst_first
 
 
@@ -131,6 +133,13 @@ def test_each_column_of_the_table_holds_its_number():
     review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
     (row,) = csv.DictReader(page._table([review]).splitlines())
     assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
+
+
+def test_a_calibration_says_the_error_before_and_after():
+    unsure = torch.tensor([[10, 4, 0]])  # of ten pixels four are right, and all of confidence 0
+    well_calibrated = torch.tensor([[10, 0, 0]])
+    text = Calibration("runs/a", 1.5, unsure, well_calibrated).sentence()
+    assert text.startswith("runs/a: temperature 1.500, expected calibration error 0.4000 before and 0.0000 after, on")
 
 
 @pytest.mark.parametrize(("are_of_volume", "where"), [(True, "slice 4: "), (False, "")])

@@ -1,4 +1,4 @@
-"""The tests notice mistakes: each of mutants.py, in a copy of the repository."""
+"""The tests notice mistakes: each of `mistakes`, put into a copy of the repository by mutants.py."""
 
 import mutants
 import pytest
@@ -55,6 +55,6 @@ def test_every_mutant_has_its_place_and_its_tests():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(mutants.MUTANTS)))
-def test_a_mutant_is_noticed(number, tmp_path):
-    assert mutants.is_noticed(mutants.MUTANTS[number], tmp_path, whole_suite=False)
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=[f"{mutant.file}-{mutant.place}" for mutant in mutants.MUTANTS])
+def test_a_mutant_is_noticed(mutant, tmp_path):
+    assert mutants.is_noticed(mutant, tmp_path, whole_suite=False)

@@ -42,8 +42,8 @@ def replaced_path(path: Path) -> Iterator[Path]:
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Do as `replaced_path` does, with the temporary file opened for writing bytes."""
     temporary = _temporary_path(path)
-    descriptor = os.open(temporary, NEW_FILE, 0o666)
     try:
+        descriptor = os.open(temporary, NEW_FILE, 0o666)
         with open(descriptor, "wb") as file:
             _lock(descriptor)
             yield file

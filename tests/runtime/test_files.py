@@ -35,6 +35,19 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     assert file.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_stop_when_the_temporary_file_has_just_been_made_leaves_nothing(monkeypatch, tmp_path):
+    open_file = os.open
+
+    def open_and_stop(*arguments: object) -> int:
+        os.close(open_file(*arguments))
+        raise SystemExit  # as a signal does, before anybody has the descriptor
+
+    monkeypatch.setattr(files.os, "open", open_and_stop)
+    with pytest.raises(SystemExit), files.replaced_file(tmp_path / "a.json"):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
 def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
     with files.replaced_file(tmp_path / "a") as first, files.replaced_file(tmp_path / "a") as second:
         assert len(os.listdir(tmp_path)) == 2

@@ -42,8 +42,8 @@ def launch(
     Args:
         options: of `accelerate launch`.
         env: environment variables.
-        forked: fork a process that has imported the libraries, and draws no figures. Not where the interpreter, the
-            launcher's process, the process's memory or variables that libraries read are what matters.
+        forked: fork a process that has imported the libraries and our modules, and draws no figures. Not where the
+            interpreter, the launcher's process, the process's memory or variables that libraries read are what matters.
     """
     words = list(map(str, command))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}

@@ -64,5 +64,4 @@ def write_msd(folder: Path, cases: int, shape: tuple[int, ...] = (20, 24, 16)) -
 def write_volume(file: Path, values: np.ndarray, spacing: tuple[float, float, float] = (2.0, 1.0, 1.0)) -> Path:
     """A volume given as (z, y, x)."""
     z, y, x = spacing
-    nibabel.save(nibabel.Nifti1Image(values.T, np.diag((x, y, z, 1.0))), file)
-    return file
+    return write_nifti(file, values.T, np.diag((x, y, z, 1.0)))

@@ -68,7 +68,9 @@ class VolumeSplitInspection(SplitInspection):
             spacings[i] = spacing
         return VolumeFindings.of(spacings, list(self._foregrounds.values()))
 
-    def add(self, i: int, inspection: VolumeInspection, labeled_for: LabelSet | None = None) -> None:  # type: ignore[override]  # it takes volumes only
+    def add(  # type: ignore[override]  # it takes volumes only
+        self, i: int, inspection: VolumeInspection, labeled_for: LabelSet | None = None
+    ) -> None:
         super().add(i, inspection, labeled_for)
         self._spacings[i] = inspection.spacing
         self._foregrounds[i] = inspection.foreground

@@ -15,6 +15,7 @@ import torch
 from conftest import launch
 from PIL import Image
 from prediction import settings_of, volume_job
+from volumes import write_nifti
 
 import inference.tiling.cuts
 import inference.tiling.planning
@@ -85,9 +86,7 @@ def voxels(shape: tuple[int, ...] = (20, 18, 12), seed: int = 0) -> np.ndarray:
 
 
 def save(path: Path, values: np.ndarray, grid: np.ndarray | None = None) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(values, np.eye(4) if grid is None else grid), path)
-    return path
+    return write_nifti(path, values, np.eye(4) if grid is None else grid)
 
 
 def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Path | None = None, **options):

@@ -16,15 +16,19 @@ from unet.config import UNetConfig
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
 
+# Of a point in doubt presence raises all places alike, also the wrong ones: a smaller weight leaves fewer points far off
+# (docs/landmarks.md).
+PRESENCE_WEIGHT = 0.25
+
 
 @dataclass(frozen=True)
 class Landmarks(Task):
-    """Cross-entropy over space, per present point, plus that of its presence, per known point.
+    """Cross-entropy over space, per present point, plus a quarter of that of its presence, per known point.
 
     The map of a point holds a weight exp(logit) at each pixel; beside them stands one for "nowhere". The probability of
     a pixel is its share of all weights, so presence needs no output of its own: it is the share of the whole map. The
     cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms, the place of present
-    points and the presence of known ones.
+    points and the presence of known ones; the second has a smaller weight here.
 
     Args:
         names: the points' names.
@@ -107,7 +111,7 @@ class Landmarks(Task):
         return weight, pull, mass, present, known
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(2,): summed terms of the places and of the presence."""
+        """(2,): the summed terms of the places, and those of the presence times PRESENCE_WEIGHT."""
         weight, pull, mass, present, known = partial
         # each strip has counted them once
         present = (present > 0).to(pull.dtype)
@@ -116,7 +120,7 @@ class Landmarks(Task):
         place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
         odds = log_weight - self.nowhere
         presence = present * F.softplus(-odds) + (known - present) * F.softplus(odds)
-        return torch.stack([(present * place).sum(), presence.sum()])
+        return torch.stack([(present * place).sum(), PRESENCE_WEIGHT * presence.sum()])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
         return LandmarkScores.of_images(self.names, self.unit, images, device)

@@ -82,6 +82,13 @@ MUTANTS = [
     ),
     Mutant(
         "tasks/landmarks.py",
+        "Landmarks.finish",
+        "PRESENCE_WEIGHT * presence.sum()",
+        "presence.sum()",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "tasks/landmarks.py",
         "Landmarks.counts",
         "(targets.states != UNKNOWN).sum(dtype=dtype)",
         "(targets.states == PRESENT).sum(dtype=dtype)",

@@ -82,7 +82,7 @@ def test_the_loss_of_strips_adds_up_to_that_of_the_whole(size):
     torch.testing.assert_close(TASK.finish(sums), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_of_presence():
+def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_a_quarter_of_that_of_presence():
     size = (12, 15)
     points = random_points(size, count=1)
     targets = target(points, [[PRESENT, ABSENT, UNKNOWN]], size)
@@ -96,7 +96,7 @@ def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_of_presence():
     presence = -(logits[0, 0].flatten().logsumexp(0) - TASK.nowhere).sigmoid().log()
     absence = -(TASK.nowhere - logits[0, 1].flatten().logsumexp(0)).sigmoid().log()
     sums = TASK.finish(TASK.partial(logits, targets))
-    torch.testing.assert_close(sums, torch.stack([place, presence + absence]))
+    torch.testing.assert_close(sums, torch.stack([place, 0.25 * (presence + absence)]))
     assert TASK.counts(targets).tolist() == [1, 2]
 
 

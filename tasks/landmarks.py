@@ -16,8 +16,8 @@ from unet.config import UNetConfig
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
 
-# Of a point in doubt presence raises all places alike, also the wrong ones: a smaller weight leaves fewer points far off
-# (docs/landmarks.md).
+# Where a point is in doubt, presence raises all its places alike, also the wrong ones: a smaller weight leaves fewer
+# points far off (docs/landmarks.md).
 PRESENCE_WEIGHT = 0.25
 
 

@@ -327,7 +327,7 @@ def _try_evaluation(
     _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)  # held to the end
     with torch.inference_mode(), accelerator.autocast():
         images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
-        target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
+        target = task.unknown_target(size.target).map(torch.from_numpy).as_batch().to(accelerator.device)
         sizes = [size.target] * size.images
         for strips in predicted_strips(trial, images, sizes, network.config, new_decoder(task)):
             counts = no_counts(accelerator.device)

@@ -129,7 +129,14 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
 
 @pytest.mark.parametrize(
     ("device", "variable", "grows"),
-    [("cuda", "", True), ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False), ("cpu", "", False), ("mps", "", False)],
+    [
+        ("cuda", "", True),
+        ("cuda", "PYTORCH_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_HIP_ALLOC_CONF", False),
+        ("cpu", "", False),
+        ("mps", "", False),
+    ],
 )
 def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
     settings = []

@@ -49,7 +49,6 @@ class PredictionFormat(ABC):
     Attributes:
         kind: of what is written, "mask" or "points"; writers are chosen by it.
         outputs: what the files of all images are called together.
-        truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
         extensions: those of the files that stand beside each of them.
         has_objects: whether masks number objects, which --coco collects.
         names: what the colors stand for.
@@ -60,7 +59,6 @@ class PredictionFormat(ABC):
 
     kind: ClassVar[str]
     outputs: ClassVar[str]
-    truths_in_table: ClassVar[bool] = False
     extensions: ClassVar[Sequence[str]] = ()
     has_objects: ClassVar[bool] = False
     mask_extensions: Sequence[str] = (MASK,)

@@ -51,7 +51,7 @@ def series(key: str, values: list[float]) -> list[dict]:
 def test_a_run_of_five_hundred_steps_on_ten_images_is_sound():
     assert judged([]) == [NOTHING]
     (few_steps,) = judged([], steps=499)
-    assert few_steps.startswith("Only 499 steps were made, and masks are poor below 500:")
+    assert few_steps.startswith("Only 499 steps were made, and predictions are poor below 500:")
     (few_images,) = judged([], validation_images=9)
     assert few_images.startswith("The score is measured on 9 images only,")
 

@@ -61,7 +61,7 @@ def _few_steps(facts: Facts) -> str | None:
     if facts.steps >= FEW_STEPS:
         return None
     return (
-        f"Only {facts.steps:,} steps were made, and masks are poor below {FEW_STEPS}: give more --max-minutes or"
+        f"Only {facts.steps:,} steps were made, and predictions are poor below {FEW_STEPS}: give more --max-minutes or"
         " --epochs (docs/choosing-settings.md)."
     )
 

@@ -97,8 +97,9 @@ def add_gradients(
     while micro_batches:
         images, targets, is_filler = micro_batches.pop(0)
         leave_out_of_batch_norm(model, is_filler)
-        accelerator.sync_gradients = not micro_batches
-        with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
+        is_last = not micro_batches
+        accelerator.sync_gradients = is_last
+        with nullcontext() if is_last else accelerator.no_sync(model):
             logits = model(images)
             if reduction is not None:
                 # the counts are needed here first; the forward pass has hidden their exchange
@@ -141,13 +142,15 @@ def train_step(
     stop_asked = exchanged[-1]
     reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
-    loss = None
-    while loss is None:  # once, unless memory runs out
-        with memory.shortage_halves(guard):
-            parts = memory.cut(micro_batches)
+    while True:  # once, unless memory runs out
+        try:
+            smaller_batches = memory.cut(micro_batches)
             loss = add_gradients(
-                accelerator, model, criterion, parts, counts, reduction=reduction, communicating=communicating
+                accelerator, model, criterion, smaller_batches, counts, reduction=reduction, communicating=communicating
             )
+            break
+        except (MemoryError, RuntimeError) as error:
+            memory.halve_or_raise(error, guard)
     micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)

@@ -1377,7 +1377,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/step_memory.py",
-        "StepMemory.shortage_halves",
+        "StepMemory.halve_or_raise",
         "MemoryLimit(self.size, self.network.activation_checkpointing)",
         "MemoryLimit(self.size)",
         "test_step_memory.py",

@@ -671,14 +671,15 @@ def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, 
     guard = SimpleNamespace(undo_passes=lambda: None)
     error = torch.OutOfMemoryError()
     smallest = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
-    assert raised_within(torch.OutOfMemoryError, smallest.shortage_halves(guard), error) is error
+    with pytest.raises(torch.OutOfMemoryError):
+        smallest.halve_or_raise(error, guard)
     fixed = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, fixed=True))
-    assert raised_within(torch.OutOfMemoryError, fixed.shortage_halves(guard), error) is error
+    with pytest.raises(torch.OutOfMemoryError):
+        fixed.halve_or_raise(error, guard)
     halved = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))
-    bug = RuntimeError("a bug")
-    assert raised_within(RuntimeError, halved.shortage_halves(guard), bug) is bug
-    with halved.shortage_halves(guard):
-        raise error
+    with pytest.raises(RuntimeError, match="a bug"):
+        halved.halve_or_raise(RuntimeError("a bug"), guard)
+    halved.halve_or_raise(error, guard)
     assert halved.size == 2 and memory_limit(tmp_path) == (2, False)
     assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 

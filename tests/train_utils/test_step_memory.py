@@ -37,8 +37,7 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
     memory = StepMemory(gpu, tmp_path, network, BatchSplit(6, 1, 6, 1))
     undone = []
     guard = SimpleNamespace(undo_passes=lambda: undone.append(True))
-    with memory.shortage_halves(guard):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    memory.halve_or_raise(torch.OutOfMemoryError("CUDA out of memory"), guard)
     assert undone == [True] and memory.size == 3
     assert memory_limit(tmp_path) == MemoryLimit(3, recomputes)
 

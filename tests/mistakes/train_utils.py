@@ -601,7 +601,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/preflight.py",
-        "StepFit.estimated",
+        "StepFit.fits_by_estimate",
         "input_bytes(self.shape, batch_split)",
         "0",
         "test_preflight.py",

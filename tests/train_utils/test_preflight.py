@@ -25,7 +25,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(StepFit, "estimated", lambda self, split: seen.append(self.copies) or True)
+            patch.setattr(StepFit, "fits_by_estimate", lambda self, split: seen.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
             memory.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
@@ -75,10 +75,10 @@ def checked(
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = recomputes
 
-    def estimated(self: StepFit, candidate: BatchSplit) -> bool:
+    def fits_by_estimate(self: StepFit, candidate: BatchSplit) -> bool:
         return candidate.micro_batch_size <= room and self.network.activation_checkpointing >= needs_recomputing
 
-    monkeypatch.setattr(StepFit, "estimated", estimated)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", fits_by_estimate)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(split.groups, agreed)
     return fit_batch_split(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
@@ -151,5 +151,5 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     monkeypatch.setattr(memory, "input_bytes", lambda shape, split: asked.append(shape) or 50)
     monkeypatch.setattr(memory, "available_bytes", lambda: free)
     split = BatchSplit(8, 1, 4, 2)
-    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).estimated(split) is fits
+    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]

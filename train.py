@@ -32,9 +32,10 @@ from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
 from runtime.launch import (
     check_launch,
+    configure_process,
+    describe_profile,
     distributed_options,
     say_profile,
-    start_process,
 )
 from runtime.lock import locks_released
 from runtime.memory import grow_segments
@@ -290,7 +291,8 @@ def main() -> None:
         kwargs_handlers=distributed_options(args.ddp_comm_hook),
     )
     device = accelerator.device
-    profile = start_process(accelerator, args.ddp_comm_hook)
+    configure_process(accelerator, args.ddp_comm_hook)
+    profile = describe_profile(accelerator)
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     # `profile` holds the launch's number: `backward` would divide by it, but the loss already counts all micro-batches
     accelerator.gradient_accumulation_steps = 1

@@ -88,8 +88,8 @@ def check_launch(deterministic: bool = False) -> None:
         )
 
 
-def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str, str | int]:
-    """Call after `Accelerator()`: check the launch, set up memory and compiler; returns what the profile decided.
+def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None:
+    """Call after `Accelerator()`: check the launch, set up memory and compiler.
 
     Raises LaunchError as `check_processes` does.
     """
@@ -107,7 +107,6 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
         torch.set_float32_matmul_precision("high")  # linear layers, most of some encoders, round as convolutions do
     if _emulates_bf16(accelerator):
         say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
-    return describe_profile(accelerator)
 
 
 def _emulates_bf16(accelerator: Accelerator) -> bool:

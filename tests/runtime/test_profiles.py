@@ -28,10 +28,10 @@ from runtime.launch import (
     check_launch,
     check_processes,
     compile_networks,
+    configure_process,
     describe_profile,
     has_bf16_instructions,
     say_profile,
-    start_process,
     tune_kernels,
 )
 
@@ -261,7 +261,7 @@ def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend =
 def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys, device, precision, native, warned):
     launched(gpus=1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
-    start_process(accelerator_like(device, precision))
+    configure_process(accelerator_like(device, precision))
     said = capsys.readouterr().out.splitlines()
     assert len(said) == warned
     assert all("only emulates bf16" in line and "--mixed_precision fp16" in line for line in said)
@@ -320,7 +320,7 @@ def test_the_line_for_bf16_is_whole(monkeypatch):
 
 def test_a_start_without_advice_says_nothing(launched, capsys):
     launched(gpus=0)
-    start_process(accelerator_like("cpu"))  # as predict.py and --check-data do
+    configure_process(accelerator_like("cpu"))  # as predict.py and --check-data do
     assert capsys.readouterr().out == ""
 
 
@@ -347,7 +347,9 @@ def test_the_profile_says_in_what_a_gpu_convolves(
     before = torch.backends.cudnn.conv.fp32_precision
     torch.backends.cudnn.conv.fp32_precision = set_to
     try:
-        profile = start_process(accelerator_like(device, precision))
+        accelerator = accelerator_like(device, precision)
+        configure_process(accelerator)
+        profile = describe_profile(accelerator)
         assert profile.get("float32_convolutions") == said
         if said is not None:  # linear layers compute as convolutions do
             assert products == (["high"] if said == "TF32" else [])
@@ -402,7 +404,7 @@ def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evalua
     reset()
     with config.patch(recompile_limit=8, accumulated_recompile_limit=256):
         if raised:
-            start_process(accelerator)
+            configure_process(accelerator)
         compile_networks(accelerator, [network])
         for is_training in (True, False):
             network.train(is_training)
@@ -436,7 +438,7 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
     blocks = [Weighted(channels) for channels in range(2, 11)]
     reset()
     with config.patch(recompile_limit=8, accumulated_recompile_limit=16):
-        start_process(accelerator_like("cpu", dynamo=DynamoBackend.EAGER))
+        configure_process(accelerator_like("cpu", dynamo=DynamoBackend.EAGER))
         for block in blocks:
             block.compile(backend=backend, dynamic=False)
             for width in range(2, 10):
@@ -448,7 +450,7 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
 def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
     code = (
         "import sys, runtime.launch as launch; from accelerate import Accelerator; "
-        "launch.check_launch(); accelerator = Accelerator(cpu=True); launch.start_process(accelerator); "
+        "launch.check_launch(); accelerator = Accelerator(cpu=True); launch.configure_process(accelerator); "
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}

@@ -36,6 +36,7 @@ from runtime.launch import (
     describe_profile,
     distributed_options,
     say_profile,
+    set_launch_environment,
 )
 from runtime.lock import locks_released
 from runtime.memory import grow_segments
@@ -283,7 +284,8 @@ def main() -> None:
     check_token(args.push_to_hub)
 
     # 1. Launch: devices, processes and precision come from the launch profile
-    check_launch(args.deterministic)
+    set_launch_environment(args.deterministic)
+    check_launch()
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,

@@ -39,12 +39,10 @@ MOST_GRAPHS = 1024  # all blocks of one class share their code, and each meets u
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities names instructions of x86 and Arm so
 
 
-def check_launch(deterministic: bool = False) -> None:
-    """Refuse launches that do not fit this machine; call it before `Accelerator()`. Raises LaunchError.
+def set_launch_environment(deterministic: bool = False) -> None:
+    """Set the variables that a launcher leaves out; call it before `check_launch`.
 
-    Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
-    alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32. Plain torchrun does not say whether it wants
-    GPUs: there this function sets ACCELERATE_USE_CPU=true.
+    Plain torchrun does not say whether it wants GPUs: without any, its processes use the CPU.
 
     Args:
         deterministic: use deterministic kernels; cuBLAS has them only if an environment variable sets its workspace.
@@ -53,6 +51,18 @@ def check_launch(deterministic: bool = False) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Otherwise accelerate takes the local rank for the GPU's number, wrong where each process sees only its own GPU.
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    is_torchrun = processes > 1 and "ACCELERATE_MIXED_PRECISION" not in os.environ
+    if is_torchrun and torch.accelerator.device_count() == 0:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+
+
+def check_launch() -> None:
+    """Refuse launches that do not fit this machine; call it before `Accelerator()`. Raises LaunchError.
+
+    Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
+    alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32.
+    """
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
     processes = int(os.environ.get("WORLD_SIZE", 1))
@@ -60,14 +70,12 @@ def check_launch(deterministic: bool = False) -> None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # so does a profile's gpu_ids
 
     if gpus == 0 and not use_cpu:
-        if processes > 1 and precision is not None:
+        if processes > 1:
             raise LaunchError(
                 f"{processes} processes were started for GPUs, but torch sees none; "
                 f"to use the CPU: {_launch_line('multi_cpu')}"
             )
-        if processes > 1:
-            os.environ["ACCELERATE_USE_CPU"] = "true"
-        elif re.match(r"\s*(\d|GPU-|MIG-)", visible):
+        if re.match(r"\s*(\d|GPU-|MIG-)", visible):
             raise LaunchError(
                 f"the launch asks for GPU {visible} (gpu_ids or CUDA_VISIBLE_DEVICES), but torch sees none; "
                 f"to use the CPU: {_launch_line('cpu')}"

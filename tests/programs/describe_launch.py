@@ -9,10 +9,11 @@ import sys
 from accelerate import Accelerator
 
 from runtime.errors import LaunchError
-from runtime.launch import check_launch, check_processes, describe_profile
+from runtime.launch import check_launch, check_processes, describe_profile, set_launch_environment
 
 try:
     if "--unguarded" not in sys.argv:
+        set_launch_environment()
         check_launch()
     accelerator = Accelerator()
     check_processes(accelerator)

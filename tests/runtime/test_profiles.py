@@ -32,6 +32,7 @@ from runtime.launch import (
     describe_profile,
     has_bf16_instructions,
     say_profile,
+    set_launch_environment,
     tune_kernels,
 )
 
@@ -94,7 +95,7 @@ def test_a_profile_states_its_precision(path):
     assert precision == (path.stem if path.stem in ("fp16", "bf16") else "no")
 
 
-# check_launch, check_processes, describe_profile
+# set_launch_environment, check_launch, check_processes, describe_profile
 
 
 @pytest.fixture
@@ -137,12 +138,14 @@ def test_cpu_processes_pass(launched, flag):
 @pytest.mark.parametrize("visible", ["", "0,1"])
 def test_torchrun_without_a_gpu_uses_the_cpu(launched, visible):
     launched(gpus=0, WORLD_SIZE="2", CUDA_VISIBLE_DEVICES=visible)
+    set_launch_environment()
     check_launch()
     assert os.environ["ACCELERATE_USE_CPU"] == "true"
 
 
 def test_torchrun_with_gpus_uses_them(launched):
     launched(gpus=2, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
+    set_launch_environment()
     check_launch()
     assert "ACCELERATE_USE_CPU" not in os.environ
 
@@ -229,7 +232,7 @@ def test_a_process_that_sees_only_its_own_gpu_does_not_name_it_by_its_rank(launc
         monkeypatch.setattr(Accelerator, "local_process_index", 1)
         launched(gpus=1, WORLD_SIZE="2", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
         assert prepared_options(accelerator) == {"device_ids": [1], "output_device": 1}  # there is no GPU 1
-        check_launch()
+        set_launch_environment()
         assert prepared_options(accelerator) == {"device_ids": None, "output_device": None}
 
 
@@ -360,9 +363,9 @@ def test_the_profile_says_in_what_a_gpu_convolves(
 @pytest.mark.parametrize("given", [None, ":16:8"])
 def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
     launched(gpus=1, **({"CUBLAS_WORKSPACE_CONFIG": given} if given else {}))
-    check_launch(False)
+    set_launch_environment(False)
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
-    check_launch(True)
+    set_launch_environment(True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
 
 
@@ -450,7 +453,8 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
 def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
     code = (
         "import sys, runtime.launch as launch; from accelerate import Accelerator; "
-        "launch.check_launch(); accelerator = Accelerator(cpu=True); launch.configure_process(accelerator); "
+        "launch.set_launch_environment(); launch.check_launch(); accelerator = Accelerator(cpu=True); "
+        "launch.configure_process(accelerator); "
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}

@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 from runtime.console import say
 from runtime.distributed import keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
+from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
 
 # This limits a step's exchange and the processes' meeting; `on_main` waits for what one process does for all.
@@ -183,30 +184,32 @@ def process_group_options() -> InitProcessGroupKwargs:
     return InitProcessGroupKwargs(timeout=timeout, init_method="restarted://")
 
 
-def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
-    """The settings that come from the launch, for the log and run.json.
-
-    Accumulation steps and dynamo backend are listed if the launch sets them, TF32 where CUDA computes in float32.
-    """
+def describe_profile(accelerator: Accelerator) -> LaunchProfile:
+    """The settings that come from the launch."""
     state = accelerator.state
-    profile: dict[str, str | int] = {
-        "processes": accelerator.num_processes,
-        "machines": int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun's name for it
-        "distributed_type": accelerator.distributed_type.value,
-        "device": accelerator.device.type,
-        "mixed_precision": accelerator.mixed_precision,
-    }
     if state.deepspeed_plugin is None:
         steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     else:
         steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
+    accumulation = None
     if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may say "auto", and 1 needs no word
-        profile["gradient_accumulation_steps"] = int(str(steps))
+        accumulation = int(str(steps))
+    dynamo_backend = None
     if state.dynamo_plugin.backend != DynamoBackend.NO:
-        profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
+        dynamo_backend = state.dynamo_plugin.backend.value.lower()
+    float32_convolutions = None
     if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
-        profile["float32_convolutions"] = "TF32" if _convolves_in_tf32() else "float32"
-    return profile
+        float32_convolutions = "TF32" if _convolves_in_tf32() else "float32"
+    return LaunchProfile(
+        processes=accelerator.num_processes,
+        machines=int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun's name for it
+        distributed_type=accelerator.distributed_type.value,
+        device=accelerator.device.type,
+        mixed_precision=accelerator.mixed_precision,
+        gradient_accumulation_steps=accumulation,
+        dynamo_backend=dynamo_backend,
+        float32_convolutions=float32_convolutions,
+    )
 
 
 def _convolves_in_tf32() -> bool:
@@ -216,18 +219,17 @@ def _convolves_in_tf32() -> bool:
     return torch.cuda.is_tf32_supported()
 
 
-def say_profile(profile: dict[str, str | int]) -> None:
+def say_profile(profile: LaunchProfile) -> None:
     """Print the launch settings, and how the next run would be faster on this machine."""
-    texts = [f"{key} {value}" for key, value in profile.items()]
+    texts = [f"{name} {value}" for name, value in profile.to_json().items()]
     say("profile: " + ", ".join(texts))
-    if profile["device"] == "cuda":
+    if profile.device == "cuda":
         gpus = torch.cuda.device_count()
-        machines = int(profile["machines"])
-        idle = gpus - int(profile["processes"]) // machines
+        idle = gpus - profile.processes // profile.machines
         if idle > 0:
-            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * machines} {sys.argv[0]}"
+            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile.machines} {sys.argv[0]}"
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
-        if profile["mixed_precision"] == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
+        if profile.mixed_precision == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
             option = "accelerate launch --mixed_precision bf16"
             say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
 

@@ -204,8 +204,8 @@ MUTANTS = [
     Mutant(
         "train_utils/microbatch.py",
         "split_from_args",
-        "profile['processes'] // args.processes_per_volume",
-        "profile['processes']",
+        "profile.processes // args.processes_per_volume",
+        "profile.processes",
         "test_run_decisions.py",
     ),
     Mutant(

@@ -19,5 +19,5 @@ try:
     check_processes(accelerator)
 except LaunchError as error:
     sys.exit(f"{type(error).__name__}: {error}")
-accelerator.print(json.dumps(describe_profile(accelerator)))
+accelerator.print(json.dumps(describe_profile(accelerator).to_json()))
 accelerator.end_training()

@@ -35,6 +35,7 @@ from runtime.launch import (
     set_launch_environment,
     tune_kernels,
 )
+from runtime.launch_profile import LaunchProfile
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
@@ -279,7 +280,7 @@ def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
     launched(gpus=1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    say_profile({"processes": 1, "machines": 1, "device": "cuda", "mixed_precision": precision})
+    say_profile(LaunchProfile(1, 1, "NO", "cuda", precision))
     _, *advice = capsys.readouterr().out.splitlines()
     assert len(advice) == advised
     assert all("this GPU computes in bf16" in line and "--mixed_precision bf16" in line for line in advice)
@@ -298,7 +299,7 @@ def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
 def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, line):
     launched(gpus=gpus)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    say_profile({"processes": processes, "machines": machines, "device": "cuda", "mixed_precision": "bf16"})
+    say_profile(LaunchProfile(processes, machines, "MULTI_GPU", "cuda", "bf16"))
     _, *advice = capsys.readouterr().out.splitlines()
     assert len(advice) == (line is not None)
     if line is not None:
@@ -353,7 +354,7 @@ def test_the_profile_says_in_what_a_gpu_convolves(
         accelerator = accelerator_like(device, precision)
         configure_process(accelerator)
         profile = describe_profile(accelerator)
-        assert profile.get("float32_convolutions") == said
+        assert profile.float32_convolutions == said
         if said is not None:  # linear layers compute as convolutions do
             assert products == (["high"] if said == "TF32" else [])
     finally:
@@ -486,7 +487,7 @@ def test_the_profile_is_described_with_what_it_decides(launched, variable, deeps
             dynamo_plugin=SimpleNamespace(backend=dynamo),
         ),
     )
-    assert describe_profile(accelerator) == {
+    assert describe_profile(accelerator).to_json() == {
         "processes": 4,
         "machines": 2,
         "distributed_type": "MULTI_GPU",

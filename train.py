@@ -138,10 +138,10 @@ def train_step(
     # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
     # whether a process was asked to stop is known to all with it
     own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
-    exchanged = torch.cat([own_counts, guard.stop_asked(own_counts)])
+    exchanged = torch.cat([own_counts, guard.stop_request(like=own_counts)])
     # views, which have the sums when the exchange is over
     counts = exchanged[:-1]
-    stop_asked = exchanged[-1]
+    stop_requests = exchanged[-1]
     reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
     while True:  # once, unless memory runs out
@@ -157,7 +157,7 @@ def train_step(
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
     grad_norm = unsharded(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
-    is_made = guard.judge(loss, grad_norm, stop_asked)
+    is_made = guard.judge(loss, grad_norm, stop_requests)
     optimizer.step()
     optimizer.zero_grad()
     return is_made
@@ -302,8 +302,8 @@ def main() -> None:
     if args.check_data:
         report_data(accelerator, DataConfig.from_args(args))
     run = on_main(accelerator, lambda: open_run(args))
-    if run.finished:
-        say(run.finished)
+    if run.finished_line:
+        say(run.finished_line)
         return accelerator.end_training()
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(profile)
@@ -313,7 +313,7 @@ def main() -> None:
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
     typed_scale = args.scale
-    args = on_main(accelerator, lambda: run.planned(args, info))
+    args = on_main(accelerator, lambda: run.with_plan(args, info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
         info.open_here()
@@ -461,7 +461,7 @@ def main() -> None:
 
     # 8. Finish: report, card, Hub; what could not be written is said
     monitor.close()
-    checkpoints_saved = checkpoints.is_saved()
+    checkpoints_saved = checkpoints.wait_until_saved()
     log_saved = run_log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:

@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant("train_utils/checkpoints/save.py", "Checkpoints.resume", "run.forget_best()", "pass", "test_checkpoints.py"),
     Mutant(
         "train_utils/checkpoints/save.py",
-        "Checkpoints.is_saved",
+        "Checkpoints.wait_until_saved",
         "model_is_saved and checkpoint_is_saved",
         "checkpoint_is_saved",
         "test_checkpoints.py",
@@ -946,7 +946,7 @@ MUTANTS = [
         "test_repeat.py",
     ),
     Mutant(
-        "train_utils/run_dir.py", "OpenedRun._find_plan", "self.checkpoint.state is not None", "False", "test_plan.py"
+        "train_utils/run_dir.py", "OpenedRun._recorded_plan", "self.checkpoint.state is None", "True", "test_plan.py"
     ),
     Mutant(
         "train_utils/run_dir.py",
@@ -985,7 +985,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "OpenedRun._find_plan",
+        "_say_plan",
         "decided.pop('epochs', None)",
         "pass",
         "test_plan.py",

@@ -1459,9 +1459,9 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/preflight.py",
-        "_try_evaluation",
-        "copies.bytes_for(trial) // _shards(accelerator)",
-        "copies.bytes_for(trial)",
+        "EvaluationFit._try_evaluation",
+        "self.copies.bytes_for(trial) // _shards(self.accelerator)",
+        "self.copies.bytes_for(trial)",
         "test_preflight.py",
     ),
     Mutant(

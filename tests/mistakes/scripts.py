@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "train_step",
-        "is_made = guard.judge(loss, grad_norm, stop_asked)\noptimizer.step()",
-        "optimizer.step()\nis_made = guard.judge(loss, grad_norm, stop_asked)",
+        "is_made = guard.judge(loss, grad_norm, stop_requests)\noptimizer.step()",
+        "optimizer.step()\nis_made = guard.judge(loss, grad_norm, stop_requests)",
         "test_nan_guard.py",
     ),
     Mutant(

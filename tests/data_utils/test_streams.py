@@ -34,7 +34,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
-from data_utils.sources.load import load_stream
+from data_utils.sources.load import load_records, load_stream
 from data_utils.sources.records import Subset
 from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -661,6 +661,19 @@ def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_
 def test_samples_of_a_tar_are_read_32_together():
     assert group_samples([70, 0, 3, 32]).tolist() == [[0, 32], [0, 32], [0, 6], [2, 3], [3, 32]]
     assert group_samples([]).shape == (0, 2)
+
+
+def test_tars_are_streams_in_folders_too_and_both_splits_have_the_columns_of_the_flags(tmp_path, monkeypatch):
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "0.tar").touch()
+    config = DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
+    monkeypatch.setattr(TarRecords, "open", lambda *names: names)
+    assert load_stream(config, tmp_path) == tuple(
+        ([f"file://{tmp_path}/{split}/0.tar"], "scan", "cells") for split in ("train", "val")
+    )
+    with pytest.raises(DataError, match="--fold cannot be used: .* is a stream; copy it to a folder"):
+        load_records(replace(config, fold=(1, 2)))
 
 
 @pytest.mark.parametrize(("dataset_config", "url"), [(None, "owner/name"), ("large", "owner/name/large")])

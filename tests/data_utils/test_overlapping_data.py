@@ -272,7 +272,7 @@ def test_records_of_channels_and_pages_have_a_key_of_all_they_are_and_know_what_
     assert unnoticed(files, lambda: records().digest) == []
     keys = [records().digest, records(ignore_index="9").digest, records(classes="2=a").digest, records(3).digest]
     assert records(ignore_index="9")[0]["target"].ignored == (9,)
-    with pytest.raises(DataError, match="^--classes names 3, but the masks have 2 pages or channels, from 1$"):
+    with pytest.raises(DataError, match=r"^--classes names 3, but the masks have 2 pages or channels, from 1$"):
         records(classes="1=a,3=b")
     pages = (1, 0) if pages else (0, 1)
     keys.append(records().digest)

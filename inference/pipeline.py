@@ -23,6 +23,7 @@ from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
 from inference.outputs.disk import check_disk
 from inference.outputs.images import ReadMissing, missing_reader
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
+from inference.outputs.points import PointFormat
 from inference.outputs.polygons import check_places
 from inference.outputs.prediction_format import MaskFormat
 from inference.outputs.writer import PredictionWriter
@@ -100,19 +101,19 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
     rules = InputRules(
         config.in_channels,
-        stacks=config.preprocess.spacing if config.dims == 3 else None,
+        stack_spacing=config.preprocess.spacing if config.dims == 3 else None,
         bands=config.preprocess.bands,
-        objects=output_format.names[1:] if output_format.has_objects else (),
+        object_classes=output_format.names[1:] if output_format.has_objects else (),
         reads_places=config.preprocess.place or bool(config.preprocess.bands),
         keeps_place=writes_rasters,
     )
     truth = None
-    if args.truth and not output_format.truths_in_table:
+    if args.truth and not isinstance(output_format, PointFormat):
         truth = TruthFolder(args.truth, args.mask_suffix, output_format.class_folders)
     output = args.output if args.file is None else args.file.with_suffix("")
     jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
-    if args.truth and output_format.truths_in_table:
-        jobs = with_truths(jobs, args.truth, tuple(output_format.names))
+    if args.truth and isinstance(output_format, PointFormat):
+        jobs = with_truths(jobs, args.truth, output_format.task)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
         if writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from runtime.device import upload_like, widest_float
 from tasks.point_scores import LandmarkScores
-from tasks.points import PRESENT, UNKNOWN, PointTarget, unknown_points
+from tasks.points import ABSENCES, PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.task import Task
 from unet.config import UNetConfig
 
@@ -42,6 +42,7 @@ class Landmarks(Task):
         space: what they are counted in: "pixels", or mm in "LPS" or "RAS".
         always_there: the indices of points that no training image lacks: a network that has never seen one absent does
             not say of an image that it is.
+        absent: what an empty cell in a table of points means, one of ABSENCES.
     """
 
     names: tuple[str, ...]
@@ -53,6 +54,7 @@ class Landmarks(Task):
     layout: str = LAYOUTS[0]
     space: str = "pixels"
     always_there: tuple[int, ...] = ()
+    absent: str = "unknown"
 
     name = "landmarks"
     compared_by = "closeness"
@@ -159,6 +161,8 @@ class Landmarks(Task):
             raise ValueError(f"always_there {always_there} of {len(names)} points")
         if task.layout not in LAYOUTS:
             raise ValueError(f"layout {task.layout!r}")
+        if task.absent not in ABSENCES:
+            raise ValueError(f"absent {task.absent!r}")
         if not task.sigma > 0:
             raise ValueError(f"sigma {task.sigma}")
         return task

@@ -70,13 +70,13 @@ class LandmarkScores(Scores):
 
     @property
     def comparison(self) -> float:
-        return _mean(self._closeness()[self.by_image[..., STATE] == PRESENT]) or 0.0
+        return _mean(self._closeness()[self._is_known]) or 0.0
 
     @property
     def image_comparison(self) -> list[float]:
         comparisons = []
-        for closeness, points in zip(self._closeness(), self.by_image, strict=True):
-            comparisons.append(_mean(closeness[points[:, STATE] == PRESENT]) or 0.0)
+        for closeness, is_known in zip(self._closeness(), self._is_known, strict=True):
+            comparisons.append(_mean(closeness[is_known]) or 0.0)
         return comparisons
 
     def values(self, landmark: int | None = None) -> dict[str, float | None]:
@@ -114,8 +114,7 @@ class LandmarkScores(Scores):
         return record
 
     def brief(self) -> dict[str, float | None]:
-        is_counted = bool(len(self._present()))
-        closeness = self.comparison if is_counted else None
+        closeness = self.comparison if self._is_known.any() else None
         return {"closeness": closeness, "mean_radial_error": self.values()["mean_radial_error"]}
 
     def report(self) -> dict[str, Any]:
@@ -146,22 +145,27 @@ class LandmarkScores(Scores):
             rows.append(" ".join([f"{name:<{width}}", *cells]))
         return "\n".join(rows)
 
-    def _present(self) -> Tensor:
-        """(n, 5), what is kept of all present points."""
-        points = self.by_image.flatten(0, 1)
-        return points[points[:, STATE] == PRESENT]
+    @property
+    def _is_known(self) -> Tensor:
+        """(images, K): of which points it is known whether they are there."""
+        states = self.by_image[..., STATE]
+        return (states == PRESENT) | (states == ABSENT)
 
     def _closeness(self) -> Tensor:
-        """(images, K): 1 - error / diagonal, at least 0, of those points that are present.
+        """(images, K): 1 - error / diagonal, at least 0, of present points, and 1 of absent ones.
 
-        A point that is not found is as far as the diagonal, unless no point is absent: then all that is to be found out
-        is where the points are, and a single one that a model doubts would outweigh the errors of all others.
+        A point that is not found is as far as the diagonal, and so is an absent one that is, unless no point is absent:
+        then all that is to be found out is where the points are, and a single one that a model doubts would outweigh
+        the errors of all others.
         """
-        points = self.by_image
-        closeness = (1 - points[..., ERROR] / points[..., DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)
-        if not (points[..., STATE] == ABSENT).any():
+        states = self.by_image[..., STATE]
+        errors = self.by_image[..., ERROR]  # 0 of absent points
+        diagonals = self.by_image[..., DIAGONAL].clamp_min(math.ulp(0.0))
+        closeness = (1 - errors / diagonals).clamp_min(0)
+        if not (states == ABSENT).any():
             return closeness
-        return closeness * (points[..., PRESENCE] >= FOUND)
+        is_found = self.by_image[..., PRESENCE] >= FOUND
+        return closeness * (is_found == (states == PRESENT))
 
 
 def radius_name(radius: float, unit: str) -> str:

@@ -17,6 +17,8 @@ ABSENT = 1
 PRESENT = 2
 OUTSIDE = 3  # it lies outside the crop: there is nothing to find, and its presence in the image is not asked
 
+ABSENCES = {"unknown": UNKNOWN, "not-there": ABSENT}  # what `--absent` makes of an empty cell in a table
+
 
 @dataclass(frozen=True, eq=False)
 class PointTarget(Target):

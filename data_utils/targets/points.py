@@ -44,6 +44,7 @@ class PointReader(TargetReader):
         layout, space: the format that the points came in, and what they are counted in.
         sides_line: says which points change places in the mirror.
         always_there: the points that training images show, and none of them lacks.
+        absent: what an empty cell in a table of points means, as `--absent` has it.
         sigma, nowhere: those of the task.
     """
 
@@ -56,6 +57,7 @@ class PointReader(TargetReader):
     space: str = "pixels"
     sides_line: str = ""
     always_there: tuple[int, ...] = ()
+    absent: str = "unknown"
     sigma: float = 2.0
     nowhere: float = 0.0
 
@@ -84,7 +86,18 @@ class PointReader(TargetReader):
         chosen = tuple(all_names.index(name) for name in names)
         mirrors = sides.mirrors and config.augment != "none"
         always_there = _always_there(records, chosen)
-        return cls(names, chosen, sides.partners, mirrors, unit, layout, space, sides.line, always_there)
+        return cls(
+            names=names,
+            chosen=chosen,
+            partners=sides.partners,
+            mirrors=mirrors,
+            unit=unit,
+            layout=layout,
+            space=space,
+            sides_line=sides.line,
+            always_there=always_there,
+            absent=config.absent or "unknown",
+        )
 
     def at_size(self, size: Sequence[float]) -> PointReader:
         sigma = min(max(max(size) * SIGMA_SHARE, SIGMAS[0]), SIGMAS[1])
@@ -101,6 +114,7 @@ class PointReader(TargetReader):
             layout=self.layout,
             space=self.space,
             always_there=self.always_there,
+            absent=self.absent,
         )
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:

@@ -40,7 +40,6 @@ class PointFormat(PredictionFormat):
 
     kind = "points"
     outputs = "files of points"
-    truths_in_table = True
 
     def __init__(self, task: Landmarks) -> None:
         self.task = task

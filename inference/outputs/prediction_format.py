@@ -17,7 +17,7 @@ from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, PageFile, RasterJob, VolumeJob
 from inference.outputs.rasters import open_mask_raster
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -49,7 +49,6 @@ class PredictionFormat(ABC):
     Attributes:
         kind: of what is written, "mask" or "points"; writers are chosen by it.
         outputs: what the files of all images are called together.
-        truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
         extensions: those of the files that stand beside each of them.
         has_objects: whether masks number objects, which --coco collects.
         names: what the colors stand for.
@@ -60,7 +59,6 @@ class PredictionFormat(ABC):
 
     kind: ClassVar[str]
     outputs: ClassVar[str]
-    truths_in_table: ClassVar[bool] = False
     extensions: ClassVar[Sequence[str]] = ()
     has_objects: ClassVar[bool] = False
     mask_extensions: Sequence[str] = (MASK,)
@@ -121,7 +119,7 @@ class MaskFormat(PredictionFormat):
 
     def written_mask(self, job: Job) -> MaskFile:
         """The reader of a mask that was written."""
-        return self.mask_file(job), 0
+        return PageFile(self.mask_file(job))
 
     def reader_of(self, mask: MaskFile) -> MaskReader:
         """The reader of a written or true mask."""

@@ -113,7 +113,7 @@ class PointScorer:
     def _source(self, job: Job) -> PointSource:
         """The true points of a job."""
         assert isinstance(job.truth, PointRow)
-        table = true_points(job.truth.table, self.task.names)
+        table = true_points(job.truth.table, self.task)
         return table.source(job.truth.row)
 
 
@@ -134,17 +134,20 @@ def as_prediction(table: PointTable, job: Job) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)  # each process reads it once
-def true_points(path: Path, names: tuple[str, ...]) -> PointTable:
-    """The true points of all images, with the model's names; DataError where no file has them."""
-    table = read_truth(path)
-    if not set(table.names) & set(names):
-        raise DataError(f"--truth {path}: has none of the model's points {', '.join(names)}")
-    return table.with_names(names)
+def true_points(path: Path, task: Landmarks) -> PointTable:
+    """The true points of all images, with the model's names; DataError where no file has them.
+
+    An empty cell means what it meant in training.
+    """
+    table = read_truth(path, task.absent)
+    if not set(table.names) & set(task.names):
+        raise DataError(f"--truth {path}: has none of the model's points {', '.join(task.names)}")
+    return table.with_names(task.names)
 
 
-def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list[Job]:
+def with_truths(jobs: Sequence[Job], path: Path, task: Landmarks) -> list[Job]:
     """The jobs, each with the row of its true points; DataError for those that the table does not list."""
-    table = true_points(path, names)
+    table = true_points(path, task)
     rows: dict[str, list[int]] = {}
     for row, image in enumerate(table.images):
         rows.setdefault(_stem(image), []).append(row)

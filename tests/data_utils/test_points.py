@@ -635,15 +635,16 @@ def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(
     text = (tmp_path / "points.csv").read_text().splitlines()
     image, name, *_ = text[1].split(",")
     (tmp_path / "points.csv").write_text("\n".join([text[0], f"{image},{name},,,", *text[2:]]))
-    truth = read_truth(tmp_path)
+    truth = read_truth(tmp_path, "unknown")
     assert truth.names == NAMES and truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
+    assert read_truth(tmp_path, "not-there").states[0].tolist() == [ABSENT, PRESENT, PRESENT]
 
 
 def test_the_points_of_files_that_outline_areas_too_are_the_truth(tmp_path):
     content = coco_content(["a.png"], np.ones((1, 3, 2)))
     content["annotations"][0]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    assert read_truth(tmp_path).names == NAMES
+    assert read_truth(tmp_path, "unknown").names == NAMES
 
 
 def test_the_key_of_points_changes_with_all_that_they_are(tmp_path):

@@ -541,19 +541,20 @@ def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, monkeypatc
     (tmp_path / "day2").mkdir()
     paths = ["day2/a.png", "day1/a.png", "day3/a.png", "other/b.tif", "case_7_0000.nii.gz"]
     jobs = [replace(image_job(tmp_path), image=tmp_path / path) for path in paths]
-    found = with_truths(jobs, tmp_path / "t.csv", ("nose", "tail"))
-    assert [job.truth for job in found] == [(tmp_path / "t.csv", row) for row in (1, 0, 0, 2, 3)]
+    task = replace(landmarks("long", "pixels"), names=("nose", "tail"))
+    with_rows = with_truths(jobs, tmp_path / "t.csv", task)
+    assert [job.truth for job in with_rows] == [(tmp_path / "t.csv", row) for row in (1, 0, 0, 2, 3)]
     monkeypatch.chdir(tmp_path / "day2")  # where the parts of a path are not all in its name
-    (job,) = with_truths([replace(jobs[0], image=Path("a.png"))], tmp_path / "t.csv", ("nose", "tail"))
+    (job,) = with_truths([replace(jobs[0], image=Path("a.png"))], tmp_path / "t.csv", task)
     assert job.truth == (tmp_path / "t.csv", 1)
     with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png$"):
         with_truths(
             [*jobs, *(replace(jobs[0], image=tmp_path / name) for name in ("x.png", "y.png"))],
             tmp_path / "t.csv",
-            ("nose",),
+            task,
         )
     with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
-        with_truths(jobs, tmp_path / "t.csv", ("tail", "ear"))
+        with_truths(jobs, tmp_path / "t.csv", replace(task, names=("tail", "ear")))
 
 
 def test_what_is_left_out_of_objects_is_part_of_what_masks_depend_on(tmp_path):
@@ -578,7 +579,7 @@ def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_
     states = np.array([[PRESENT, ABSENT, UNKNOWN]])
     truth = PointTable("long", task.names, ("a.tif",), np.full((1, 3, 2), 10.0), states, ("t.csv",))
     (tmp_path / "t.csv").write_bytes(content(truth))
-    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", task.names)
+    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", task)
     scorer = PointScorer(task, ".csv")
     with pytest.raises(ScoreError):  # nothing is written
         scorer.score(job)
@@ -590,7 +591,8 @@ def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_
     score = scorer.score(job)
     entry = score.to_json("a.tif")
     assert entry["image"] == "a.tif" and entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
-    assert entry["mean_radial_error"] == pytest.approx(5) and entry["closeness"] == pytest.approx(1 - 5 / 50)
+    assert entry["mean_radial_error"] == pytest.approx(5)
+    assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
     np.testing.assert_allclose(score.scores.by_image, scorer.score_mask(job, prediction).scores.by_image, atol=1e-3)
     job.file(".csv").write_text("damaged\n")
     with pytest.raises(ScoreError):

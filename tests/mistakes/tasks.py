@@ -247,15 +247,15 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores._closeness",
-        "not (points[..., STATE] == ABSENT).any()",
+        "not (states == ABSENT).any()",
         "False",
         "test_point_scores.py",
     ),
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores._closeness",
-        "closeness * (points[..., PRESENCE] >= FOUND)",
-        "closeness",
+        "closeness * (is_found == (states == PRESENT))",
+        "closeness * (is_found | (states == ABSENT))",
         "test_landmarks.py",
     ),
     Mutant("tasks/point_scores.py", "", "FOUND = 0.5", "FOUND = 0.4", "test_point_scores.py"),
@@ -271,15 +271,15 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores._closeness",
-        "(1 - points[..., ERROR] / points[..., DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)",
-        "1 - points[..., ERROR] / points[..., DIAGONAL].clamp_min(math.ulp(0.0))",
+        "(1 - errors / diagonals).clamp_min(0)",
+        "1 - errors / diagonals",
         "test_point_scores.py",
     ),
     Mutant(
         "tasks/point_scores.py",
         "LandmarkScores.image_comparison",
-        "_mean(closeness[points[:, STATE] == PRESENT]) or 0.0",
-        "_mean(closeness[points[:, STATE] == PRESENT])",
+        "_mean(closeness[is_known]) or 0.0",
+        "_mean(closeness[is_known])",
         "test_point_scores.py",
     ),
     Mutant(

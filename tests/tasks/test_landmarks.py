@@ -322,9 +322,9 @@ def test_scores_are_those_of_the_errors_one_by_one():
     assert values["outliers"] == 1
     assert (values["presence_precision"], values["presence_recall"]) == (1.0, 0.75)
     assert values["presence_auroc"] == pytest.approx(3 / 4)
-    # the last one is not found, and so as far as the diagonal
-    assert scores.comparison == pytest.approx(np.mean([0.97, 0.95, 1, 0]))
-    assert scores.image_comparison == pytest.approx([0.96, 0.5])
+    # the absent one is not found, as it should be; the last one is not either, and so as far as the diagonal
+    assert scores.comparison == pytest.approx(np.mean([0.97, 0.95, 1, 1, 0]))
+    assert scores.image_comparison == pytest.approx([np.mean([0.97, 0.95, 1]), 0.5])
     again = TASK.scores_from_json(scores.to_json())
     assert again.report() == scores.report() and again.table() == scores.table()
 

@@ -50,7 +50,7 @@ def test_a_point_is_found_from_even_chances_on():
     scores = score_of("px", [[PRESENT, 1, 100, 100, 0.5], [PRESENT, 1, 100, 100, 0.49], [ABSENT, 0, 100, 100, 0.5]])
     values = scores.values()
     assert (values["presence_precision"], values["presence_recall"]) == (0.5, 0.5)
-    assert scores.comparison == pytest.approx(0.99 / 2)
+    assert scores.comparison == pytest.approx(0.99 / 3)  # the absent one is found, which is as wrong as not to find one
     invented = score_of("px", [[PRESENT, 1, 100, 100, 0.1], [ABSENT, 0, 100, 100, 0.9]]).values()
     assert (invented["presence_precision"], invented["presence_recall"]) == (0, 0)
     silent = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values()
@@ -62,7 +62,7 @@ def test_where_no_point_is_absent_places_alone_are_compared():
     scores = score_of("px", points)
     assert scores.comparison == pytest.approx(0.8) and scores.image_comparison == pytest.approx([0.9, 0.7])
     assert scores.values()["presence_recall"] == 0.5
-    assert score_of("px", [*points, [ABSENT, 0, 100, 100, 0.1]]).comparison == pytest.approx(0.7 / 2)
+    assert score_of("px", [*points, [ABSENT, 0, 100, 100, 0.1]]).comparison == pytest.approx((0 + 0.7 + 1) / 3)
 
 
 def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
@@ -98,9 +98,10 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
     }
     expected |= {f"sdr/{percent}_percent": (errors <= percent).mean() for percent in (1, 2, 3, 5)}
     assert scores.values() == pytest.approx(expected)
-    closeness = np.where(kept[..., 4] >= 0.5, np.clip(1 - kept[..., 1] / 125, 0, 1), 0)
-    assert scores.comparison == pytest.approx(closeness[states == PRESENT].mean())
-    by_image = [closeness[row][states[row] == PRESENT] for row in range(7)]
+    is_found = kept[..., 4] >= 0.5
+    closeness = np.where(is_found == (states == PRESENT), np.clip(1 - kept[..., 1] / 125, 0, 1), 0)
+    assert scores.comparison == pytest.approx(closeness[known].mean())
+    by_image = [closeness[row][known[row]] for row in range(7)]
     assert scores.image_comparison == pytest.approx([values.mean() if len(values) else 0 for values in by_image])
     report = scores.report()
     second = kept[:, 1][states[:, 1] == PRESENT]
@@ -110,10 +111,10 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
     assert f"median {np.median(errors):.2f} px, AUROC of presence {expected['presence_auroc']:.4f}" in scores.summary()
 
 
-def test_landmarks_that_no_image_holds_have_no_scores():
+def test_landmarks_that_no_image_holds_have_no_errors():
     scores = score_of("px", [[ABSENT, 0, 100, 125, 0.25]])
-    assert scores.comparison == 0 and scores.image_comparison == [0]
-    assert scores.brief() == {"closeness": None, "mean_radial_error": None}
+    assert scores.comparison == 1 and scores.image_comparison == [1]
+    assert scores.brief() == {"closeness": 1, "mean_radial_error": None}
     assert scores.summary() == "mean radial error n/a, median n/a"
     assert scores.table().splitlines()[1].split() == ["a", *["n/a"] * 7, "0", *["n/a"] * 3, "0", "1"]
 

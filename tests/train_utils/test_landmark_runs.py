@@ -85,6 +85,8 @@ def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, 
     assert "24 of 24 files of points" in result.stdout
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["median_radial_error"] < 1.5 and metrics["images"] == 24 and metrics["unit"] == "px"
+    # an empty cell means there what it meant in training
+    assert metrics["absent"] + metrics["present"] == 72 and metrics["presence_auroc"] > 0.9
     assert set(metrics["by_landmark"]) == set(NAMES)
     table = files.read_written(tmp_path / "out" / "points.csv", "deeplabcut")
     assert table.names == NAMES and len(table.images) == 24 and table.presence is not None
@@ -104,21 +106,29 @@ def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, 
         assert repeated[key] == pytest.approx(metrics[key])
 
 
+def copied_model(run: Run, folder: Path, **values: object) -> Path:
+    """A copy of the run's model whose task has other values."""
+    shutil.copytree(run.folder / "model", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["task"] |= values
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.mark.parametrize("layout", WRITERS)
 def test_predictions_in_the_formats_of_other_programs_are_the_same(run, folder, tmp_path, layout):
     known = files.FORMATS["deeplabcut"].read(folder / "points.csv")
     positions = np.where((known.states == PRESENT)[:, :, None], known.positions, np.nan)
-    data, model = tmp_path / "data", tmp_path / "model"
+    data = tmp_path / "data"
     shutil.copytree(folder / "images", data / "images")
     WRITERS[layout](data, list(known.images), positions)
-    shutil.copytree(run.folder / "model", model)
-    config = json.loads((model / "config.json").read_text())
-    config["task"]["layout"] = layout
+    ways = {"absent": "unknown", "layout": layout}  # these formats list no absent points
     if layout == "tps":
-        config["task"] |= {"names": ["1", "2", "3"], "space": "pixels from the bottom"}
-    (model / "config.json").write_text(json.dumps(config))
+        ways |= {"names": ["1", "2", "3"], "space": "pixels from the bottom"}
+    csv_model = copied_model(run, tmp_path / "csv_model", absent="unknown")
+    model = copied_model(run, tmp_path / "model", **ways)
     results = []
-    for truth, of_model, output in ((folder, run.folder / "model", "csv"), (data, model, "out"), (data, model, "out")):
+    for truth, of_model, output in ((folder, csv_model, "csv"), (data, model, "out"), (data, model, "out")):
         result = predict(of_model, [data / "images"], tmp_path / output, "--truth", truth)
         assert result.returncode == 0, result.stderr
         metrics = json.loads((tmp_path / output / "metrics.json").read_text())

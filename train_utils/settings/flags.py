@@ -8,7 +8,6 @@ from pathlib import Path
 from data_utils.class_map import OUTSIDE
 from data_utils.config import NORMALIZATIONS, DataConfig
 from data_utils.loading.draws import STRENGTHS
-from data_utils.sources.points.table import ABSENCES
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS
@@ -16,6 +15,7 @@ from runtime.redact import redact
 from tasks import TASKS
 from tasks.overlapping import Overlapping
 from tasks.pixels_and_regions import LOSSES
+from tasks.points import ABSENCES
 from tasks.regions import Regions
 from train_utils.settings.hints import HINTS
 from train_utils.settings.like import read_record, repeated_arguments, say_differences

@@ -213,8 +213,12 @@ def check_task(root: Path) -> None:
         )
 
 
-def read_truth(path: Path) -> PointTable:
-    """The points of a file, or of those of a folder; empty cells are unknown. DataError where there are none."""
+def read_truth(path: Path, absent: str) -> PointTable:
+    """The points of a file, or of those of a folder; DataError where there are none.
+
+    Args:
+        absent: what an empty cell means, as `--absent` has it.
+    """
     if path.is_dir():
         splits = find_points(path, (), explicit=True)
         table = joined_tables(list(splits.values())) if splits else None
@@ -223,4 +227,4 @@ def read_truth(path: Path) -> PointTable:
         table = tables[0] if tables else None
     if table is None:
         raise DataError(f"{path}: no file there lists points (docs/landmarks.md)")
-    return table.with_absence(None)
+    return table.with_absence(absent)

@@ -18,7 +18,7 @@ from runtime.cache import digest_of_files
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
-from tasks.points import ABSENT, PRESENT, UNKNOWN
+from tasks.points import ABSENCES, ABSENT, PRESENT, UNKNOWN
 
 EMPTY = 4  # the state of an empty cell, until `--absent` says what it means
 FARTHEST = 1e7  # pixels or mm: a point further away is a mistake
@@ -28,7 +28,6 @@ SEVERAL = (
 )
 NOTE = re.compile(r"presence (\S+) confidence (\S+)$")
 FIRST_CHANNEL = "_0000"  # at the end of the name of a volume's file, after that of the case
-ABSENCES = {"unknown": UNKNOWN, "not-there": ABSENT}  # what `--absent` makes of an empty cell
 
 
 @dataclass(frozen=True, eq=False)

@@ -348,8 +348,9 @@ def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
         find_scenes(*folders, None, None, allow_unpaired=False)
     records = find_scenes(*folders, None, None, allow_unpaired=True)
     assert [record["name"] for record in records] == ["a"] and len(records.unpaired) == 2
-    for name in ("a_x", "b_x", "b"):
-        (tmp_path / "masks" / f"{name}.png").touch()
+    for name in ("masks/a_x.png", "masks/b_x.png", "masks/b.png", "images/d/B1.tif"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     records = open_images(*folders, DataConfig(mask_suffix="_x", bands=("B1",), allow_unpaired=True))
     assert {record["image"].bands for record in records} == {("B1",)}
     assert [Path(record["target"]).name for record in records] == ["a_x.png", "b_x.png"]

@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "train_step",
-        "is_made = guard.judge(loss, grad_norm, stop_asked)\noptimizer.step()",
-        "optimizer.step()\nis_made = guard.judge(loss, grad_norm, stop_asked)",
+        "is_made = guard.judge(loss, grad_norm, stop_requests)\noptimizer.step()",
+        "optimizer.step()\nis_made = guard.judge(loss, grad_norm, stop_requests)",
         "test_nan_guard.py",
     ),
     Mutant(
@@ -194,4 +194,7 @@ MUTANTS = [
         "schedule.set_learning_rate(optimizer, state.step + 1)",
         "test_accounts.py",
     ),
+    Mutant("train.py", "main", "info.open_here()", "pass", "test_train.py"),
+    Mutant("train.py", "main", "rebuild_buckets(model, network)", "pass", "test_flags.py"),
+    Mutant("train.py", "main", "pace.check(state.step)", "pass", "test_accounts.py"),
 ]

@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant("train_utils/checkpoints/save.py", "Checkpoints.resume", "run.forget_best()", "pass", "test_checkpoints.py"),
     Mutant(
         "train_utils/checkpoints/save.py",
-        "Checkpoints.is_saved",
+        "Checkpoints.wait_until_saved",
         "model_is_saved and checkpoint_is_saved",
         "checkpoint_is_saved",
         "test_checkpoints.py",
@@ -204,8 +204,8 @@ MUTANTS = [
     Mutant(
         "train_utils/microbatch.py",
         "split_from_args",
-        "profile['processes'] // args.processes_per_volume",
-        "profile['processes']",
+        "profile.processes // args.processes_per_volume",
+        "profile.processes",
         "test_run_decisions.py",
     ),
     Mutant(
@@ -601,7 +601,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/preflight.py",
-        "StepFit.estimated",
+        "StepFit.fits_by_estimate",
         "input_bytes(self.shape, batch_split)",
         "0",
         "test_preflight.py",
@@ -946,7 +946,7 @@ MUTANTS = [
         "test_repeat.py",
     ),
     Mutant(
-        "train_utils/run_dir.py", "OpenedRun._find_plan", "self.checkpoint.state is not None", "False", "test_plan.py"
+        "train_utils/run_dir.py", "OpenedRun._recorded_plan", "self.checkpoint.state is None", "True", "test_plan.py"
     ),
     Mutant(
         "train_utils/run_dir.py",
@@ -985,7 +985,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "OpenedRun._find_plan",
+        "_say_plan",
         "decided.pop('epochs', None)",
         "pass",
         "test_plan.py",
@@ -1377,7 +1377,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/step_memory.py",
-        "StepMemory.shortage_halves",
+        "StepMemory.halve_or_raise",
         "MemoryLimit(self.size, self.network.activation_checkpointing)",
         "MemoryLimit(self.size)",
         "test_step_memory.py",
@@ -1434,4 +1434,55 @@ MUTANTS = [
         "test_tuning.py",
     ),
     Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_tuning.py"),
+    Mutant(
+        "train_utils/sharding.py", "prepare_sharding", "config['gradient_clipping'] = clip", "pass", "test_sharding.py"
+    ),
+    Mutant("train_utils/sharding.py", "prepare_sharding", "stage != 2", "stage > 2", "test_sharding.py"),
+    Mutant(
+        "train_utils/sharding.py",
+        "_restore_partitions",
+        "value[accelerator.process_index]",
+        "value[0]",
+        "test_sharding.py",
+    ),
+    Mutant("train_utils/sharding.py", "share_statistics", "accelerator.num_processes > 1", "True", "test_sharding.py"),
+    Mutant("train_utils/microbatch.py", "_augmented", "channels_last(images)", "images", "test_microbatch.py"),
+    Mutant(
+        "train_utils/nan_guard.py", "StepGuard.undo_passes", "self._optimizer.zero_grad()", "pass", "test_nan_guard.py"
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "build_optimizer",
+        "distributed_type == DistributedType.FSDP and name == 'adamw'",
+        "distributed_type == DistributedType.FSDP",
+        "test_optim.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "EvaluationFit._try_evaluation",
+        "self.copies.bytes_for(trial) // _shards(self.accelerator)",
+        "self.copies.bytes_for(trial)",
+        "test_preflight.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "EvaluationSize.bytes_for",
+        "2 * min(logits, STRIP_MEMORY)",
+        "min(logits, STRIP_MEMORY)",
+        "test_preflight.py",
+    ),
+    Mutant(
+        "train_utils/settings/record.py",
+        "describe_environment",
+        "git.strip() or 'unknown'",
+        "git.strip()",
+        "test_record.py",
+    ),
+    Mutant(
+        "train_utils/settings/starting_point.py",
+        "StartingPoint.build",
+        "network.to(memory_format=network.memory_format)",
+        "pass",
+        "test_starting_point.py",
+    ),
 ]

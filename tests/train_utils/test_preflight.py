@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from accelerators import new_accelerator
 from class_loss import classes
 
@@ -13,7 +14,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks.step_loss import StepLoss
 from train_utils import preflight as memory
-from train_utils.preflight import Copies, EvaluationSize, StepFit, fit_batch_split
+from train_utils.preflight import Copies, EvaluationFit, EvaluationSize, StepFit, fit_batch_split
 from unet import UNet, UNetConfig
 
 
@@ -25,7 +26,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(StepFit, "estimated", lambda self, split: seen.append(self.copies) or True)
+            patch.setattr(StepFit, "fits_by_estimate", lambda self, split: seen.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
             memory.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
@@ -75,10 +76,10 @@ def checked(
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = recomputes
 
-    def estimated(self: StepFit, candidate: BatchSplit) -> bool:
+    def fits_by_estimate(self: StepFit, candidate: BatchSplit) -> bool:
         return candidate.micro_batch_size <= room and self.network.activation_checkpointing >= needs_recomputing
 
-    monkeypatch.setattr(StepFit, "estimated", estimated)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", fits_by_estimate)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(split.groups, agreed)
     return fit_batch_split(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
@@ -151,5 +152,66 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     monkeypatch.setattr(memory, "input_bytes", lambda shape, split: asked.append(shape) or 50)
     monkeypatch.setattr(memory, "available_bytes", lambda: free)
     split = BatchSplit(8, 1, 4, 2)
-    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).estimated(split) is fits
+    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]
+
+
+def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a_gibibyte():
+    config = UNetConfig(num_classes=3, base_channels=2, depth=1)
+    small, large = (EvaluationSize((20_000, 20_000), (side, 1000), 1).bytes_for(config) for side in (1000, 50_000))
+    assert large - small == 2 * 268_435_456 - 2 * 4 * 3 * 1000 * 1000
+
+
+def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, split: split.micro_batch_size <= 1)
+    network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1, dims=3))
+    criterion = StepLoss(classes(2))
+    split = fit_batch_split(new_accelerator(), network, criterion, (1, 8, 16, 24), BatchSplit(2, 1, 2, 1), Copies(3))
+    assert split.accumulation == 2
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "memory: micro-batches of 1 patches of 8 x 16 x 24 fit, 2 were wanted"
+    monkeypatch.setattr(memory, "available_bytes", lambda: 0)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    size = EvaluationSize((9000, 10_000), (9000, 10_000), 1)
+    line = "no memory to evaluate a validation image of 9000 x 10000, in [^;]*tiles[^;]*; choose a lower --scale or"
+    with pytest.raises(SettingsError, match=line):
+        memory.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
+
+
+@pytest.mark.parametrize(("agreed", "fits"), [(1, True), (0, False)])
+def test_an_evaluation_must_fit_on_every_process(monkeypatch, agreed, fits):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    size = EvaluationSize((8, 8), (8, 8), 1)
+    with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate"):
+        memory.check_evaluation(new_accelerator(2, agreed), network, StepLoss(classes(2)), 3, size, Copies(2))
+
+
+@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.DEEPSPEED, 4)])
+def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others_need(monkeypatch, kind, shards):
+    reserved, empty = [], torch.empty
+
+    def note(size, **options):
+        if options.get("dtype") == torch.uint8:
+            reserved.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", note)
+    monkeypatch.setattr(memory, "_bytes_left", lambda accelerator: 77)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    accelerator = new_accelerator(4)
+    accelerator.distributed_type = kind
+    size = EvaluationSize((8, 8), (8, 8), 1)
+    copies = Copies(2, all_weights=1)
+    assert EvaluationFit(accelerator, network, StepLoss(classes(2)), 3, copies).fits_by_trial(size)
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    assert reserved == [3 * weights // shards + 77]
+
+
+def test_frozen_weights_have_neither_gradients_nor_moments():
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 1, bias=False))
+    network[0].requires_grad_(False)
+    assert Copies(3).bytes_for(network) == 3 * 4 * 3
+    assert Copies(3, all_weights=1).bytes_for(network) == 3 * 4 * 3 + 4 * 9
+    assert Copies.of_training("muon", averages=True) == Copies(3, 1)
+    assert Copies.of_training("muon", averages=True).without_gradients() == Copies(2, 1)

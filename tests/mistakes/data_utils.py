@@ -2063,8 +2063,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/points.py",
         "PointReader.task",
-        "absent=self.absent",
-        "absent='unknown'",
+        "self.absent",
+        "'unknown'",
         "test_point_targets.py",
     ),
 ]

@@ -80,7 +80,7 @@ def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of
     def patch(*flags: str, state: CheckpointState | None = None, model: Path | None = None) -> tuple[int, ...]:
         source = None if model is None else str(model)
         start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
-        return tuple(start.planned(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
+        return tuple(start.with_plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
 
     long, short = patch_size(info, 60), patch_size(info, 59)
     assert patch() == long and patch("--max-minutes", "59") == short != long
@@ -146,10 +146,10 @@ def test_a_resumed_run_has_the_plan_of_its_checkpoint():
     state = CheckpointState(RunSettings(flags=flags), UNetConfig(), RunState(step=4), None, None)
     start = OpenedRun(None, FoundCheckpoint(None, state, []), MemoryLimit())
     info = info_of(split_of(9, (64, 64)))
-    settings = start.planned(parsed("--dataset", "data", "--epochs", "4"), info)
+    settings = start.with_plan(parsed("--dataset", "data", "--epochs", "4"), info)
     assert (settings.batch_size, settings.epochs, settings.encoder, settings.freeze_encoder) == (7, 4, "lite0", True)
     assert settings.eval_every == 5
-    settings = start.planned(parsed("--dataset", "data", "--encoder", "none"), info)
+    settings = start.with_plan(parsed("--dataset", "data", "--encoder", "none"), info)
     assert (settings.encoder_weights, settings.freeze_encoder, settings.batch_size) == (None, None, 7)
 
 

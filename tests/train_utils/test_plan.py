@@ -408,7 +408,7 @@ def opened_run(folder: Path) -> OpenedRun:
 
 
 def plan_line(info, capsys, *flags: str) -> str:
-    opened_run(Path()).planned(parsed("--dataset", "data", *flags), info)
+    opened_run(Path()).with_plan(parsed("--dataset", "data", *flags), info)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan: ")]
     return line
 
@@ -422,16 +422,16 @@ def test_the_plan_that_is_printed_holds_what_it_decided(folder, capsys):
     assert " --epochs " not in plan_line(info, capsys, "--max-steps", "3")
     assert " --epochs " not in plan_line(info, capsys, "--max-minutes", "3")
     assert " --scale " not in plan_line(info, capsys, "--scale", "0.5")
-    settings = opened_run(folder).planned(parsed("--dataset", "data", "--plan", "none"), info)
+    settings = opened_run(folder).with_plan(parsed("--dataset", "data", "--plan", "none"), info)
     assert (settings.batch_size, settings.base_channels, settings.crop_size) == (4, None, None)
 
 
 def test_volumes_without_a_plan_have_patches(tmp_path, capsys):
     info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
-    settings = opened_run(tmp_path).planned(parsed("--dataset", "data", "--plan", "none"), info)
+    settings = opened_run(tmp_path).with_plan(parsed("--dataset", "data", "--plan", "none"), info)
     sides = " ".join(map(str, settings.crop_size))
     assert len(settings.crop_size) == 3 and f"patches: --crop-size {sides}\n" in capsys.readouterr().out
-    own = opened_run(tmp_path).planned(
+    own = opened_run(tmp_path).with_plan(
         parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info
     )
     assert list(own.crop_size) == [4, 4, 4] and "patches" not in capsys.readouterr().out

@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "inference/batches.py",
         "share_of",
-        "pixels[least] += sum(job.pixels for job in batch)",
+        "process_pixels[emptiest] += _pixels_of(batch)",
         "pass",
         "test_batches.py",
     ),

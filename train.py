@@ -325,9 +325,9 @@ def main() -> None:
     checkpoint_config = run.checkpoint.model_config()
     origin = on_main(
         accelerator,
-        lambda: starting_point(network_settings, axes, model=run.source, checkpoint=checkpoint_config),
+        lambda: starting_point(network_settings, axes, model=run.initial_model, checkpoint=checkpoint_config),
     )
-    preprocess = info.preprocess(origin.source_preprocess(info.channels))
+    preprocess = info.preprocess(origin.trained_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
     model = origin.build(info.channels, task, preprocess)

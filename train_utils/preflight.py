@@ -155,7 +155,7 @@ def fit_batch_split(
     Args:
         network: has `blocks` and `activation_checkpointing`, and is still where it was built.
         shape: (C, *spatial), the largest that training will see.
-        batch_split: the one that is wanted; `fixed` where nothing else will do.
+        batch_split: the one that is wanted; `is_fixed` where nothing else will do.
         copies: those of a training step.
 
     Raises SettingsError where nothing fits, or not what was asked for.
@@ -189,7 +189,7 @@ def fit_batch_split(
 
 def _candidates(batch_split: BatchSplit, most_images: int) -> list[BatchSplit]:
     """The batch splits that may be tried, those with the largest micro-batches first, of at most so many images."""
-    if batch_split.fixed:
+    if batch_split.is_fixed:
         return [batch_split]
     size = batch_split.micro_batch_size
     sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
@@ -216,12 +216,12 @@ def _largest_that_fits(step_fit: StepFit, candidates: list[BatchSplit]) -> Batch
 def say_split(batch_split: BatchSplit) -> None:
     """Print how a batch is cut, and which batch would leave no process without an image."""
     say(f"batch: {batch_split}")
-    if batch_split.idle:
+    if batch_split.idle_groups:
         where = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
         filling_size = batch_split.groups * batch_split.accumulation
         say(
-            f"batch: {batch_split.idle} of {batch_split.groups} {batch_split.group_words} have no image in {where},"
-            f" and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
+            f"batch: {batch_split.idle_groups} of {batch_split.groups} {batch_split.group_words} have no image in"
+            f" {where}, and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
 
 

@@ -450,7 +450,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/monitoring/tracking.py",
-        "RunLog.pictures",
+        "RunLog.write_pictures",
         'self.tracker == "tensorboard"',
         "True",
         "test_tracking.py",
@@ -1364,7 +1364,7 @@ MUTANTS = [
     Mutant(
         "train_utils/step_memory.py",
         "StepMemory.__init__",
-        "can_repeat_steps(accelerator) and not batch_split.fixed",
+        "can_repeat_steps(accelerator) and not batch_split.is_fixed",
         "can_repeat_steps(accelerator)",
         "test_step_memory.py",
     ),

@@ -18,7 +18,9 @@ from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
+from data_utils.sources.blocks import BlockRecords, describe_neighbors
 from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, DataError
 
 FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
@@ -125,6 +127,55 @@ def test_folds_hold_out_each_block_once(tmp_path):
     assert len(names) == len(set(names)) == 12
     with pytest.raises(DataError, match=r"--fold 1/30: there are only 12 blocks, and each fold needs one"):
         load_records(config(tmp_path, fold=(1, 30)))
+    for settings in ({}, {"fold": (1, 4)}):
+        drawn = {tuple(load_records(config(tmp_path, seed=seed, **settings))[1].indices) for seed in range(4)}
+        assert len(drawn) > 1
+
+
+def test_the_windows_of_an_image_and_of_its_mask_are_told_apart_and_blocks_of_another_side_are_others(tmp_path):
+    write_scene(tmp_path)
+    train, val = load_records(config(tmp_path))
+    for record in (*train, *val):
+        assert not record["image"].is_mask and record["target"].is_mask
+    records = train.records.records
+    sides = [BlockRecords(records, train.records.windows, [(200, 260)], side).digest for side in (64, 65)]
+    assert None not in sides and sides[0] != sides[1]
+    report, _ = check_data(config(tmp_path))
+    assert "validation blocks: 1 of 12, of about 64 pixels a side\n1 of 1 validation images touch training" in report
+    assert "overlap" not in report
+
+
+def placed(folder, name, right=0.0, **profile):
+    """A record of an image of 8 x 9 pixels which lies so many pixels to the right of others."""
+    path = write_raster(
+        folder / name, np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine.translation(right, 0), **profile
+    )
+    return {"image": str(path), "target": str(path), "name": name}
+
+
+@pytest.mark.parametrize(
+    ("right", "verb"),
+    [(9.6, None), (9.4, "touch"), (8.6, "touch"), (8.4, "overlap"), (-8.4, "overlap"), (-9.4, "touch")],
+)
+def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb):
+    train = ListRecords([placed(tmp_path, "far.tif", 99.0), placed(tmp_path, "a.tif")])
+    lines = describe_neighbors(train, ListRecords([placed(tmp_path, "b.tif", right)]))
+    expected = f"1 of 1 validation images {verb} training images in the world: b.tif and a.tif"
+    assert lines == ([expected] if verb else [])
+
+
+def test_only_images_of_one_coordinate_system_are_neighbors_and_three_of_them_are_named(tmp_path):
+    system = "+proj=tmerc +lat_0=0 +lon_0={} +k=1 +x_0=500000 +y_0=0 +ellps=GRS80 +units=m"
+    train = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", crs=system.format(9))])
+    images = [placed(tmp_path, "other.tif", crs="EPSG:32634"), placed(tmp_path, "c.tif", crs=system.format(12))]
+    images += [placed(tmp_path, f"{number}.tif") for number in range(4)]
+    assert describe_neighbors(train, ListRecords(images)) == [
+        "4 of 6 validation images overlap training images in the world:"
+        " 0.tif and a.tif, 1.tif and a.tif, 2.tif and a.tif, ..."
+    ]
+    assert describe_neighbors(train, ListRecords([placed(tmp_path, "d.tif", crs=system.format(9))])) == [
+        "1 of 1 validation images overlap training images in the world: d.tif and b.tif"
+    ]
 
 
 def test_images_of_one_block_are_on_one_side(tmp_path):
@@ -171,6 +222,7 @@ def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
     ("settings", "line"),
     [
         ({"val_blocks": 4096}, "--val-blocks: blocks of 4096 pixels hold all images together; give a smaller number"),
+        ({"place": False}, "--val-blocks cuts images by their place, which --no-place leaves out; give --place"),
         ({"val_group": "a"}, "--val-blocks and --val-group: both say what is held out together"),
     ],
 )

@@ -138,19 +138,20 @@ def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
 def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
     records = []
-    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.004, 0.0), "n": (-0.3, -0.2)}
+    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.008, 0.0), "n": (-0.3, -0.2)}
+    shifts |= {"down": (0.0, 0.2), "right": (0.012, 0.0)}
     for name, (right, down) in shifts.items():
         transform = NORTH_UP * Affine.translation(right, down)
         mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 8, 9), np.uint8), transform=transform)
         records.append({"image": str(image), "target": str(mask), "name": name})
     coarse = write_raster(
-        tmp_path / "e.tif", np.zeros((1, 4, 5), np.uint8), transform=from_origin(500_000, 5_000_000, 20, 20)
+        tmp_path / "e.tif", np.zeros((1, 4, 5), np.uint8), transform=from_origin(500_003, 5_000_000, 20, 20)
     )
     records.append({"image": str(image), "target": str(coarse), "name": "e"})
     placed = with_places(ListRecords(records))
     (line,) = place_warnings([placed])
     assert line.startswith(
-        "2 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
+        "4 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
     )
     assert place_warnings([ListRecords(records)]) == ()
     assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)

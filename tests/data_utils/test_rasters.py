@@ -40,6 +40,7 @@ from data_utils.sources.bands import (
     scene_folders,
     with_bands,
 )
+from data_utils.sources.load import load_records, open_images
 from data_utils.visualize import to_rgb
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
@@ -189,6 +190,20 @@ def test_bands_that_are_files_are_those_of_one_file(tmp_path):
         load_dataset_info(DataConfig(str(tmp_path / "b"), bands=("B12",), task="classes"))
 
 
+def test_images_of_both_splits_have_the_bands_or_are_pictures(tmp_path):
+    write_set(tmp_path)
+    digests = set()
+    for bands in (("B03",), ("B11", "B02")):
+        for records in load_records(DataConfig(str(tmp_path), bands=bands, task="classes")):
+            assert {record["image"].bands for record in records} == {bands}
+            digests.add(records.digest)
+    for records in load_records(DataConfig(str(tmp_path), place=False, task="classes")):
+        for record in records:
+            assert isinstance(record["image"], PictureFile) and isinstance(record["target"], PictureFile)
+        digests.add(records.digest)
+    assert len(digests) == 6 and None not in digests
+
+
 def test_bands_that_are_files_make_no_shards(tmp_path, monkeypatch):
     write_set(tmp_path / "data", as_files=True)
     monkeypatch.setattr("sys.argv", ["pack", str(tmp_path / "data"), str(tmp_path / "out")])
@@ -290,6 +305,10 @@ def test_a_band_is_one_file_of_its_scene():
         DataError, match=r"s: no file is band B08; its files are B02\.tif, B03\.tif, B03_old\.tif; give"
     ):
         bands_in(files, ["B08"], "s")
+    files = [f"s/B03_{number}.tif" for number in range(9)]
+    names = ", ".join(f"B03_{number}.tif" for number in range(8))
+    with pytest.raises(DataError, match=f"^s: 9 files are band B03; its files are {names}, ...; give --bands$"):
+        bands_in(files, ["B03"], "s")
 
 
 def test_scenes_are_folders_of_tiffs_alone(tmp_path):
@@ -329,6 +348,12 @@ def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
         find_scenes(*folders, None, None, allow_unpaired=False)
     records = find_scenes(*folders, None, None, allow_unpaired=True)
     assert [record["name"] for record in records] == ["a"] and len(records.unpaired) == 2
+    for name in ("masks/a_x.png", "masks/b_x.png", "masks/b.png", "images/d/B1.tif"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    records = open_images(*folders, DataConfig(mask_suffix="_x", bands=("B1",), allow_unpaired=True))
+    assert {record["image"].bands for record in records} == {("B1",)}
+    assert [Path(record["target"]).name for record in records] == ["a_x.png", "b_x.png"]
 
 
 @pytest.mark.parametrize("cached_bytes", [1, 2**26])

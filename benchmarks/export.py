@@ -24,6 +24,7 @@ from inference.export.export_format import Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.models import load_model
 from inference.outputs import new_format
+from inference.outputs.jobs import PageFile
 from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.truth import open_mask_rows
 from runtime.errors import ModelError
@@ -95,7 +96,7 @@ def exported(model: Path, folder: Path) -> Iterator[tuple[str, Segment]]:
 
 def true_mask(file: Path, output_format: MaskFormat) -> torch.Tensor:
     """(H, W) class indices of a mask file."""
-    with open_mask_rows((file, 0), output_format.reader) as rows:
+    with open_mask_rows(PageFile(file), output_format.reader) as rows:
         return torch.from_numpy(rows.read(0, rows.size[0]).mask).long()
 
 

@@ -2,11 +2,12 @@
 
 import glob
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile, format_remedy
 from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
@@ -17,8 +18,8 @@ from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.annotations.one_object_masks import images_of_set
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
-from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, RasterJob, VolumeJob
-from inference.true_masks import files_below, open_true_masks, pictures_among, stem_of
+from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, PageFile, RasterJob, VolumeJob
+from inference.true_masks import StemmedFile, files_below, open_true_masks, pictures_among, stem_of
 from runtime.console import say
 from runtime.errors import DataError
 
@@ -33,19 +34,19 @@ class InputRules:
 
     Args:
         channels: how many channels the model takes.
-        stacks: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks, where no
-            spacing.json beside them or above says another; None for a model of images.
+        stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks. A
+            spacing.json beside or above them says another. None for a model of images.
         bands: those of TIFFs that are read, empty for all; they may be files, in a folder for each image.
-        objects: the classes of a model of objects, else empty; where each image has a folder for it and its masks, the
-            images are inputs.
+        object_classes: the classes of a model of objects, else empty. Where each image has a folder for it and its
+            masks, the images alone are inputs.
         reads_places: whether TIFFs with a place are read by it; else they are pictures, and so are their true masks.
         keeps_place: whether the outputs of TIFFs with a place have it too.
     """
 
     channels: int = 1
-    stacks: Spacing | None = None
+    stack_spacing: Spacing | None = None
     bands: Sequence[str] = ()
-    objects: Sequence[str] = ()
+    object_classes: Sequence[str] = ()
     reads_places: bool = True
     keeps_place: bool = False
 
@@ -64,6 +65,32 @@ class TruthFolder:
     class_folders: Sequence[str] = ()
 
 
+class InputKey(NamedTuple):
+    """What tells inputs apart.
+
+    Args:
+        location: the file, or the folder of an input of several files.
+        stem: of its outputs, below the folder of all.
+    """
+
+    location: Path
+    stem: Path
+
+
+class InputPages(NamedTuple):
+    """An input whose headers have been read.
+
+    Args:
+        stem: of its outputs, below the folder of all.
+        jobs: one for each page, without outputs and truth.
+        page_stems: those of the outputs of each page.
+    """
+
+    stem: Path
+    jobs: Sequence[Job]
+    page_stems: Sequence[Path]
+
+
 def find_jobs(
     patterns: Iterable[str],
     output: Path,
@@ -76,57 +103,74 @@ def find_jobs(
     DataError for inputs that are not there, have no true mask, or would write one file twice, or over an input or the
     legend.
     """
-    files: list[tuple[Path, Path]] = []
-    for pattern in patterns:
-        set_images = _set_images(Path(pattern)) if rules.objects else []
-        files += set_images or _matches(pattern, output)
-    inputs = _inputs(list(dict.fromkeys(files)), rules)
-    with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
-        pages_of_inputs = list(pool.map(partial(_pages, rules=rules), inputs.values()))
-    stems = [stem for _, stem in inputs]
-    stems_of_pages = [_page_stems(stem, len(pages)) for stem, pages in zip(stems, pages_of_inputs, strict=True)]
-    truths = None
-    if truth:
-        all_stems = list(stems)
-        for page_stems in stems_of_pages:
-            all_stems += page_stems
-        truths = open_true_masks(truth.folder, truth.mask_suffix, all_stems, truth.class_folders, rules.objects)
+    files = _files_of_patterns(patterns, output, rules)
+    inputs = _read_headers(_grouped_files(files, rules), rules)
     jobs: list[Job] = []
-    for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
-        for number, page in enumerate(pages):
-            page_stem = page_stems[number]
-            true_mask = None
-            if truths:
-                true_mask = truths.find(stem, page_stem, number, len(pages))
-                true_mask = _placed(true_mask, page) if rules.reads_places else _as_picture(true_mask, page)
-            jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
-    if truth and truths and truths.missing:
+    for pages in inputs:
+        for job, page_stem in zip(pages.jobs, pages.page_stems, strict=True):
+            jobs.append(replace(job, output=output / page_stem, root=output))
+    if truth:
+        true_masks = _find_true_masks(truth, inputs, rules)
+        jobs = [replace(job, truth=true_mask) for job, true_mask in zip(jobs, true_masks, strict=True)]
+    _check_outputs(jobs, output, tuple(extensions), {file.path.resolve() for file in files})
+    return jobs
+
+
+def _files_of_patterns(patterns: Iterable[str], output: Path, rules: InputRules) -> list[StemmedFile]:
+    """The files that are asked for, each once."""
+    files: list[StemmedFile] = []
+    for pattern in patterns:
+        set_images = _set_images(Path(pattern)) if rules.object_classes else []
+        files += set_images or _matches(pattern, output)
+    return list(dict.fromkeys(files))
+
+
+def _read_headers(files_of_inputs: Mapping[InputKey, Sequence[Path]], rules: InputRules) -> list[InputPages]:
+    """The inputs, each with its pages."""
+    with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
+        jobs_of_inputs = pool.map(partial(_jobs_of_input, rules=rules), files_of_inputs.values())
+        inputs = []
+        for key, jobs in zip(files_of_inputs, jobs_of_inputs, strict=True):
+            inputs.append(InputPages(key.stem, jobs, _page_stems(key.stem, len(jobs))))
+    return inputs
+
+
+def _find_true_masks(truth: TruthFolder, inputs: Sequence[InputPages], rules: InputRules) -> list[MaskFile | None]:
+    """The true mask of each page of each input. DataError where some have none."""
+    stems = [pages.stem for pages in inputs]
+    for pages in inputs:
+        stems += pages.page_stems
+    truths = open_true_masks(truth.folder, truth.mask_suffix, stems, truth.class_folders, rules.object_classes)
+    true_masks = []
+    for pages in inputs:
+        for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
+            mask = truths.find(pages.stem, page_stem, number, len(pages.jobs))
+            true_masks.append(_placed(mask, job) if rules.reads_places else _as_picture(mask, job))
+    if truths.missing:
         raise DataError(
             f"--truth {truth.folder}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
             " if the masks have a suffix, give --mask-suffix"
         )
-    _check_outputs(jobs, output, tuple(extensions), {file.resolve() for _, file in files})
-    return jobs
+    return true_masks
 
 
 def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
     """A true mask on the grid of its image, where both have a place."""
-    if not isinstance(job, RasterJob) or not isinstance(mask, tuple) or isinstance(mask, VolumeFile) or not job.size:
+    if not isinstance(mask, PageFile) or mask.page:
         return mask
-    path, page = mask
-    if page:
+    if not isinstance(job, RasterJob) or not job.size:
         return mask
+    path = str(mask.path)
     height, width = job.size
-    placed = on_grid(str(path), Grid(job.place, (height, width)), str(path))
+    placed = on_grid(path, Grid(job.place, (height, width)), path)
     return placed if isinstance(placed, PlacedMask) else mask
 
 
 def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
     """A true mask of an image, which is a picture where it is a TIFF."""
-    if not isinstance(job, ImageJob) or not isinstance(mask, tuple) or isinstance(mask, VolumeFile):
-        return mask
-    path, page = mask
-    return PictureFile(str(path), page) if is_tiff(path) else mask
+    if isinstance(job, ImageJob) and isinstance(mask, PageFile) and is_tiff(mask.path):
+        return PictureFile(str(mask.path), mask.page)
+    return mask
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
@@ -167,38 +211,38 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
             raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
 
 
-def _inputs(files: Sequence[tuple[Path, Path]], rules: InputRules) -> dict[tuple[Path, Path], list[Path]]:
-    """(key, stem) of each input -> its files: one, or those of a volume's channels or of an image's bands.
+def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[InputKey, list[Path]]:
+    """The files of each input: one, or those of a volume's channels or of an image's bands.
 
     Each of the bands is a file where a folder holds a TIFF that is named by it.
 
     Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several. If it takes one, `_0000` is
     no part of the names where all volumes have it.
     """
-    channel_matches = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
+    channel_matches = {file.path: CHANNEL.fullmatch(file.stem.name) for file in files if is_volume(file.path)}
     are_cases = rules.channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
-    inputs: dict[tuple[Path, Path], list[Path]] = {}
+    groups: dict[InputKey, list[Path]] = {}
     scenes = _scenes(files, rules.bands)
-    for stem, file in files:
-        if file.parent in scenes:
-            name = stem.parent if stem.parent.name else Path(file.parent.name)
-            inputs[file.parent, name] = scenes[file.parent]
+    for stem, path in files:
+        folder = path.parent
+        if folder in scenes:
+            scene_stem = stem.parent if stem.parent.name else Path(folder.name)
+            groups[InputKey(folder, scene_stem)] = scenes[folder]
             continue
-        match = channel_matches.get(file)
-        key = (file, stem)
+        match = channel_matches.get(path)
+        key = InputKey(path, stem)
         if match and are_cases:
-            case = stem.with_name(match[1])
-            key = (file.parent, case)
-        inputs.setdefault(key, []).append(file)
-    return inputs
+            key = InputKey(folder, stem.with_name(match[1]))
+        groups.setdefault(key, []).append(path)
+    return groups
 
 
-def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Path, list[Path]]:
+def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, list[Path]]:
     """The folders in which each of the bands is a TIFF of its own, with these; files of a band are not inputs."""
     folders: dict[Path, list[Path]] = {}
-    for _, file in files:
-        if bands and is_tiff(file):
-            folders.setdefault(file.parent, []).append(file)
+    for _, path in files:
+        if bands and is_tiff(path):
+            folders.setdefault(path.parent, []).append(path)
     scenes = {}
     for folder, band_files in folders.items():
         try:
@@ -210,30 +254,21 @@ def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Pa
     return scenes
 
 
-def _pages(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
-    """A job for each page of an input's file; outputs and truth come later."""
+def _jobs_of_input(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
+    """A job for each page of an input; outputs and truth come later."""
     first = files[0]
-    volume = _volume_file(files, rules.stacks)
+    volume = _volume_file(files, rules.stack_spacing)
     if volume is not None:
         return [_volume_job(first, volume)]
-    source = None
-    if rules.bands:
-        source = BandSource(tuple(map(str, files)), tuple(rules.bands))
-    try:
-        if source is not None and len(files) > 1:
-            pages = [(0, read_header(source, str(first))[0])]
-        elif is_tiff(first):
-            pages = tiff_pages(first)
-        else:
-            size, _ = read_header(first, str(first))
-            pages = [(0, size)]
-    except DataError:
-        pages = []
+    bands = BandSource(tuple(map(str, files)), tuple(rules.bands)) if rules.bands else None
+    pages = _page_sizes(files, bands)
+    if not pages:
+        return [ImageJob(image=first, size=None, output=first, stored=bands)]
     jobs: list[Job] = []
     for page, size in pages:
         stored: BandSource | PictureFile | None = None
-        if source is not None:
-            stored = source._replace(page=page)
+        if bands is not None:
+            stored = bands._replace(page=page)
         elif not rules.reads_places and is_tiff(first):
             stored = PictureFile(str(first), page)
         job = ImageJob(image=first, size=size, output=first, page=page, stored=stored)
@@ -241,7 +276,20 @@ def _pages(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
         if grid is not None and grid.size == size:
             job = RasterJob(**vars(job), place=grid.place)
         jobs.append(job)
-    return jobs or [ImageJob(image=first, size=None, output=first, stored=source)]
+    return jobs
+
+
+def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tuple[int, tuple[int, int]]]:
+    """The number and the size (H, W) of each page of an image; none where its header cannot be read."""
+    first = files[0]
+    try:
+        if is_tiff(first) and len(files) == 1:
+            return tiff_pages(first)
+        source = first if bands is None or len(files) == 1 else bands
+        size, _ = read_header(source, str(first))
+    except DataError:
+        return []
+    return [(0, size)]
 
 
 def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
@@ -252,13 +300,13 @@ def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
     return VolumeJob(image=file, size=header.size, output=file, volume=volume, spacing=header.spacing)
 
 
-def _volume_file(files: Sequence[Path], stacks: Spacing | None) -> VolumeFile | None:
+def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:
     """The files of a volume, or a stack where stacks are volumes; None for an image."""
     if is_volume(files[0]):
         return VolumeFile(tuple(sorted(map(str, files))))
-    if stacks is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
+    if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
         return None
-    return VolumeFile((str(files[0]),), spacing_of(files[0].parent) or stacks)
+    return VolumeFile((str(files[0]),), spacing_of(files[0].parent) or stack_spacing)
 
 
 def _page_stems(stem: Path, pages: int) -> list[Path]:
@@ -268,8 +316,8 @@ def _page_stems(stem: Path, pages: int) -> list[Path]:
     return [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]
 
 
-def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
-    """(relative stem, file) of a file, of each picture below a folder, or of what a glob matches."""
+def _matches(pattern: str, output: Path) -> list[StemmedFile]:
+    """A file, each picture below a folder, or what a glob matches."""
     path = Path(pattern)
     if not pattern:
         raise DataError("--input: is empty")
@@ -280,7 +328,7 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if path.is_dir():
         matches = _pictures_below(path, output)
     elif path.is_file():
-        matches = [(stem_of(path.relative_to(path.parent)), path)]
+        matches = [StemmedFile(stem_of(path.relative_to(path.parent)), path)]
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
@@ -294,15 +342,15 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     raise DataError(f"--input {pattern}: {problem}")
 
 
-def _set_images(folder: Path) -> list[tuple[Path, Path]]:
-    """(stem, image) of a folder that has a folder for each image and its masks; of others nothing."""
+def _set_images(folder: Path) -> list[StemmedFile]:
+    """The images of a folder that has a folder for each image and its masks; of others nothing."""
     if not folder.is_dir():
         return []
-    return [(Path(name), image) for name, image in images_of_set(folder)]
+    return [StemmedFile(Path(name), image) for name, image in images_of_set(folder)]
 
 
-def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
-    """(relative stem, file) of the files that a glob matches, and of each picture below the folders that it matches."""
+def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
+    """The files that a glob matches, and each picture below the folders that it matches."""
     start = _start_of_glob(Path(pattern))
     is_output = _output_test(start, output)
     matches = []
@@ -312,10 +360,10 @@ def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
             raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
         if path.is_file():
             if not is_output(path):
-                matches.append((stem_of(base), path))
+                matches.append(StemmedFile(stem_of(base), path))
         elif path.resolve() != output.resolve():
             for stem, file in _pictures_below(path, output):
-                matches.append((base / stem, file))
+                matches.append(StemmedFile(base / stem, file))
     return matches
 
 
@@ -327,8 +375,8 @@ def _start_of_glob(path: Path) -> Path:
     return Path()
 
 
-def _pictures_below(folder: Path, output: Path) -> list[tuple[Path, Path]]:
-    """(relative stem, file) of pictures below a folder, except hidden ones and those below `output`."""
+def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
+    """The pictures below a folder, except hidden ones and those below `output`."""
     if output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
     files = files_below(folder)

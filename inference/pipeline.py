@@ -101,9 +101,9 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
     rules = InputRules(
         config.in_channels,
-        stacks=config.preprocess.spacing if config.dims == 3 else None,
+        stack_spacing=config.preprocess.spacing if config.dims == 3 else None,
         bands=config.preprocess.bands,
-        objects=output_format.names[1:] if output_format.has_objects else (),
+        object_classes=output_format.names[1:] if output_format.has_objects else (),
         reads_places=config.preprocess.place or bool(config.preprocess.bands),
         keeps_place=writes_rasters,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, RenderedMask, VolumeFile
@@ -10,11 +11,18 @@ from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Records
-from inference.outputs.jobs import MaskFile
+from inference.outputs.jobs import MaskFile, PageFile
 from inference.outputs.object_masks import AnnotatedObjects, indices_of_values
 from runtime.errors import DataError
 
 TEST_SPLITS = ("test", "testing")  # beside those that training reads
+
+
+class StemmedFile(NamedTuple):
+    """A file, and its path below the folder that was given, without its extension."""
+
+    stem: Path
+    path: Path
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -24,8 +32,8 @@ def files_below(folder: Path) -> list[Path]:
 
 def pictures_among(
     files: Iterable[Path], folder: Path, is_output: Callable[[Path], bool] = lambda file: False
-) -> list[tuple[Path, Path]]:
-    """(relative stem, file) of the pictures among files below a folder.
+) -> list[StemmedFile]:
+    """The pictures among files below a folder.
 
     Hidden ones, which programs leave, and outputs are left out.
     """
@@ -35,7 +43,7 @@ def pictures_among(
         is_hidden = any(part.startswith(".") for part in relative.parts)
         is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
         if is_picture and not is_hidden and file.is_file() and not is_output(file):
-            pictures.append((stem_of(relative), file))
+            pictures.append(StemmedFile(stem_of(relative), file))
     return pictures
 
 
@@ -88,11 +96,11 @@ class TrueMasks:
         self.suffix = suffix or ""
         self.missing: list[str] = []
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> tuple[Path, int] | None:
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> PageFile | None:
         """The true mask of page `number` of an input, None where there is none, which is noted in `missing`."""
         mask_stem = page_stem.with_name(page_stem.name + self.suffix)
         if mask_stem in self.files:
-            return self.files[mask_stem], 0
+            return PageFile(self.files[mask_stem])
         stack = self.files.get(stem.with_name(stem.name + self.suffix))
         if stack is None or not is_tiff(stack):
             self.missing.append(str(mask_stem))
@@ -100,7 +108,7 @@ class TrueMasks:
         page_numbers = [index for index, _ in tiff_pages(stack)]
         if len(page_numbers) != pages:
             raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {pages}")
-        return stack, page_numbers[number]
+        return PageFile(stack, page_numbers[number])
 
 
 class ObjectTruths:
@@ -166,15 +174,17 @@ class ClassTruths:
             mask = self.joined.find(page_stem, page_stem, 0, 1)
             if mask is None:
                 return None
-            path, _ = mask
-            return _of_one_file(path, bits)
+            return _of_one_file(mask.path, bits)
         masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
         if not any(masks):
             self.missing.append(str(page_stem))
             return None
         files = []
         for mask in masks:
-            files.append(ClassFile("") if mask is None else ClassFile(str(mask[0]), mask[1]))
+            if mask is None:
+                files.append(ClassFile(""))
+            else:
+                files.append(ClassFile(str(mask.path), mask.page))
         if any(is_volume(file.path) for file in files):
             return layered_label([file.path for file in files], bits)
         return ClassMasks(tuple(files), bits)

@@ -11,7 +11,7 @@ from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
 from inference.args import PredictSettings, parse_args
-from inference.outputs.jobs import ImageJob, VolumeJob
+from inference.outputs.jobs import ImageJob, PageFile, VolumeJob
 from tasks.classes import ClassScores
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -39,7 +39,7 @@ def volume_job(folder: Path, truth: Path | None) -> VolumeJob:
         image=image,
         size=(3, 4, 5),
         output=folder / "out" / "image",
-        truth=truth and (truth, 0),
+        truth=truth and PageFile(truth),
         volume=VolumeFile((str(image),)),
     )
 

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import PROGRAMS, ROOT
+
+import bootstrap as script_of_bootstrap
 
 SCRIPT = ROOT / "bootstrap.py"
 # The interpreter below this environment: the one that a user would call, and where Debian's pip lives.
@@ -205,3 +208,149 @@ def test_without_a_command_it_shows_how_it_is_called(repository):
     done = bootstrap(repository)
     assert done.returncode == 2 and "python3 bootstrap.py pytest" in done.stdout
     assert not (repository / ".venv").exists()
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that are called in this process; `commands.answer` gives the exit code and the output of each."""
+    calls = SimpleNamespace(made=[], answer=lambda command: (0, ""))
+
+    def run(command: list[str], **options: object) -> SimpleNamespace:
+        calls.made.append(command)
+        code, output = calls.answer(command)
+        return SimpleNamespace(returncode=code, stdout=output)
+
+    monkeypatch.setattr(script_of_bootstrap.subprocess, "run", run)
+    return calls
+
+
+VENV = ROOT / ".venv"
+OWN_PYTHON = str(VENV / "bin" / "python")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of POSIX")
+@pytest.mark.parametrize(
+    ("own", "here", "expected"),
+    [
+        ("pip 21.0 from x", "pip 9.0", [OWN_PYTHON, "-m", "pip"]),
+        ("", "pip 22.3 from x", [sys.executable, "-m", "pip", "--python", OWN_PYTHON]),
+        ("", "pip 100.0 from x", [sys.executable, "-m", "pip", "--python", OWN_PYTHON]),
+        ("", "pip 22.2 from x", None),
+        ("", "pip 9.10 from x", None),
+        ("", "", None),
+    ],
+)
+def test_the_pip_of_the_environment_is_taken_or_one_that_can_install_there(commands, own, here, expected):
+    commands.answer = lambda command: (0, own if command[0] == OWN_PYTHON else here)
+    if expected:
+        assert script_of_bootstrap.find_pip() == expected
+    else:
+        with pytest.raises(SystemExit, match=r"^bootstrap: .* has neither ensurepip nor pip 22\.3 or newer; on Debian"):
+            script_of_bootstrap.find_pip()
+    assert commands.made[0] == [OWN_PYTHON, "-m", "pip", "--version"]
+
+
+@pytest.mark.parametrize(("clear", "flags"), [(False, []), (True, ["--clear"])])
+def test_an_environment_is_made_without_pip_where_python_has_none(commands, capsys, clear, flags):
+    command = [sys.executable, "-m", "venv", *flags, str(VENV)]
+    script_of_bootstrap.make_venv(clear)
+    assert commands.made == [command] and capsys.readouterr().err == f"bootstrap: making {VENV}\n"
+    commands.made.clear()
+    commands.answer = lambda command: (0 if "--without-pip" in command else 1, "")
+    script_of_bootstrap.make_venv(clear)
+    assert commands.made == [command, [*command, "--without-pip"]]
+    commands.answer = lambda command: (1, "")
+    with pytest.raises(SystemExit, match=f"could not make {VENV}; on Debian and Ubuntu: apt install python3-venv"):
+        script_of_bootstrap.make_venv(clear)
+
+
+def test_requirements_are_installed_into_the_environment(commands, capsys):
+    requirements = str(ROOT / "requirements-dev.txt")
+    script_of_bootstrap.install_requirements(["a", "pip"])
+    assert commands.made == [["a", "pip", "install", "--disable-pip-version-check", "-r", requirements]]
+    commands.answer = lambda command: (3, "")
+    with pytest.raises(SystemExit, match="bootstrap: pip ended with exit code 3, its reason stands above"):
+        script_of_bootstrap.install_requirements(["pip"])
+    assert not script_of_bootstrap.install_with_uv()
+    commands.answer = lambda command: (0, "")
+    assert script_of_bootstrap.install_with_uv()
+    assert commands.made[-1] == ["uv", "pip", "install", "--python", OWN_PYTHON, "-r", requirements]
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        lines
+        == ["bootstrap: installing requirements-dev.txt"] * 2
+        + ["bootstrap: installing requirements-dev.txt with uv"] * 2
+    )
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    """What is done for an environment whose folder is a new one, in order; nothing of it is really done."""
+    root = tmp_path
+    (root / "requirements.txt").write_text("a")
+    (root / "requirements-dev.txt").write_text("b")
+    python = root / ".venv" / "bin" / "python"
+    for name, place in {"ROOT": root, "VENV": root / ".venv", "PYTHON": python}.items():
+        monkeypatch.setattr(script_of_bootstrap, name, place)
+    monkeypatch.setattr(script_of_bootstrap, "STAMP", root / ".venv" / "stamp")
+    steps = SimpleNamespace(done=[], root=root, python=python, stamp=root / ".venv" / "stamp", fails=False)
+
+    def make(clear: bool) -> None:
+        steps.done.append(f"make {clear}")
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.touch()
+
+    def install(pip: list[str]) -> None:
+        steps.done.append(f"install by {' '.join(pip)}, stamp of {len(script_of_bootstrap.read_stamp())}")
+        if steps.fails:
+            sys.exit(1)
+
+    monkeypatch.setattr(script_of_bootstrap, "make_venv", make)
+    monkeypatch.setattr(script_of_bootstrap, "install_requirements", install)
+    monkeypatch.setattr(script_of_bootstrap, "find_pip", lambda: ["own", "pip"])
+    monkeypatch.setattr(script_of_bootstrap.shutil, "which", lambda name: None)
+    return steps
+
+
+def test_an_environment_is_made_once_and_completed_where_something_has_changed(made):
+    def prepared() -> list[str]:
+        made.done.clear()
+        script_of_bootstrap.prepare_environment()
+        return list(made.done)
+
+    install = "install by own pip, stamp of 1"
+    assert prepared() == ["make True", install] and prepared() == []
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        (made.root / name).write_text("c")
+        assert prepared() == [install] and prepared() == []
+    made.stamp.unlink()  # of half an environment that has its Python
+    assert prepared() == ["make False", install]
+    made.python.unlink()
+    assert prepared() == ["make True", install]
+    lines = made.stamp.read_text().splitlines()
+    assert lines[0] == str(made.root / ".venv") and len(lines[1]) == 64 and len(lines) == 2
+    made.stamp.write_text(f"/elsewhere/.venv\n{lines[1]}\n")
+    assert prepared() == ["make True", install]
+    made.stamp.write_text(f"{lines[0]}\n")  # the install did not end
+    made.fails = True
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            prepared()
+        assert made.done == [install]
+
+
+def test_uv_is_asked_first_and_pip_only_where_it_fails(made, monkeypatch):
+    succeeds = [True, False]
+    monkeypatch.setattr(script_of_bootstrap.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(script_of_bootstrap, "install_with_uv", lambda: made.done.append("uv") or succeeds.pop(0))
+    script_of_bootstrap.prepare_environment()
+    assert made.done == ["make True", "uv"]
+    (made.root / "requirements.txt").write_text("c")
+    script_of_bootstrap.prepare_environment()
+    assert made.done[2:] == ["uv", "install by own pip, stamp of 1"]
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_is_no_mistake_and_needs_no_environment(made, capsys, word):
+    assert script_of_bootstrap.main([word]) == 0 and script_of_bootstrap.main([]) == 2
+    assert capsys.readouterr().out.count("Run a command in this repository's own environment") == 2 and made.done == []

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, write_folder
+from setuptools import Distribution
 
-from setup import NAME, OWN, installed, packages
+from setup import NAME, OWN, BuildPackage, installed, packages
 
 SECONDS = 300
 TINY = ["--base-channels", "2", "--depth", "2", "--plan", "none", "--max-steps", "2", "--num-workers", "0"]
@@ -49,8 +50,14 @@ def test_imports_and_messages_name_the_installed_package():
         "    from unet_accelerate.train_utils.settings import (\n        flags,\n    )\n"
         "    return \"pip install 'unet_accelerate[encoders]', or pip install 'unet_accelerate[train]'\"\n"
     )
-    with pytest.raises(AssertionError, match="import train"):
-        installed("import train\n")
+    source = '"python -m inference.export; python -m data_utils; requirements-x.txt; pip install -r requirements-x.txt"'
+    assert installed(source) == (
+        "\"unet-export; python -m unet_accelerate.data_utils; requirements-x.txt; pip install 'unet_accelerate[x]'\""
+    )
+    assert installed("import train_other\nfrom . import x\n") == "import train_other\nfrom . import x\n"
+    for name in ("train", "unet.model"):
+        with pytest.raises(AssertionError, match=f"import {name}"):
+            installed(f"import {name}\n")
 
 
 def test_every_module_can_be_put_into_the_package():
@@ -59,6 +66,38 @@ def test_every_module_can_be_put_into_the_package():
             for node in ast.walk(ast.parse(installed(file.read_text(encoding="utf-8")))):
                 if isinstance(node, ast.ImportFrom):
                     assert node.level == 0 and node.module.partition(".")[0] not in OWN, file
+
+
+def test_the_package_holds_scripts_modules_profiles_and_templates_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = [NAME, f"{NAME}.accelerate_configs", f"{NAME}.runtime", f"{NAME}.train_utils.reporting"]
+    data = {f"{NAME}.accelerate_configs": ["*.yaml"], f"{NAME}.train_utils.reporting": ["templates/*"]}
+    values = {"packages": names, "package_dir": {NAME: "."}, "package_data": data, "script_name": "setup.py"}
+    build = BuildPackage(Distribution(values))
+    build.build_lib = str(tmp_path)
+    build.ensure_finalized()
+    build.run()
+    folder = tmp_path / NAME
+    assert os.listdir(tmp_path) == [NAME]
+    scripts = {f"{name}.py" for name in ("train", "predict", "app", "compare", "review")}
+    own = {file.name for file in (ROOT / "installed").glob("*.py")}
+    assert "__init__.py" in own and len(own) > 1
+    assert set(os.listdir(folder)) == scripts | own | {"accelerate_configs", "runtime", "train_utils"}
+    assert {file.name for file in (folder / "runtime").iterdir()} == {file.name for file in ROOT.glob("runtime/*.py")}
+    assert (folder / "train_utils" / "reporting" / "templates" / "report.css").is_file()
+    assert (folder / "accelerate_configs" / "cpu.yaml").is_file()
+    source = (ROOT / "runtime" / "lock.py").read_text(encoding="utf-8")
+    assert (folder / "runtime" / "lock.py").read_text(encoding="utf-8") == installed(source) != source
+
+
+def test_the_packages_are_all_folders_of_modules(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = packages()
+    assert names[:3] == ["unet_accelerate", "unet_accelerate.accelerate_configs", "unet_accelerate.runtime"]
+    for place in ("unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.reporting.comparison"):
+        assert f"unet_accelerate.{place}" in names
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if "tests" in name or "benchmarks" in name]
 
 
 @pytest.fixture(scope="module")

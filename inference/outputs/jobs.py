@@ -18,8 +18,16 @@ PROBABILITIES = ".npy"
 UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
 
-# a file and its page, a mask that is rendered from other files or channels, or a volume of several
-MaskFile = tuple[Path, int] | PictureFile | ClassMasks | ClassChannels | RenderedMask | VolumeFile
+
+class PageFile(NamedTuple):
+    """A mask in a file, or in a page of it."""
+
+    path: Path
+    page: int = 0
+
+
+# a page of a file, a mask that is rendered from other files or channels, or a volume of several files
+MaskFile = PageFile | PictureFile | ClassMasks | ClassChannels | RenderedMask | VolumeFile
 
 
 class PointRow(NamedTuple):

@@ -17,7 +17,7 @@ from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, PageFile, RasterJob, VolumeJob
 from inference.outputs.rasters import open_mask_raster
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -119,7 +119,7 @@ class MaskFormat(PredictionFormat):
 
     def written_mask(self, job: Job) -> MaskFile:
         """The reader of a mask that was written."""
-        return self.mask_file(job), 0
+        return PageFile(self.mask_file(job))
 
     def reader_of(self, mask: MaskFile) -> MaskReader:
         """The reader of a written or true mask."""

@@ -81,9 +81,8 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
         opened = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)
-        path, page = mask
-        name = str(path)
-        opened = open_windowed_file(path, page)
+        name = str(mask.path)
+        opened = open_windowed_file(mask.path, mask.page)
     with opened as picture:
 
         def read(top: int, bottom: int) -> Target:

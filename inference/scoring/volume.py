@@ -132,7 +132,7 @@ def _as_volume(mask: MaskFile) -> VolumeFile:
     assert not isinstance(mask, ClassMasks | ClassChannels)
     if isinstance(mask, RenderedMask):
         raise DataError("the true objects of a volume are a label volume, and no annotations")
-    path, _ = mask
+    path = mask.path
     return VolumeFile((str(path),))
 
 

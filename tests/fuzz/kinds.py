@@ -176,7 +176,7 @@ def read_volume_file(path: Path) -> None:
     """Check it as image and label, and resample it for the network."""
     file = VolumeFile((str(path),), (1.0, 2.0, 2.0))
     inspect_volume({"image": file, "target": file, "name": path.name})
-    find_jobs([str(path)], path.parent / "out", [".nii.gz"], InputRules(stacks=(1.0, 1.0, 1.0)))
+    find_jobs([str(path)], path.parent / "out", [".nii.gz"], InputRules(stack_spacing=(1.0, 1.0, 1.0)))
     VolumeInput.read(file, PREPROCESS, 1, path.name).whole()
 
 
@@ -676,7 +676,7 @@ def read_label_images(path: Path) -> None:
 def read_one_object_masks(path: Path) -> None:
     """The same of a folder for each image; and the images and true objects that predict.py finds in it."""
     root = path.parent.parent.parent
-    find_jobs([str(root)], root.parent / "out", [".png"], InputRules(objects=["cell"]), TruthFolder(root))
+    find_jobs([str(root)], root.parent / "out", [".png"], InputRules(object_classes=["cell"]), TruthFolder(root))
     read_objects(DataConfig(str(root), val_fraction=0.5, allow_unpaired=True))
 
 

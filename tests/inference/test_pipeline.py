@@ -15,7 +15,7 @@ from inference import Predictor, pipeline
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
 from inference.outputs import new_format
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, PageFile
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ImageSteps, PredictionPipeline, prepare_work, tracked
 from inference.scoring.truth import ScoreError
@@ -134,10 +134,10 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     (tmp_path / "truth.png").write_bytes(b"no picture")
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
     job = ImageJob(
-        image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a", truth=(tmp_path / "truth.png", 0)
+        image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a", truth=PageFile(tmp_path / "truth.png")
     )
     for truth, error in ((tmp_path / "truth.png", "truth.png"), (tmp_path / "gone.png", "gone.png")):
-        with_truth = replace(job, truth=(truth, 0))
+        with_truth = replace(job, truth=PageFile(truth))
         ((_, outcome),) = PredictionPipeline(predictor, writer, set()).run([[with_truth]])
         assert isinstance(outcome, ScoreError) and str(outcome).endswith("; the prediction is written anyway")
         assert error in str(outcome) and np.asarray(Image.open(job.file(".png"))).shape == (3, 4)

@@ -22,7 +22,7 @@ from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.outputs import new_format
 from inference.outputs.images import StripWriter
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob, PageFile
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig
@@ -124,7 +124,7 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
             image=folder / f"{i}.png",
             size=SHAPES[0],
             output=folder / "out" / f"{i}",
-            truth=(folder / f"{i}.truth.png", 0),
+            truth=PageFile(folder / f"{i}.truth.png"),
         )
         for i in range(count)
     ]

@@ -179,7 +179,9 @@ def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_k
         ("s_0002", 1, (4, 5)),
         ("s_0003", 2, (4, 5)),
     ]
-    (stack,) = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stacks=(3.0, 1.0, 1.0)))
+    (stack,) = find_jobs(
+        [str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stack_spacing=(3.0, 1.0, 1.0))
+    )
     assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
 
 

@@ -13,7 +13,7 @@ from prediction import matrix_of
 
 from data_utils.class_map import ClassMap
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, PageFile
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import area_report
@@ -104,7 +104,9 @@ def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch
     table = np.uint8(CLASSES.values)
     Image.fromarray(table[pred]).save(tmp_path / "a.png")
     Image.fromarray(table[truth]).save(tmp_path / "truth.png")
-    job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
+    job = ImageJob(
+        image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "truth.png")
+    )
     score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(job)
     assert score.scores.sums.tolist() == matrix_of(pred, truth)
     assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
@@ -123,7 +125,7 @@ def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> Class
     values[: mask[0] // 2] = 1
     Image.fromarray(values).save(folder / "a.png")
     scorer = ImageScorer(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")))
-    done = ImageJob(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=(folder / "truth.png", 0))
+    done = ImageJob(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=PageFile(folder / "truth.png"))
     return scorer.score(done).scores
 
 

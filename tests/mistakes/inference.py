@@ -261,8 +261,8 @@ MUTANTS = [
         "logits.abs().max().item()",
         "test_export.py",
     ),
-    Mutant("inference/inputs.py", "_inputs", "match[2] == '0000'", "True", "test_predict_inputs.py"),
-    Mutant("inference/inputs.py", "find_jobs", "all_stems += page_stems", "pass", "test_predict_inputs.py"),
+    Mutant("inference/inputs.py", "_grouped_files", "match[2] == '0000'", "True", "test_predict_inputs.py"),
+    Mutant("inference/inputs.py", "_find_true_masks", "stems += pages.page_stems", "pass", "test_predict_inputs.py"),
     Mutant(
         "inference/inputs.py",
         "_volume_file",
@@ -279,9 +279,9 @@ MUTANTS = [
     ),
     Mutant(
         "inference/inputs.py",
-        "find_jobs",
-        "_inputs(list(dict.fromkeys(files)), rules)",
-        "_inputs(list(files), rules)",
+        "_files_of_patterns",
+        "list(dict.fromkeys(files))",
+        "files",
         "test_predict_inputs.py",
     ),
     Mutant(
@@ -967,8 +967,8 @@ MUTANTS = [
     Mutant(
         "inference/true_masks.py",
         "TrueMasks.find",
-        "(stack, page_numbers[number])",
-        "(stack, number)",
+        "PageFile(stack, page_numbers[number])",
+        "PageFile(stack, number)",
         "test_true_masks.py",
     ),
     Mutant(

@@ -179,4 +179,36 @@ MUTANTS = [
         "number is not None",
         "test_signals.py",
     ),
+    Mutant("runtime/cache.py", "_load", "read_bytes(file, MOST_BYTES_OF_DATA)", "read_bytes(file)", "test_cache.py"),
+    Mutant("runtime/console.py", "say_error", "time.sleep(5)", "pass", "test_cli.py"),
+    Mutant("runtime/distributed.py", "on_main", "raise SystemExit(1)", "raise SystemExit(0)", "test_distributed.py"),
+    Mutant("runtime/documents.py", "", "MOST_CHARACTERS = 2**12", "MOST_CHARACTERS = 2**13", "test_documents.py"),
+    Mutant(
+        "runtime/files.py",
+        "replaced_file",
+        "os.open(temporary, NEW_FILE, 0o666)",
+        "os.open(temporary, NEW_FILE, 0o600)",
+        "test_files.py",
+    ),
+    Mutant(
+        "runtime/launch.py",
+        "start_process",
+        "check_processes(accelerator, comm_hook)",
+        "check_processes(accelerator)",
+        "test_profiles.py",
+    ),
+    Mutant("runtime/launch.py", "start_process", "keep_freed_memory(accelerator.device)", "pass", "test_profiles.py"),
+    Mutant(
+        "runtime/launch.py",
+        "process_group_options.meet",
+        "PrefixStore(f'restart {restarts}', store)",
+        "store",
+        "test_launch.py",
+    ),
+    Mutant(
+        "runtime/parallel.py", "map_ahead", "pool.shutdown(cancel_futures=True)", "pool.shutdown()", "test_parallel.py"
+    ),
+    Mutant(
+        "runtime/parallel.py", "pipelined", "len(finishing) > threads", "len(finishing) >= threads", "test_parallel.py"
+    ),
 ]

@@ -194,4 +194,7 @@ MUTANTS = [
         "schedule.set_learning_rate(optimizer, state.step + 1)",
         "test_accounts.py",
     ),
+    Mutant("train.py", "main", "info.open_here()", "pass", "test_train.py"),
+    Mutant("train.py", "main", "rebuild_buckets(model, network)", "pass", "test_flags.py"),
+    Mutant("train.py", "main", "pace.check(state.step)", "pass", "test_accounts.py"),
 ]

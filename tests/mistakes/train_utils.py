@@ -1434,4 +1434,55 @@ MUTANTS = [
         "test_tuning.py",
     ),
     Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_tuning.py"),
+    Mutant(
+        "train_utils/sharding.py", "prepare_sharding", "config['gradient_clipping'] = clip", "pass", "test_sharding.py"
+    ),
+    Mutant("train_utils/sharding.py", "prepare_sharding", "stage != 2", "stage > 2", "test_sharding.py"),
+    Mutant(
+        "train_utils/sharding.py",
+        "_restore_partitions",
+        "value[accelerator.process_index]",
+        "value[0]",
+        "test_sharding.py",
+    ),
+    Mutant("train_utils/sharding.py", "share_statistics", "accelerator.num_processes > 1", "True", "test_sharding.py"),
+    Mutant("train_utils/microbatch.py", "_augmented", "channels_last(images)", "images", "test_microbatch.py"),
+    Mutant(
+        "train_utils/nan_guard.py", "StepGuard.undo_passes", "self._optimizer.zero_grad()", "pass", "test_nan_guard.py"
+    ),
+    Mutant(
+        "train_utils/optim.py",
+        "build_optimizer",
+        "distributed_type == DistributedType.FSDP and name == 'adamw'",
+        "distributed_type == DistributedType.FSDP",
+        "test_optim.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "_try_evaluation",
+        "copies.bytes_for(trial) // _shards(accelerator)",
+        "copies.bytes_for(trial)",
+        "test_preflight.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "EvaluationSize.bytes_for",
+        "2 * min(logits, STRIP_MEMORY)",
+        "min(logits, STRIP_MEMORY)",
+        "test_preflight.py",
+    ),
+    Mutant(
+        "train_utils/settings/record.py",
+        "describe_environment",
+        "git.strip() or 'unknown'",
+        "git.strip()",
+        "test_record.py",
+    ),
+    Mutant(
+        "train_utils/settings/starting_point.py",
+        "StartingPoint.build",
+        "network.to(memory_format=network.memory_format)",
+        "pass",
+        "test_starting_point.py",
+    ),
 ]

@@ -15,6 +15,7 @@ def test_the_key_of_the_cache_tells_its_parts_apart():
     assert len(set(keys)) == len(keys)
     assert digest("a", 1) == digest("a", 1) and digest(bytearray(b"a")) == digest(b"a")
     assert all(len(key) == 32 for key in keys)
+    assert digest("a", 1) == "64112dcbde3e30a45a496c5ff3ef0fd8"  # else what is kept is forgotten
 
 
 def test_the_key_of_files_changes_with_the_size_and_time_of_each(tmp_path):
@@ -75,3 +76,21 @@ def test_the_cache_lies_where_the_user_has_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.cache_folder() == tmp_path / "home" / ".cache" / "unet-accelerate"
+
+
+def test_where_nothing_can_be_kept_all_is_computed_each_time(calls, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for count in (1, 2):
+        assert cached("k", lambda: calls.append(1) or [3]) == [3] and len(calls) == count
+    assert cached_arrays("k", lambda: {"a": np.arange(2)})["a"].tolist() == [0, 1]
+
+
+def test_what_was_kept_may_be_as_large_as_a_data_set(calls, monkeypatch):
+    limits = []
+    read_bytes = cache.read_bytes
+    monkeypatch.setattr(cache, "read_bytes", lambda file, most: limits.append(most) or read_bytes(file, most))
+    for _ in range(2):
+        assert cached("k", lambda: 1) == 1
+        assert cached_arrays("k", lambda: {"a": np.eye(2)}).keys() == {"a"}
+    assert set(limits) == {4_294_967_296}

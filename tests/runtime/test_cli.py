@@ -60,6 +60,17 @@ def test_an_interruption_is_said_by_the_first_process(end_of, capsys, monkeypatc
         assert capsys.readouterr().err == line
 
 
+def test_an_error_that_all_processes_have_is_printed_by_the_first_and_another_by_its_own(end_of, capsys, monkeypatch):
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert end_of(UsageError("no such flag")) == 2
+    assert waits == [5]  # the launcher ends all as soon as one has ended
+    assert end_of(DataError("no masks")) == 1
+    assert capsys.readouterr().err == "train.py: error: no masks\n" and waits == [5]
+
+
 def test_a_script_that_says_nothing_of_its_end_has_done_well(end_of):
     assert end_of(SystemExit()) == end_of(SystemExit(0)) == 0
 
@@ -129,6 +140,7 @@ def parse(monkeypatch, capsys):
         parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="how large")
         parser.add_argument("--name", help="what (default: nothing)", default="x")
         parser.add_argument("--quick", action="store_true", help="soon")
+        parser.add_argument("--words", nargs="*", default=[], help="which ones")
         parser.add_argument("--input", required=True)
         with pytest.raises(SystemExit) as end:
             parser.parse_args()

@@ -4,6 +4,7 @@ Modules: runtime/console.py, runtime/redact.py, runtime/cli.py.
 """
 
 import io
+import re
 import subprocess
 import sys
 import time
@@ -17,14 +18,15 @@ from runtime.distributed import describe_lost_process
 from runtime.errors import DataError, one_line
 from runtime.redact import printable
 
-NAME = "a\nb\x1b[2J\udcff.png"  # a line break, a terminal's command, a byte that is no UTF-8
-SHOWN = r"a\nb\x1b[2J\udcff.png"
+# line breaks of several kinds, commands of terminals, a byte that is no UTF-8
+NAME = "a\nb\x1b[2J\x7f\x85\u2028\udcff.png"
+SHOWN = r"a\nb\x1b[2J\x7f\x85\u2028\udcff.png"
 
 
 def test_a_name_of_any_bytes_is_printed_in_one_line(capsys):
     assert printable(NAME) == SHOWN
     assert str(DataError(f"{NAME} cannot be read")) == f"{SHOWN} cannot be read"
-    assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\udcff.png"
+    assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\x7f \udcff.png"
     say_error(NAME)
     say("two\nlines \udcff")
     printed = capsys.readouterr()
@@ -39,7 +41,12 @@ def test_an_error_of_a_loader_process_is_its_last_line():
 @pytest.mark.parametrize("reason", ["(pid 7) is killed by signal: Killed. ", "(pid(s) 7) exited unexpectedly"])
 def test_a_killed_loader_process_is_one_line_with_the_remedy(reason):
     line = describe_lost_process(RuntimeError(f"DataLoader worker {reason}"))
-    assert line.startswith("a process that loads images has ended (") and "--resume auto" in line
+    assert line == (
+        f"a process that loads images has ended ({reason.strip()}), perhaps for lack of memory; start again with"
+        " --resume auto to continue from the last checkpoint, with fewer --num-workers"
+    )
+    long = describe_lost_process(RuntimeError(f"DataLoader worker {'x' * 200}"))
+    assert f"({'x' * 100})" in long
 
 
 PROGRAM = """
@@ -125,6 +132,17 @@ def test_a_process_prints_the_errors_that_it_alone_has_seen(second_process, caps
     assert output.err == "the disk of this machine is full\n"
 
 
+def test_any_text_can_be_printed_and_a_stream_that_is_missing_is_written_to(monkeypatch):
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
+    monkeypatch.setattr(sys, "stderr", None)
+    console.open_streams()
+    print("café", flush=True)
+    print("lost", file=sys.stderr, flush=True)
+    sys.stderr.close()
+    assert output.getvalue() == b"caf\\xe9\n"
+
+
 def test_a_list_is_cut_only_where_it_is_longer():
     assert first_few(["a", "b"], 3) == ["a", "b"]
     assert first_few(["a", "b", "c"], 3) == ["a", "b", "c"]
@@ -160,6 +178,44 @@ def test_in_a_file_each_new_state_of_a_bar_is_a_line(monkeypatch):
     for text in ("\ra: 0% 0/3", "\ra: 33% 1/3", "\ra: 33% 1/3", "\n", "\x1b[A\ra: 66% 2/3", "", "a: 33% 1/3"):
         lines.write(text)
     assert stream.getvalue() == "a: 33% 1/3\na: 66% 2/3\na: 33% 1/3\n"
+    flushed = []
+    monkeypatch.setattr(stream, "flush", lambda: flushed.append(True))
+    lines.flush()
+    assert flushed == [True]
     bar = console.progress_bar(20, "steps", "step", initial=5)
     assert (bar.n, bar.total, bar.mininterval, bar.maxinterval, bar.leave) == (5, 20, 10, 10, True)
     bar.close()
+
+
+def test_a_bar_names_what_it_counts(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert list(console.track("ab", 2, "reading", unit="image")) == ["a", "b"]
+    assert re.fullmatch(r"reading: 100% 2/2 \[00:00<00:00, +\S+image/s\]\n", stream.getvalue())
+
+
+def test_on_a_terminal_a_bar_is_drawn_five_times_a_second_in_its_width(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with console.progress_bar(3, "a", "step") as bar:
+        assert (bar.mininterval, bar.maxinterval, bar.bar_format, bar.leave) == (0.2, 0.2, None, None)
+        assert bar.dynamic_ncols
+        bar.update()
+    assert "\ra:  33%|" in stream.getvalue()
+
+
+class Unread(io.StringIO):
+    """A stream that nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_bar_goes_on_where_nobody_reads_it(monkeypatch):
+    stream = Unread()
+    left: list[io.StringIO] = []
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(console, "_leave", left.append)
+    assert list(console.track("ab", 2, "reading")) == ["a", "b"]
+    assert set(left) == {stream}

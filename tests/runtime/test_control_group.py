@@ -44,6 +44,13 @@ def test_a_job_has_what_the_tightest_of_the_groups_around_it_leaves(tmp_path):
 def test_groups_of_the_first_version_lie_by_their_controller(tmp_path):
     write_group(tmp_path / "memory/docker/a", "800", 500, 30, VERSION_1)
     assert free(tmp_path, "11:cpu,cpuacct:/docker/b\n9:memory:/docker/a\n0::/other\n") == 330
+    assert free(tmp_path, "9:hugetlb,memory:/docker/a:b/..\n9:hugetlb,memory:/docker/a\n") == 330
+
+
+def test_a_group_that_does_not_count_its_cache_has_none(tmp_path):
+    write_group(tmp_path, "1000", 700, 50)
+    (tmp_path / "memory.stat").write_text("anon 7\n")
+    assert free(tmp_path, "0::/\n") == 300
 
 
 def test_a_group_that_uses_more_than_its_limit_leaves_nothing(tmp_path):

@@ -11,7 +11,7 @@ from conftest import PROGRAMS, launch, write_folder
 from PIL import Image
 from points import write_dots
 
-from runtime.device import LateRead, download
+from runtime.device import LateRead, download, upload_like, widest_float
 
 SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
 SMALL += ["--plan", "none"]
@@ -289,3 +289,18 @@ def test_numbers_that_are_read_late_keep_their_order():
     assert [tensor.tolist() for tensor in download(tensors)] == [[1, 2], [3, 4], [5, 6]] and download([]) == []
     assert LateRead.read([LateRead(tensor) for tensor in tensors]) == [[1, 2], [3, 4], [5, 6]]
     assert LateRead.read([]) == []
+
+
+def test_sums_are_of_64_bits_where_the_device_has_them():
+    assert [widest_float(torch.device(name)) for name in ("cpu", "cuda", "mps")] == [
+        torch.float64,
+        torch.float64,
+        torch.float32,
+    ]
+
+
+def test_numbers_are_put_beside_a_tensor_in_its_type():
+    like = torch.zeros(3, dtype=torch.float16, device="meta")
+    assert upload_like([1, 2], like).dtype == torch.float16 and upload_like([1, 2], like).device.type == "meta"
+    assert upload_like(torch.tensor([1.5, 2.5]), torch.zeros(1, dtype=torch.float64)).tolist() == [1.5, 2.5]
+    assert upload_like(torch.tensor([1.5]), torch.zeros(1, dtype=torch.float64)).dtype == torch.float64

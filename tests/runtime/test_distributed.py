@@ -73,6 +73,32 @@ def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
     assert len(groups) == 6 and set(groups) == {(0, "without limit")}  # the pickle, and five arrays
 
 
+def test_a_mistake_that_the_main_process_finds_ends_the_others_without_a_word(monkeypatch, capsys):
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr(distributed, "_of_main", lambda outcome: (None, DataError("no masks")))
+    with pytest.raises(SystemExit) as end:
+        on_main(SimpleNamespace(is_main_process=False, num_processes=2), lambda: 1 / 0)
+    assert end.value.code == 1 and waits == [5] and capsys.readouterr() == ("", "")
+    with pytest.raises(DataError, match="no masks"):
+        on_main(SimpleNamespace(is_main_process=True, num_processes=2), lambda: 1)
+    assert waits == [5]
+
+
+def test_several_processes_wait_in_a_group_that_notices_ends_and_has_no_time_limit(monkeypatch):
+    groups = []
+    waits = []
+    monkeypatch.setattr(dist, "new_group", lambda **options: groups.append(options) or "a group")
+    monkeypatch.setattr(dist, "barrier", lambda group: waits.append(group))
+    distributed._group_without_timeout.cache_clear()
+    try:
+        for processes in (1, 2, 3):
+            distributed.barrier_without_timeout(SimpleNamespace(num_processes=processes))
+    finally:
+        distributed._group_without_timeout.cache_clear()
+    assert waits == ["a group", "a group"] and groups == [{"backend": "gloo", "timeout": timedelta(days=7)}]
+
+
 def test_one_process_keeps_what_it_has_found():
     found = object()
     assert on_main(Accelerator(cpu=True), lambda: found) is found
@@ -121,6 +147,19 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
             "waited too long for another one, which hangs or has ended",
         ),
         (dist.DistError("something else"), True, None),
+        (dist.DistError("Connection reset by peer"), True, "lost another process, which has ended (Connection reset"),
+        (
+            dist.DistError("remote process exited"),
+            True,
+            "lost another process, which has ended (remote process exited)",
+        ),
+        (dist.DistError("a connection was likely closed"), True, "lost another process, which has ended (a connection"),
+        (dist.DistError("a timeout of 3 s"), True, "waited too long for another one, which hangs or has ended (a time"),
+        (
+            dist.DistError("timed out: " + "x" * 300),
+            True,
+            f"waited too long for another one, which hangs or has ended (timed out: {'x' * 189}); see its output",
+        ),
         (dist.DistError("refused. More"), False, "did not find all 4 processes (refused); is every machine started"),
     ],
 )
@@ -147,3 +186,18 @@ def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
         names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
         options = [client.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
         assert options == [60, 60, 9, 600_000] and client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+def test_no_connection_is_asked_more_than_once_a_second_and_none_of_a_single_process(monkeypatch):
+    asked = []
+    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
+        connections = SimpleNamespace(net_connections=lambda kind: asked.append(kind) or [own])
+        monkeypatch.setattr(psutil, "Process", lambda: connections)
+        for is_initialized in (False, True):
+            monkeypatch.setattr(dist, "is_initialized", lambda is_initialized=is_initialized: is_initialized)
+            distributed.notice_lost_machines(timedelta(seconds=3))
+            assert asked == ["tcp"] * is_initialized
+        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runtime.documents import MOST_BYTES, parse_json, read_bytes, read_json, read_json_lines, read_yaml
+from runtime.documents import parse_json, read_bytes, read_json, read_json_lines, read_yaml
 
 DAMAGED = {
     "empty": b"",
@@ -16,6 +16,7 @@ DAMAGED = {
     "digits": b'{"a": ' + b"9" * 5000 + b"}",
     "digits that Python takes": b'{"a": ' + b"9" * 400 + b"}",
     "half a character": rb'{"a": "\ud800"}',
+    "another half in capitals": rb'{"a": "\uDFFF"}',
     "half a character as bytes": b'{"a": "\xed\xa0\x80"}',
     "not UTF-8": b'{"a": "\xff"}',
     "half of UTF-16": '{"a": 1}'.encode("utf-16")[:-1],
@@ -113,9 +114,14 @@ def test_pipes_and_folders_are_no_files_and_large_files_are_not_read(tmp_path):
     with pytest.raises((OSError, ValueError)):
         read_bytes(tmp_path)
     with open(tmp_path / "large", "wb") as file:
-        file.truncate(MOST_BYTES + 1)
-    with pytest.raises(ValueError, match="more than"):
-        read_bytes(tmp_path / "large")
+        file.truncate(67_108_865)
+    for read in (read_bytes, read_json):
+        with pytest.raises(ValueError, match="it has 67,108,865 bytes, more than 67,108,864"):
+            read(tmp_path / "large")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1_048_577)
+    with pytest.raises(ValueError, match="it has 1,048,577 bytes, more than 1,048,576"):
+        read_yaml(tmp_path / "large")
 
 
 def test_lines_of_json_are_counted_as_objects_or_damaged_and_a_cut_end_as_neither(tmp_path):
@@ -126,7 +132,32 @@ def test_lines_of_json_are_counted_as_objects_or_damaged_and_a_cut_end_as_neithe
 
 
 def test_a_file_may_be_as_large_as_its_limit(tmp_path):
-    (tmp_path / "a").write_bytes(b"12345")
-    assert read_bytes(tmp_path / "a", 5) == b"12345"
-    with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
-        read_bytes(tmp_path / "a", 4)
+    (tmp_path / "a").write_bytes(b"[123]")
+    assert read_bytes(tmp_path / "a", 5) == b"[123]" and read_json(tmp_path / "a", list, 5) == [123]
+    for read in (lambda file: read_bytes(file, 4), lambda file: read_json(file, list, 4)):
+        with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
+            read(tmp_path / "a")
+
+
+def test_a_value_of_yaml_has_at_most_4096_characters(tmp_path):
+    (tmp_path / "a").write_text(f"a: {'x' * 4096}")
+    assert read_yaml(tmp_path / "a") == {"a": "x" * 4096}
+    (tmp_path / "a").write_text(f"a: {'x' * 4097}")
+    with pytest.raises(ValueError, match="it has a value of 4,097 characters"):
+        read_yaml(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("root", "line"),
+    [
+        (dict, "it holds a int, expected an object"),
+        (list, "it holds a int, expected a list"),
+        ((list, dict), "it holds a int, expected a list"),
+        (str, "it holds a int, expected str"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_told_what_was_expected(tmp_path, root, line):
+    (tmp_path / "a").write_text("1")
+    for read in (read_json, read_yaml):
+        with pytest.raises(ValueError, match=f"^{line}$"):
+            read(tmp_path / "a", root)

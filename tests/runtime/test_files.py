@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from inference.provenance import complete_provenance
 from predict import close_output
@@ -192,6 +193,9 @@ def test_a_write_error_is_said_and_passed_over_but_no_other(capsys):
     with files.tolerated("report.html"):
         raise OSError(28, "No space left on device")
     assert "report.html could not be written ([Errno 28] No space left on device)" in capsys.readouterr().out
+    with files.tolerated("model"):  # what safetensors says of a full disk
+        raise SafetensorError("Error while serializing")
+    assert capsys.readouterr().out == "model could not be written (Error while serializing)\n"
     with pytest.raises(KeyError), files.tolerated("report.html"):
         raise KeyError("a bug")
 
@@ -250,3 +254,20 @@ def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path):
     assert checksum(tmp_path / "a") == hashlib.sha256(content).hexdigest()
     (tmp_path / "b").write_bytes(b"abc")
     assert checksum(tmp_path / "b") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_new_file_may_be_read_by_whom_the_user_lets_read_files(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with files.replaced_file(tmp_path / "a") as stream:
+            stream.write(b"new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_that_is_not_there_has_no_leftovers_and_folders_in_one_stay(tmp_path):
+    files.remove_leftovers(tmp_path / "none")
+    (tmp_path / ".a.0123abcd.tmp").mkdir()
+    files.remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == [".a.0123abcd.tmp"]

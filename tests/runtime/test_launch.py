@@ -1,9 +1,11 @@
 """How the processes of a launch are connected: the exchange of gradients, timeouts, and restarts."""
 
+import warnings
 from datetime import timedelta
 
 import pytest
 from accelerate.utils import DDPCommunicationHookType
+from torch.distributed import HashStore
 
 from runtime import launch
 
@@ -39,3 +41,19 @@ def test_restarted_processes_of_one_machine_meet_anew(monkeypatch, restarts, mac
     options = launch.process_group_options()
     assert options.init_method == ("restarted://" if is_own else None) and options.timeout == timedelta(minutes=10)
     assert set(handlers) == ({"restarted"} if is_own else set())
+    if is_own:
+        store = HashStore()
+        monkeypatch.setattr(launch, "rendezvous", lambda url, **given: iter([(store, url, given)]))
+        ((own_store, url, given),) = handlers["restarted"]("restarted://", world_size=2)
+        own_store.set("a", "b")
+        assert store.check([f"restart {restarts}/a"]) and (url, given) == ("env://", {"world_size": 2})
+
+
+def test_what_torch_warns_of_is_not_printed_but_other_warnings_are():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        launch.distributed_options("none")
+        warnings.warn("`broadcast_buffers` is deprecated.", FutureWarning, stacklevel=1)
+        warnings.warn("Grad strides do not match bucket view strides.", UserWarning, stacklevel=1)
+        warnings.warn("another", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in seen] == ["another"]

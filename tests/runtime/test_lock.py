@@ -3,8 +3,10 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 from conftest import ROOT
@@ -34,7 +36,10 @@ def test_a_folder_in_use_is_refused_with_who_uses_it_and_free_after_a_kill(tmp_p
         holder.wait(timeout=20)
     with locks_released():
         lock_folder(tmp_path)
-        assert f"process {os.getpid()} on" in (tmp_path / LOCK).read_text()
+        owner, started = (tmp_path / LOCK).read_text().split(", started ")
+        assert owner == f"process {os.getpid()} on {socket.gethostname()}"
+        moment = datetime.strptime(started, "%Y-%m-%d %H:%M:%S\n")
+        assert timedelta() <= datetime.now() - moment < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ def test_a_lack_of_memory_is_one_line_and_other_errors_stay():
     line = r"^a\.png: does not fit into memory; use tiles \(std::bad_alloc\)$"
     with pytest.raises(errors.MemoryShortage, match=line), memory_shortage("a.png", "use tiles"):
         raise RuntimeError("std::bad_alloc")
+    line = f"^a: does not fit into memory; b \\(out of memory: {'x' * 85}\\)$"  # a hundred characters of the reason
+    with pytest.raises(errors.MemoryShortage, match=line), memory_shortage("a", "b"):
+        raise RuntimeError(f"out of memory: {'x' * 200}")
     with pytest.raises(RuntimeError, match=r"^a bug$"), memory_shortage("a.png", "use tiles"):
         raise RuntimeError("a bug")
 

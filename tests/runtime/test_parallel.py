@@ -178,3 +178,73 @@ def test_so_many_items_are_begun_ahead_of_what_is_taken():
     assert next(results) == 0 and len(taken) == 4
     assert next(results) == 1 and len(taken) == 5
     assert list(results) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus_and_two_chunks_of_32_ahead_of_each(monkeypatch):
+    monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
+    together = threading.Barrier(3, timeout=20)  # broken, an error, unless three compute at once
+    assert list(map_indices(lambda index: together.wait() >= 0, 3, 1)) == [True] * 3
+    done = []
+    results = map_indices(lambda index: done.append(index) or index, 1000)
+    assert next(results) == 0
+    for _ in range(500):
+        if len(done) >= 224:
+            break
+        time.sleep(0.01)
+    assert len(done) == 7 * 32 and list(results) == list(range(1, 1000))
+
+
+@pytest.mark.parametrize(("size", "threads", "count"), [(1, 2, 3), (5, 2, 3), (1, 4, 5), (2, 4, 3)])
+def test_so_many_batches_are_begun_to_be_read_before_the_first_is_computed(size, threads, count):
+    taken, at_first = [], []
+
+    def batches():
+        for number in range(9):
+            taken.append(number)
+            yield [number] * size
+
+    def compute(pairs):
+        at_first.append(len(taken))
+        return [bool] * len(pairs)
+
+    assert len(list(pipelined(batches(), bool, compute, (), threads))) == 9 * size
+    assert at_first[:2] == [count, count + 1]
+
+
+def test_no_more_is_computed_while_as_many_items_as_there_are_threads_wait_to_be_finished():
+    gate, computed, results = threading.Event(), [], []
+
+    def compute(pairs):
+        computed.append(pairs)
+        return [gate.wait]
+
+    consumer = threading.Thread(
+        target=lambda: results.extend(pipelined([[number] for number in range(9)], bool, compute, (), threads=2))
+    )
+    consumer.start()
+    try:
+        for _ in range(500):
+            if len(computed) >= 3:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert len(computed) == 3
+    finally:
+        gate.set()
+        consumer.join(timeout=20)
+    assert [item for item, _ in results] == list(range(9))
+
+
+def test_what_nobody_will_take_is_not_computed():
+    gate, done = threading.Event(), []
+
+    def work(number: int) -> None:
+        done.append(number)
+        if number:
+            gate.wait(timeout=20)
+
+    results = map_ahead(work, range(9), ahead=6)
+    next(results)
+    threading.Timer(0.05, gate.set).start()
+    results.close()
+    assert len(done) <= 2

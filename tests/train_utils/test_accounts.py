@@ -4,6 +4,8 @@ Modules: train.py.
 """
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from conftest import write_folder
 from in_process import run_train
 
 import train
+from data_utils.analysis.dataset_info import DatasetInfo
 from train_utils.monitoring.flops import training_flops
 
 
@@ -20,12 +23,41 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("accounts")
     write_folder(folder / "train", 10, seed=0, size=(16, 24))
     write_folder(folder / "val", 2, seed=1, size=(16, 24))
-    calls: dict[str, list] = {"images": [], "operations": [], "average": [], "rates": []}
+    calls: dict[str, list] = {"images": [], "operations": [], "average": [], "rates": [], "within": [], "steps": []}
+    within: list[str] = []  # the contexts that are open
+
+    @contextmanager
+    def opened(name: str) -> Iterator[None]:
+        within.append(name)
+        try:
+            yield
+        finally:
+            within.remove(name)
+
+    def noted(name: str, function: Callable) -> Callable:
+        """The function, which says within which contexts it is called."""
+
+        def note(*arguments, **options):
+            calls["within"].append((name, *within))
+            return function(*arguments, **options)
+
+        return note
 
     class Monitor(train.Monitor):
         def __init__(self, accelerator, model, *arguments, flops, **options) -> None:
             calls["operations"].append(flops / training_flops(model, 3))
             super().__init__(accelerator, model, *arguments, flops=flops, **options)
+
+        def paused(self) -> AbstractContextManager[None]:
+            return opened("pause")
+
+        def show(self) -> None:
+            calls["steps"].append(f"show {self.state.step}")
+            super().show()
+
+        def close(self) -> None:
+            calls["steps"].append("close")
+            super().close()
 
         def end_step(self, images: float) -> None:
             calls["images"].append(images)
@@ -34,6 +66,16 @@ def run(tmp_path_factory: pytest.TempPathFactory):
         def log_training(self, learning_rate: float) -> None:
             calls["rates"].append((self.state.step, learning_rate))
             super().log_training(learning_rate)
+
+    class Pace(train.Pace):
+        def check(self, step: int) -> None:
+            calls["steps"].append(f"pace {step}")
+            super().check(step)
+
+    class RunLog(train.RunLog):
+        def finish(self) -> None:
+            calls["steps"].append("finish")
+            super().finish()
 
     fit_batch_split = train.fit_batch_split
 
@@ -44,6 +86,13 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "Monitor", Monitor)
         patch.setattr(train, "fit_batch_split", fit_noted)
+        patch.setattr(train, "Pace", Pace)
+        patch.setattr(train, "RunLog", RunLog)
+        patch.setattr(train, "first_on_each_machine", lambda accelerator: opened("first of its machine"))
+        patch.setattr(train, "build_loaders", noted("loaders", train.build_loaders))
+        patch.setattr(DatasetInfo, "open_here", noted("data", DatasetInfo.open_here))
+        patch.setattr(train, "evaluate", noted("evaluation", train.evaluate))
+        patch.setattr(train.Checkpoints, "save", noted("save", train.Checkpoints.save))
         patch.setattr(train.Publisher, "write_results", lambda *_: None)
         flags = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
         flags += ["--batch-size", "4", "--max-steps", "6", "--log-every", "5", "--checkpoint-every", "2"]
@@ -89,3 +138,20 @@ def test_the_score_of_a_checkpoint_is_that_of_its_own_evaluation_alone(run):
     assert state(result.folder, 6)["score"] == result.values("eval/mean_iou")[-1]
     assert result.steps("eval/mean_iou") == [3, 6]
     assert set(result.checkpoints()) >= {0, 2, 3, 4, 6}  # the start of the run, and its first and best evaluation
+
+
+def test_one_process_of_a_machine_reads_first_and_evaluations_and_saves_are_no_training(run):
+    _, calls = run
+    saves = [("save",), *[("save", "pause")] * 4]  # before the first step nothing is timed
+    evaluations = [("evaluation", "pause")] * 2
+    assert calls["within"][:2] == [("data", "first of its machine"), ("loaders", "first of its machine")]
+    later = [call for call in calls["within"] if call[0] in ("save", "evaluation")]
+    assert sorted(later) == [*evaluations, *saves]
+
+
+def test_each_step_is_shown_and_looked_at_and_the_end_closes_the_log(run):
+    _, calls = run
+    expected = []
+    for step in range(1, 7):
+        expected += [f"show {step}", f"pace {step}"]
+    assert calls["steps"] == [*expected, "close", "finish"]

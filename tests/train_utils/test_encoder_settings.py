@@ -26,6 +26,8 @@ def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
     assert read_normalization(str(tmp_path), "bit") == ((127.5, 63.75, 31.875), (255, 510, 1020))
     file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}))
     assert read_normalization(str(tmp_path), "resnet") == ((0, 0, 0), (255, 255, 255))
+    file.write_text(json.dumps({"image_mean": None, "image_std": [1, 1, 1], "do_normalize": True}))
+    assert read_normalization(str(tmp_path), "bit") == ((127.5,) * 3, (255,) * 3)
     file.write_text(json.dumps({"image_std": [0, 0, 0]}))
     with pytest.raises(ModelError, match=r"preprocessor_config\.json cannot be used"):
         read_normalization(str(tmp_path), "resnet")

@@ -51,6 +51,18 @@ def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_log
     assert [line.split()[0] for line in scores.table().splitlines()] == ["class", "a", "b", "c", "mean"]
 
 
+def test_an_evaluation_says_how_far_confidence_is_from_truth_where_it_was_counted():
+    scores = ClassScores(("a", "b", "c"), MATRIX, torch.tensor([[0.5]]))
+    scores.reliability = no_counts()
+    scores.reliability[7] = torch.tensor([10, 4, 5 * 2**20])  # sure of a half, right four times in ten
+    record = Evaluation(30, None, scores).record()
+    assert record["eval/calibration_error"] == pytest.approx(0.1) and record["eval/loss"] is None
+    scores.reliability[7, 1] = 5
+    assert Evaluation(30, None, scores).record()["eval/calibration_error"] == 0.0
+    scores.reliability = no_counts()
+    assert "eval/calibration_error" not in Evaluation(30, None, scores).record()
+
+
 def test_an_evaluation_of_nothing_is_worth_nothing():
     evaluation = Evaluation(1, None, Classes(("a", "b")).new_scores(0))
     assert evaluation.scores.comparison == 0.0 and evaluation.scores.image_comparison == []

@@ -1,6 +1,8 @@
 """--like: the flags of a recorded run, and what a repeated run does otherwise."""
 
 import json
+import platform
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,35 @@ def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
     assert ", but seed 3 (was 0)\n" in capsys.readouterr().out
     like(("--loss", "ce"), "--output-dir", "elsewhere")
     assert ", without a change\n" in capsys.readouterr().out
+
+
+def test_where_and_how_long_a_run_was_made_is_not_repeated_beside_what_is_typed(like):
+    assert like(("--processes-per-volume", "2")).processes_per_volume == 1
+    for recorded, typed in (
+        (("--fold", "1/3"), ("--val-fraction", "0.3")),
+        (("--val-split", "dusk"), ("--fold", "2/3")),
+        (("--max-steps", "9"), ("--max-minutes", "3")),
+        (("--max-steps", "9"), ("--epochs=3",)),
+        (("--epochs", "9"), ("--max-steps", "3")),
+    ):
+        assert getattr(like(recorded), recorded[0].removeprefix("--").replace("-", "_")) is not None
+        args = like(recorded, *typed)
+        name = recorded[0].removeprefix("--").replace("-", "_")
+        assert getattr(args, name) == (10 if name == "epochs" else None), typed
+    args = like(("--encoder", "lite0", "--encoder-lr-factor", "0.5", "--depth", "5"), "--encoder", "resnet")
+    assert (args.encoder, args.encoder_lr_factor, args.depth) == ("resnet", None, None)
+
+
+def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_path, capsys):
+    flags = flags_as_json(parsed("--dataset", "data", "--plan", "none"))
+    for name in ("task", "draft", "place"):
+        del flags[name]
+    record = {"flags": flags, "run": {"python": "2.7", "numpy": "0.1"}, "credentials_left_out": None}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    capsys.readouterr()
+    args = parsed("--like", str(tmp_path))
+    assert (args.task, args.draft, args.place) == ("classes", True, False)
+    said, versions = capsys.readouterr().out.splitlines()
+    assert said == f"like {tmp_path}, without a change"
+    here = f"numpy 0.1 (here {version('numpy')})"
+    assert versions == f"it was recorded with python 2.7 (here {platform.python_version()}), {here}"

@@ -129,7 +129,14 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
 
 @pytest.mark.parametrize(
     ("device", "variable", "grows"),
-    [("cuda", "", True), ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False), ("cpu", "", False), ("mps", "", False)],
+    [
+        ("cuda", "", True),
+        ("cuda", "PYTORCH_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_HIP_ALLOC_CONF", False),
+        ("cpu", "", False),
+        ("mps", "", False),
+    ],
 )
 def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
     settings = []
@@ -691,3 +698,14 @@ def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
         assert result.returncode == 0, result.stderr
         cleared[device] = int(result.stdout)
     assert cleared["cpu"] < cleared["cuda"] / 10
+
+
+def test_a_run_that_runs_out_of_memory_names_the_step_and_records_what_may_fit(tiny_folder, tmp_path, monkeypatch):
+    def runs_out(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(train, "train_step", runs_out)
+    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--batch-size", "4"]
+    with pytest.raises(MemoryShortage, match="process 0: out of memory in step 1 with micro-batches of 4; run the"):
+        run_train(tmp_path / "run", *flags)
+    assert memory_limit(tmp_path / "run") == (2, False)

@@ -1,8 +1,14 @@
 """How a batch is cut into micro-batches, and the record of what has fitted."""
 
-import pytest
+from types import SimpleNamespace
 
-from train_utils.microbatch import MemoryLimit, memory_limit, split_batch
+import numpy as np
+import pytest
+import torch
+
+from data_utils.loading.batch_sampler import Slot
+from train_utils import microbatch
+from train_utils.microbatch import MemoryLimit, memory_limit, split_batch, steps_ahead
 
 
 def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
@@ -10,8 +16,65 @@ def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
     assert (split.micro_batch_size, split.accumulation) == (1, 2)
 
 
-@pytest.mark.parametrize("content", ['{"micro_batch_size": 0}', '{"micro_batch_size": true}', '{"size": 2}', "[]", "{"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"micro_batch_size": 0}',
+        '{"micro_batch_size": true}',
+        '{"micro_batch_size": 2.0}',
+        '{"activation_checkpointing": 1}',
+        '{"size": 2}',
+        "[]",
+        "{",
+    ],
+)
 def test_a_damaged_record_of_memory_is_said_and_left_out(tmp_path, capsys, content):
     (tmp_path / "memory.json").write_text(content)
     assert memory_limit(tmp_path) == MemoryLimit()
     assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
+
+
+def test_a_record_of_memory_may_say_little_or_nothing(tmp_path, capsys):
+    assert memory_limit(tmp_path) == MemoryLimit(None, False)
+    for content, limit in (("{}", MemoryLimit()), ('{"micro_batch_size": 1}', MemoryLimit(1, False))):
+        (tmp_path / "memory.json").write_text(content)
+        assert memory_limit(tmp_path) == limit
+    (tmp_path / "memory.json").write_text('{"activation_checkpointing": true}')
+    assert memory_limit(tmp_path) == MemoryLimit(None, True) and capsys.readouterr().out == ""
+
+
+class Loader(list):
+    """Batches, as the loader has them."""
+
+    device = torch.device("cpu")
+    dataset = SimpleNamespace(fill=np.full(1, 7.0), std=np.full(1, 3.0))
+
+
+def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_them(monkeypatch):
+    given = []
+
+    def augment(images, targets, draws, packed_draws, **options):
+        given.append((draws, packed_draws, options["fill"].tolist(), options["std"].tolist(), options["recolor"]))
+        return images, targets
+
+    monkeypatch.setattr(microbatch, "augment", augment)
+    slots = [
+        [Slot(4, 0, (2, 2)), Slot(5, 0, (2, 2))],
+        [Slot(6, 0, (2, 2), ends_step=True), Slot(7, 0, (2, 2), ends_step=True)],
+        [Slot(8, 1, (2, 2), filler=True, ends_step=True)],
+    ]
+    loader = Loader()
+    for number, batch in enumerate(slots):
+        images = torch.full((len(batch), 2, 3, 3), float(number))
+        loader.append({"slots": batch, "images": images, "targets": number, "draws": "d", "packed_draws": "p"})
+    ready = []
+    steps = list(steps_ahead(loader, "recolor", ready.append))
+    assert [indices for _, indices in steps] == [[4, 5, 6, 7], [8]]
+    assert [[batch.targets for batch in batches] for batches, _ in steps] == [[0, 1], [2]]
+    assert [[batch.is_filler for batch in batches] for batches, _ in steps] == [[False, False], [True]]
+    assert ready == [loader[:2], loader[2:]]
+    images = steps[0][0][1].images
+    assert images.shape == (2, 2, 3, 3) and images.unique().tolist() == [1]
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert given == [("d", "p", [7], [3], "recolor")] * 3
+    assert len(list(steps_ahead(loader, "recolor"))) == 2

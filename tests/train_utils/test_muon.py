@@ -121,3 +121,22 @@ def test_a_refused_step_changes_neither_weights_nor_momentum():
 def test_a_profile_that_spreads_weights_is_refused_in_a_line(kind):
     with pytest.raises(SettingsError, match="--optimizer muon: needs whole weights"):
         build_optimizer(new_network(), "muon", 0.1, 0.01, kind)
+
+
+def test_a_weight_without_a_gradient_stays_and_the_closures_loss_is_returned():
+    network = new_network()
+    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    network.stem.conv2.weight.grad = None
+    before = network.stem.conv2.weight.detach().clone()
+    groups = list(optimizer.param_groups)
+    assert optimizer.step(lambda: 2.5) == 2.5
+    assert torch.equal(network.stem.conv2.weight, before) and optimizer.param_groups == groups
+
+    def fails() -> float:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        optimizer.step(fails)
+    assert optimizer.param_groups == groups

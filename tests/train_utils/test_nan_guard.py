@@ -2,17 +2,22 @@
 
 import gc
 import multiprocessing
+import signal
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from conftest import write_folder
 from in_process import process_state_kept, run_train
 from torch import nn
 from undrawn import without_figures
 
 import train
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from runtime.errors import TrainingError
 from train_utils import nan_guard
 from train_utils.nan_guard import StepGuard, StepResult
@@ -145,6 +150,61 @@ def test_several_in_a_row_end_the_run_and_a_good_one_between_starts_the_count_ag
     assert run.state.skipped == 9
 
 
+def guard_of(kind: DistributedType, scaler: object = None, **options: bool) -> StepGuard:
+    """A guard of a plain optimizer, as another launch has it."""
+    accelerator = SimpleNamespace(distributed_type=kind, device=torch.device("cpu"), scaler=scaler)
+    network = nn.BatchNorm2d(3)
+    optimizer = SimpleNamespace(optimizer=build_optimizer(network, "adamw", 0.1, 0.1))
+    return StepGuard(accelerator, network, optimizer, RunState(step=7), Opened(), **options)
+
+
+def judged(guard: StepGuard, loss: float, norm: float) -> list[StepResult]:
+    """The result of a step of this loss and norm."""
+    guard.begin_step()
+    guard.judge(*map(torch.tensor, (loss, norm, 0.0)))
+    guard.end_step([1])
+    return guard.settle(everything=True)
+
+
+def test_deepspeed_has_made_a_step_before_it_is_judged_so_the_run_ends(stepper):
+    guard = guard_of(DistributedType.DEEPSPEED, listens=False)
+    assert judged(guard, 1.0, 2.0) == [StepResult(7, 1.0, 2.0, False)]
+    line = "step 7: the gradient is not finite, and DeepSpeed has made the step with it; start again with --resume auto"
+    with pytest.raises(TrainingError, match=line):
+        judged(guard, 1.0, NAN)
+    assert guard.state.skipped == 0
+
+
+def test_the_scaler_of_fp16_may_meet_infinite_gradients_but_no_loss_that_is_not_finite(stepper, capsys):
+    guard = guard_of(DistributedType.NO, scaler=object(), listens=False)
+    for _ in range(9):
+        judged(guard, 1.0, INF)
+    assert guard.state.skipped == 0 and capsys.readouterr().out == ""
+    judged(guard, NAN, INF)
+    assert guard.state.skipped == 1 and "step 7: loss or gradient not finite" in capsys.readouterr().out
+
+
+def test_a_guard_that_listens_is_asked_by_signals_and_another_leaves_them_alone(stepper):
+    before = signal.getsignal(signal.SIGUSR1)
+    numbers = torch.zeros(3, dtype=torch.float64)
+    deaf = guard_of(DistributedType.NO, listens=False)
+    assert signal.getsignal(signal.SIGUSR1) is before and deaf.stop_asked(numbers).tolist() == [0]
+    guard = guard_of(DistributedType.NO)
+    assert guard.stop_asked(numbers).tolist() == [0]
+    signal.raise_signal(signal.SIGUSR1)
+    assert guard.stop_asked(numbers).tolist() == [1] and guard.stop_asked(numbers).dtype == torch.float64
+
+
+def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepper):
+    run = stepper("sgd")
+    before = run.everything()
+    run.guard.begin_step()
+    run.network(torch.rand(2, 3, 4, 4)).square().mean().backward()
+    run.guard.undo_passes()
+    assert all(map(torch.equal, run.everything(), before))
+    assert all(parameter.grad is None for parameter in run.network.parameters())
+
+
 def poisoned(monkeypatch, *calls: int) -> None:
     """Have the loss be NaN in these calls, from 1: a preflight on a CPU makes none."""
     count = 0
@@ -168,7 +228,10 @@ def data(tmp_path):
 def test_a_run_skips_the_step_and_goes_on(data, monkeypatch):
     poisoned(monkeypatch, 3)
     run = run_train(data / "run", "--dataset", data, *FLAGS, "--max-steps", "5", "--eval-every", "5")
-    assert run.exit_code == 0 and "step 3: loss or gradient not finite, step skipped" in run.output
+    batches = [*TrainingSampler(np.full((8, 2), 16), BatchSplit(4, 1, 4, 1), seed=0, steps=range(5))]
+    names = ", ".join(f"cell_{slot.index:02}.png" for slot in batches[2])
+    assert run.exit_code == 0
+    assert f"step 3: loss or gradient not finite, step skipped; its images: {names}\n" in run.output
     assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
     assert run.values("train/loss")[2] is None and None not in run.values("train/loss")[3:]
     before, after, later = (run.weights(step) for step in (2, 3, 4))

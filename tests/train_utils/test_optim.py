@@ -5,6 +5,7 @@ Modules: train_utils/optim.py, train_utils/schedule.py, train_utils/ema.py, data
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_utils.class_map import ClassMap
@@ -108,3 +109,20 @@ def test_class_weights_must_be_one_for_each_class():
     for word in ("auto", "none"):
         with pytest.raises(SettingsError, match="2 values for 2 classes"):
             class_weight_tensor([word, 1.0], [10, 10])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "is_fused"),
+    [
+        ("adamw", DistributedType.MULTI_GPU, True),
+        ("sgd", DistributedType.MULTI_CPU, True),
+        ("muon", DistributedType.NO, True),
+        ("adamw", DistributedType.FSDP, True),
+        ("sgd", DistributedType.FSDP, False),
+        ("adamw", DistributedType.DEEPSPEED, False),
+        ("sgd", DistributedType.DEEPSPEED, False),
+    ],
+)
+def test_an_optimizer_updates_all_weights_in_one_kernel_where_that_can_be(name, kind, is_fused):
+    optimizer = build_optimizer(torch.nn.Linear(2, 2), name, 0.25, 0.01, kind)
+    assert bool(optimizer.defaults["fused"]) is is_fused and optimizer.defaults["lr"] == 0.25

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from accelerators import new_accelerator
 from class_loss import classes
 
@@ -153,3 +154,64 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     split = BatchSplit(8, 1, 4, 2)
     assert StepFit(None, None, None, (3, 16, 24), Copies(3)).estimated(split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]
+
+
+def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a_gibibyte():
+    config = UNetConfig(num_classes=3, base_channels=2, depth=1)
+    small, large = (EvaluationSize((20_000, 20_000), (side, 1000), 1).bytes_for(config) for side in (1000, 50_000))
+    assert large - small == 2 * 268_435_456 - 2 * 4 * 3 * 1000 * 1000
+
+
+def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(StepFit, "estimated", lambda self, split: split.micro_batch_size <= 1)
+    network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1, dims=3))
+    criterion = StepLoss(classes(2))
+    split = fit_batch_split(new_accelerator(), network, criterion, (1, 8, 16, 24), BatchSplit(2, 1, 2, 1), Copies(3))
+    assert split.accumulation == 2
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "memory: micro-batches of 1 patches of 8 x 16 x 24 fit, 2 were wanted"
+    monkeypatch.setattr(memory, "available_bytes", lambda: 0)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    size = EvaluationSize((9000, 10_000), (9000, 10_000), 1)
+    line = "no memory to evaluate a validation image of 9000 x 10000, in [^;]*tiles[^;]*; choose a lower --scale or"
+    with pytest.raises(SettingsError, match=line):
+        memory.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
+
+
+@pytest.mark.parametrize(("agreed", "fits"), [(1, True), (0, False)])
+def test_an_evaluation_must_fit_on_every_process(monkeypatch, agreed, fits):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    size = EvaluationSize((8, 8), (8, 8), 1)
+    with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate"):
+        memory.check_evaluation(new_accelerator(2, agreed), network, StepLoss(classes(2)), 3, size, Copies(2))
+
+
+@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.DEEPSPEED, 4)])
+def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others_need(monkeypatch, kind, shards):
+    reserved, empty = [], torch.empty
+
+    def note(size, **options):
+        if options.get("dtype") == torch.uint8:
+            reserved.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", note)
+    monkeypatch.setattr(memory, "_bytes_left", lambda accelerator: 77)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    accelerator = new_accelerator(4)
+    accelerator.distributed_type = kind
+    size = EvaluationSize((8, 8), (8, 8), 1)
+    copies = Copies(2, all_weights=1)
+    assert memory._attempt_evaluation(accelerator, network, StepLoss(classes(2)), 3, size, copies)
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    assert reserved == [3 * weights // shards + 77]
+
+
+def test_frozen_weights_have_neither_gradients_nor_moments():
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 1, bias=False))
+    network[0].requires_grad_(False)
+    assert Copies(3).bytes_for(network) == 3 * 4 * 3
+    assert Copies(3, all_weights=1).bytes_for(network) == 3 * 4 * 3 + 4 * 9
+    assert Copies.of_training("muon", averages=True) == Copies(3, 1)
+    assert Copies.of_training("muon", averages=True).without_gradients() == Copies(2, 1)

@@ -9,6 +9,7 @@ import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +20,18 @@ from conftest import PROGRAMS, TINY, launch, losses, records, write_folder
 from safetensors.torch import load_file
 
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import LaunchError
-from train_utils.sharding import prepare_sharding
+from runtime.errors import CheckpointError, LaunchError
+from train_utils import sharding
+from train_utils.settings import lite0
+from train_utils.sharding import (
+    local,
+    optimizer_tensors,
+    prepare_sharding,
+    restore_optimizer,
+    share_statistics,
+    unsharded,
+    whole_copies,
+)
 from unet import UNet, UNetConfig
 
 FLAGS = ["--log-every", "1", "--tracker", "none", "--batch-size", "8", "--checkpoint-every", "4", "--ema-decay", "0.9"]
@@ -196,3 +207,183 @@ def test_zero_gives_the_same_losses_and_resumes_on_as_many_processes_only(tiny_f
     result = run(tmp_path / "bf16", options=("--mixed_precision", "bf16"))
     assert result.returncode == 0, result.stderr
     assert losses(tmp_path / "bf16") == pytest.approx(losses(plain), abs=0.3)
+
+
+SPLIT = BatchSplit(12, 2, 2, 3)
+
+
+def deepspeed(precision: str = "no", stage: int = 2) -> SimpleNamespace:
+    """What is asked of an Accelerator under DeepSpeed."""
+    plugin = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": stage}})
+    return SimpleNamespace(
+        distributed_type=DistributedType.DEEPSPEED,
+        mixed_precision=precision,
+        gradient_accumulation_steps=1,
+        state=SimpleNamespace(deepspeed_plugin=plugin),
+    )
+
+
+def fsdp(precision: str = "no", *, version: int = 2) -> SimpleNamespace:
+    """What is asked of an Accelerator under FSDP."""
+    plugin = SimpleNamespace(transformer_cls_names_to_wrap=["Block"], mixed_precision_policy="bf16")
+    return SimpleNamespace(
+        distributed_type=DistributedType.FSDP,
+        mixed_precision=precision,
+        is_fsdp2=version == 2,
+        native_amp=False,
+        state=SimpleNamespace(fsdp_plugin=plugin),
+    )
+
+
+def small_network(**options) -> UNet:
+    return UNet(UNetConfig(base_channels=2, depth=1, **options)).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("precision", "is_bf16"), [("no", False), ("bf16", True)])
+def test_deepspeed_is_told_of_batch_precision_and_clipping(precision, is_bf16):
+    accelerator = deepspeed(precision)
+    network = small_network()
+    prepare_sharding(accelerator, network, SPLIT, 0.5)
+    assert accelerator.state.deepspeed_plugin.deepspeed_config == {
+        "zero_optimization": {"stage": 2},
+        "torch_autocast": {"enabled": is_bf16, "dtype": "bfloat16"},
+        "bf16": {"enabled": False},
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 0.5,
+    }
+    assert accelerator.gradient_accumulation_steps == 3
+    assert all(parameter.is_contiguous() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "line"),
+    [
+        (deepspeed(stage=3), "the launch profile asks for ZeRO stage 3; use stage 2, or fsdp.yaml"),
+        (deepspeed(stage=1), "the launch profile asks for ZeRO stage 1; use stage 2, or fsdp.yaml"),
+        (deepspeed("fp16"), "DeepSpeed does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml"),
+        (fsdp(version=1), "the launch profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml"),
+        (fsdp("fp16"), "FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml"),
+    ],
+)
+def test_a_profile_that_cannot_shard_is_refused(accelerator, line):
+    with pytest.raises(LaunchError) as caught:
+        prepare_sharding(accelerator, small_network(), SPLIT, 1.0)
+    assert str(caught.value).startswith(line)
+
+
+def test_a_launch_that_spreads_nothing_leaves_the_network_as_it_is():
+    network = small_network()
+    prepare_sharding(SimpleNamespace(distributed_type=DistributedType.MULTI_GPU), network, SPLIT, 1.0)
+    assert not network.stem.conv2.weight.is_contiguous()
+
+
+def test_fsdp_gathers_blocks_and_the_stages_of_an_encoder_as_a_whole():
+    plain = fsdp()
+    network = small_network()
+    prepare_sharding(plain, network, SPLIT, 1.0)
+    assert plain.state.fsdp_plugin.transformer_cls_names_to_wrap == ["Block"]
+    assert plain.state.fsdp_plugin.mixed_precision_policy is None
+    assert "forward" not in vars(network) and network.stem.conv2.weight.is_contiguous()
+    accelerator = fsdp()
+    network = UNet(UNetConfig(base_channels=2, depth=5, encoder=lite0.CONFIG))
+    for _ in range(2):  # a rehearsal has prepared a copy before
+        prepare_sharding(accelerator, network, SPLIT, 1.0)
+        assert accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap == ["Block", "LiteStage"]
+    accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = None
+    prepare_sharding(accelerator, network, SPLIT, 1.0)
+    assert accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap is None
+
+
+def test_a_tensor_that_is_spread_is_told_by_what_it_can_do():
+    spread = SimpleNamespace(full_tensor=lambda: "whole", to_local=lambda: "here")
+    plain = torch.ones(2)
+    assert (unsharded(spread), local(spread)) == ("whole", "here")
+    assert unsharded(plain) is plain and local(plain) is plain
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_the_main_process_alone_has_copies_of_all_tensors(is_main):
+    accelerator = SimpleNamespace(is_main_process=is_main, device=torch.device("cpu"))
+    weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3).T)
+    average = torch.ones(2)
+    copies = whole_copies(accelerator, {"model": [("a", weight)], "average": [("a", average), ("b", average)]})
+    average.zero_()
+    assert copies.keys() == {"model", "average"}
+    if not is_main:
+        assert copies == {"model": {}, "average": {}}
+        return
+    assert copies["model"]["a"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert copies["model"]["a"].is_contiguous() and not copies["model"]["a"].requires_grad
+    assert {name: value.tolist() for name, value in copies["average"].items()} == {"a": [1, 1], "b": [1, 1]}
+
+
+@pytest.mark.parametrize(("processes", "count"), [(1, 0), (2, 3)])
+def test_several_processes_share_the_running_statistics_of_the_main_one(monkeypatch, processes, count):
+    shared = []
+    monkeypatch.setattr(sharding, "broadcast", shared.extend)
+    share_statistics(SimpleNamespace(num_processes=processes), torch.nn.BatchNorm2d(2))
+    assert len(shared) == count
+
+
+class ZeRO:
+    """Two parameter groups of an optimizer under DeepSpeed, as one of two processes has them."""
+
+    def __init__(self, process: int) -> None:
+        self.weights = [torch.zeros(3), torch.zeros(2)]
+        self.state = {weights: {"exp_avg": weights + process, "step": torch.tensor(5.0)} for weights in self.weights}
+        groups = [{"params": [weights]} for weights in self.weights]
+        own = SimpleNamespace(param_groups=groups, state=self.state)
+        self.optimizer = SimpleNamespace(optimizer=SimpleNamespace(optimizer=own))
+        self.accelerator = SimpleNamespace(
+            distributed_type=DistributedType.DEEPSPEED,
+            device=torch.device("cpu"),
+            num_processes=2,
+            process_index=process,
+            gather=lambda part: torch.cat([part, part + 1]),
+        )
+
+
+def test_what_zero_has_spread_is_saved_for_each_process_and_given_back_to_it():
+    saved = dict(optimizer_tensors(ZeRO(0).accelerator, torch.nn.Module(), ZeRO(0).optimizer))
+    names = [f"zero/{group}/{name}" for group in (0, 1) for name in ("weights", "exp_avg", "step")]
+    assert list(saved) == names
+    assert saved["zero/0/exp_avg"].tolist() == [[0, 0, 0], [1, 1, 1]] and saved["zero/1/step"].tolist() == [5, 6]
+    for process in (0, 1):
+        zero = ZeRO(7)
+        zero.accelerator.process_index = process
+        restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, saved)
+        for weights in zero.weights:
+            assert weights.tolist() == zero.state[weights]["exp_avg"].tolist() == [process] * len(weights)
+            assert zero.state[weights]["step"].item() == 5 + process
+
+
+def test_optimizer_state_of_zero_is_for_as_many_processes_and_for_zero_alone():
+    zero = ZeRO(0)
+    saved = dict(optimizer_tensors(zero.accelerator, torch.nn.Module(), zero.optimizer))
+    zero.accelerator.num_processes = 3
+    line = "--resume: ZeRO's optimizer state is from 2 processes, but this run has 3; resume on 2"
+    with pytest.raises(CheckpointError, match=line):
+        restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, saved)
+    plain = SimpleNamespace(distributed_type=DistributedType.NO)
+    line = "--resume: DeepSpeed and other launches cannot exchange optimizer state; use the checkpoint's profile"
+    for accelerator, tensors in ((plain, saved), (zero.accelerator, {"head.weight/exp_avg": torch.zeros(3)})):
+        with pytest.raises(CheckpointError, match=line):
+            restore_optimizer(accelerator, torch.nn.Module(), zero.optimizer, tensors)
+        restore_optimizer(accelerator, torch.nn.Module(), zero.optimizer, {})
+
+
+def test_the_state_of_an_optimizer_comes_back_in_the_layout_of_its_parameter():
+    network = small_network()
+    weight = network.stem.conv2.weight
+    name = "stem.conv2.weight"
+    plain = SimpleNamespace(distributed_type=DistributedType.NO)
+    momentum = torch.rand(weight.shape)
+    before = SimpleNamespace(state={weight: {"exp_avg": momentum, "step": 3, "momentum_buffer": None}})
+    saved = dict(optimizer_tensors(plain, network, before))
+    assert saved.keys() == {f"{name}/exp_avg", f"{name}/step"}
+    after = SimpleNamespace(state={weight: {}})
+    restore_optimizer(plain, network, after, saved)
+    assert torch.equal(after.state[weight]["exp_avg"], momentum) and after.state[weight]["step"].item() == 3
+    assert after.state[weight]["exp_avg"].stride() == weight.stride() != momentum.stride()
+    assert not after.state[weight]["exp_avg"].requires_grad

@@ -179,6 +179,7 @@ def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
         ({"upsample": "bilinear_aligned"}, {}, "looks at whole images"),
         ({}, {"sync_batchnorm": "off"}, "leave out --sync-batchnorm off"),
         ({}, {"kind": DistributedType.FSDP}, "does not work with FSDP"),
+        ({}, {"kind": DistributedType.DEEPSPEED}, "does not work with DEEPSPEED; use a profile of DDP"),
         ({}, {"backend": DynamoBackend.INDUCTOR}, "leave out --dynamo_backend"),
         ({}, {"shortest": 31}, "needs 32 or more slices along the first axis, 16 for each process, .* have 31"),
     ],
@@ -191,11 +192,36 @@ def test_what_cannot_be_cut_is_refused_in_one_line(options, how, problem):
     accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
     arguments = (how.get("shortest", 32), how.get("sync_batchnorm", "auto"))
     check_slabs(accelerator, network, Mesh(), *arguments)  # one process cuts nothing
-    with pytest.raises(SettingsError, match=problem):
+    with pytest.raises(SettingsError, match=f"^--processes-per-volume .*{problem}"):
         check_slabs(accelerator, network, Mesh(2), *arguments)
+
+
+def test_a_network_whose_slabs_have_two_strides_can_be_cut():
+    network = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=3, norm="group"))
+    plugin = SimpleNamespace(backend=DynamoBackend.NO)
+    for kind in (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
+        accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
+        check_slabs(accelerator, network, Mesh(2), 32, "off")  # group norm is of all slabs in any case
 
 
 def test_slabs_begin_on_strides_and_the_last_one_has_the_rest():
     slabs = [Slabs(Mesh(3, slab), 8) for slab in range(3)]
     assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
     assert slabs[0].largest(67) == 27 and Slabs(Mesh(), 8).largest(67) == 67
+    assert Slabs(Mesh(3), 8).largest(56) == 24 and Slabs(Mesh(3), 8).largest(48) == 16
+
+
+def test_a_network_is_cut_in_training_alone_and_one_that_no_one_shares_never():
+    slabs = Slabs(Mesh(2, 1), 2)
+    for mesh in (Mesh(), Mesh(2, 1)):
+        network = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.ReLU(), torch.nn.Conv2d(1, 1, 3, padding=1))
+        split_network(network, Slabs(mesh, 2))
+        assert type(network[0]) is torch.nn.Conv2d  # it looks at one pixel
+        assert (type(network[2]) is torch.nn.Conv2d) is (mesh.size == 1)
+        assert network.eval()(torch.rand(1, 1, 8, 4)).shape == (1, 1, 8, 4)
+    images = torch.rand(2, 3, 9, 4).contiguous(memory_format=torch.channels_last)
+    cut = slabs.cut(images)
+    assert torch.equal(cut, images[:, :, 4:]) and slabs.length == 9
+    assert cut.is_contiguous(memory_format=torch.channels_last) and slabs.cut(images.contiguous()).is_contiguous()
+    targets = slabs.cut_targets(ClassTarget(torch.arange(9).view(1, 9, 1)))
+    assert targets.mask.flatten().tolist() == [4, 5, 6, 7, 8]

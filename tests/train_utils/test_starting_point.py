@@ -8,11 +8,13 @@ from starting import start_from
 
 from runtime.errors import ModelError, SettingsError
 from tasks.classes import Classes
+from tasks.overlapping import Overlapping
 from train_utils.settings.starting_point import NetworkSettings, StartingPoint, copy_weights, starting_point
 from train_utils.settings.train_settings import flag_of
 from unet import UNet, UNetConfig
 from unet.axes import NetworkAxes
 from unet.config import Preprocess
+from unet.model import DeeplySupervisedUNet
 
 
 def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narrow():
@@ -121,9 +123,45 @@ def test_a_model_that_is_built_says_how_large_it_is(capsys):
     count = sum(parameter.numel() for parameter in network.parameters())
     assert capsys.readouterr().out == f"model: U-Net, {count:,} parameters\n"
     assert network.config.num_classes == 2 and network.config.in_channels == 1
+    assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
     frozen = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})._replace(freezes_encoder=True)
     network = frozen.build(3, task, Preprocess(mean=(1.0,) * 3, std=(1.0,) * 3, pixel_types=("uint16",)))
     text = capsys.readouterr().out
     encoder = sum(parameter.numel() for parameter in network.encoder.parameters())
     assert text.startswith("model: U-Net with encoder ") and text.endswith(f", {encoder:,} of them frozen\n")
     assert network.config.preprocess.mean == (1.0,) * 3  # of 16 bits: by the data's own statistics
+
+
+def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
+    axes = NetworkAxes(3, ((1, 3, 3), (3, 3, 3), (3, 3, 3)), ((1, 2, 2), (2, 2, 2)))
+    start = starting_point(NetworkSettings(base_channels=2), axes)
+    assert (start.architecture.depth, start.architecture.strides) == (2, axes.strides)
+    network = start.build(1, Classes(("a", "b")), Preprocess())
+    assert capsys.readouterr().out.startswith("model: 3-D U-Net, ") and type(network) is UNet
+    assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last_3d)
+    deep = starting_point(NetworkSettings(base_channels=2, depth=3, deep_supervision=True))
+    assert type(deep.build(1, Classes(("a", "b")), Preprocess())) is DeeplySupervisedUNet
+
+
+def test_weights_of_a_model_are_copied_and_its_head_only_for_the_same_task(capsys):
+    model = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
+    start = starting_point(NetworkSettings(init_from="m"), model=model)
+    network = start.build(1, Classes(("a", "b")), model.config.preprocess)
+    assert capsys.readouterr().out.startswith("start: m, 40 of 40 weights copied\n")
+    assert torch.equal(network.head.conv.weight, model.head.conv.weight)
+    network = start.build(1, Overlapping(("a", "b")), model.config.preprocess)
+    line = "head.conv.weight (of another task), head.conv.bias (of another task)"
+    assert capsys.readouterr().out.startswith(f"start: m, 38 of 40 weights copied; random start for {line}\n")
+    assert not torch.equal(network.head.conv.weight, model.head.conv.weight)
+    assert torch.equal(network.stem.conv1.weight, model.stem.conv1.weight)
+
+
+def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
+    start = start_from(None, {"encoder": "lite0", "encoder_weights": "random", "base_channels": 2})
+    grey = start.build(1, Classes(("a", "b")), Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
+    assert (grey.config.preprocess.mean, grey.config.preprocess.std) == ((7.0,) * 3, (2.0,) * 3)
+    assert grey.config.encoder["num_channels"] == 3 and "encoder: " not in capsys.readouterr().out
+    several = start.build(5, Classes(("a", "b")), Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
+    assert several.config.encoder["num_channels"] == 5 and several.config.in_channels == 5
+    line = "encoder: its first filters, for 3 channels, are repeated for 5 channels and rescaled\n"
+    assert capsys.readouterr().out.startswith(line)

@@ -29,9 +29,11 @@ def test_micro_batches_are_cut_where_a_step_can_be_made_again(tmp_path):
         assert StepMemory(accelerator, tmp_path, network, split).cut(batches) is batches
 
 
-@pytest.mark.parametrize("recomputes", [False, True])
-def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_was_on(tmp_path, recomputes):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
+@pytest.mark.parametrize(("recomputes", "norm"), [(False, "batch"), (True, "group")])
+def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_was_on(
+    tmp_path, capsys, recomputes, norm
+):
+    network = UNet(UNetConfig(base_channels=2, depth=1, norm=norm))
     network.activation_checkpointing = recomputes
     gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
     memory = StepMemory(gpu, tmp_path, network, BatchSplit(6, 1, 6, 1))
@@ -40,6 +42,9 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
     with memory.shortage_halves(guard):
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert undone == [True] and memory.size == 3
+    line = "memory: no room for micro-batches of 6, the step is made again in micro-batches of 3"
+    effect = "; batch norm sees 3 images at a time from now on, so results change" if norm == "batch" else ""
+    assert capsys.readouterr().out == f"{line}{effect} (CUDA out of memory)\n"
     assert memory_limit(tmp_path) == MemoryLimit(3, recomputes)
 
 
@@ -63,4 +68,9 @@ def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
         raise MemoryError("full")
     line = f"process 9: out of memory in step 7 with micro-batches of {size}"
     assert str(caught.value).startswith(line) and remedy in str(caught.value)
+    assert (
+        str(caught.value).endswith(" (full)") and (" and activation checkpointing; " in str(caught.value)) is recomputes
+    )
+    command = f"; run the same command with --output-dir {tmp_path} --resume auto to continue with "
+    assert (command in str(caught.value)) is not recomputes
     assert memory_limit(tmp_path) == limit

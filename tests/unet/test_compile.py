@@ -5,12 +5,13 @@ Modules: train_utils/compilation.py, train_utils/monitoring/compile_gain.py.
 
 import copy
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo
-from accelerate.utils import DistributedType, TorchDynamoPlugin
+from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from class_loss import classes
 from conftest import write_folder
 from encoders import write_encoder
@@ -22,7 +23,7 @@ from data_utils.loading.augment import recolored
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor
+from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
@@ -189,3 +190,16 @@ def test_blocks_loss_and_colors_are_compiled_as_the_profile_says(monkeypatch, ba
     network.activation_checkpointing = True
     compile_blocks(accelerator, network)
     assert calls == []
+
+
+def test_preparing_compiles_nothing_and_evaluation_is_eager_only_where_something_is_compiled():
+    for backend in ("eager", "no"):
+        accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend=backend)))
+        plugin = accelerator.state.dynamo_plugin
+        before = plugin.backend
+        with not_compiled_whole(accelerator):
+            assert plugin.backend == DynamoBackend.NO
+        with pytest.raises(KeyError), not_compiled_whole(accelerator):
+            raise KeyError("a bug")
+        assert plugin.backend == before
+        assert isinstance(eager(accelerator), nullcontext) is (backend == "no")

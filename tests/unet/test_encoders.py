@@ -46,9 +46,19 @@ def no_network():
 
 
 def test_names_of_other_libraries_are_answered_with_the_hubs():
-    for name, hub_id in (("resnet50", "microsoft/resnet-50"), ("ResNet-18", "microsoft/resnet-18")):
-        with pytest.raises(ModelError, match=f"did you mean --encoder {hub_id}?"):
+    for name, hub_id in (
+        ("resnet50", "microsoft/resnet-50"),
+        ("ResNet-18", "microsoft/resnet-18"),
+        ("RESNET_34", "microsoft/resnet-34"),
+        ("resnet101", "microsoft/resnet-101"),
+        ("convnext_tiny", "facebook/convnext-tiny-224"),
+        ("ConvNext-Large", "facebook/convnext-large-224"),
+        ("swin_base", "microsoft/swin-base-patch4-window7-224"),
+    ):
+        with pytest.raises(ModelError) as caught:
             load_encoder(name, pretrained=True)
+        line = f"--encoder {name}: is no folder and no Hub id; did you mean --encoder {hub_id}?"
+        assert str(caught.value) == line
 
 
 def test_a_name_that_is_looked_up_is_noticed_and_so_is_a_connection():
@@ -386,6 +396,8 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
         assert "\n" not in str(error.value) and str(source) in str(error.value)
 
     refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), "a plain ViT")
+    deep = config_folder(tmp_path / "deep", model_type="resnet", depths=[1, 1, 1001, 1])
+    refused(deep, r"its config\.json has a stage of more than 1000 layers$")
     refused(config_folder(tmp_path / "bert", model_type="bert"), "bert is not a backbone of transformers; use ")
     for family in ("tipsv2", "timm_backbone"):  # backbones to transformers, but of no stages
         refused(config_folder(tmp_path / family, model_type=family), f"{family} is not a backbone of transformers; use")

@@ -39,7 +39,13 @@ from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import DataError, SettingsError
 from runtime.files import replaced_file
-from runtime.launch import check_launch, compile_networks, process_group_options, start_process
+from runtime.launch import (
+    check_launch,
+    compile_networks,
+    configure_process,
+    process_group_options,
+    set_launch_environment,
+)
 from runtime.mesh import Mesh
 from runtime.signals import exit_on_sigterm
 from tasks.calibration import calibration_report
@@ -163,10 +169,11 @@ def main() -> None:
     args = parse_args(__doc__)
 
     # 1. Launch: devices and precision come from the launch profile
+    set_launch_environment()
     check_launch()
     exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
-    start_process(accelerator)
+    configure_process(accelerator)
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 

@@ -32,9 +32,11 @@ from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
 from runtime.launch import (
     check_launch,
+    configure_process,
+    describe_profile,
     distributed_options,
     say_profile,
-    start_process,
+    set_launch_environment,
 )
 from runtime.lock import locks_released
 from runtime.memory import grow_segments
@@ -97,8 +99,9 @@ def add_gradients(
     while micro_batches:
         images, targets, is_filler = micro_batches.pop(0)
         leave_out_of_batch_norm(model, is_filler)
-        accelerator.sync_gradients = not micro_batches
-        with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
+        is_last = not micro_batches
+        accelerator.sync_gradients = is_last
+        with nullcontext() if is_last else accelerator.no_sync(model):
             logits = model(images)
             if reduction is not None:
                 # the counts are needed here first; the forward pass has hidden their exchange
@@ -135,24 +138,26 @@ def train_step(
     # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
     # whether a process was asked to stop is known to all with it
     own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
-    exchanged = torch.cat([own_counts, guard.stop_asked(own_counts)])
+    exchanged = torch.cat([own_counts, guard.stop_request(like=own_counts)])
     # views, which have the sums when the exchange is over
     counts = exchanged[:-1]
-    stop_asked = exchanged[-1]
+    stop_requests = exchanged[-1]
     reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
-    loss = None
-    while loss is None:  # once, unless memory runs out
-        with memory.shortage_halves(guard):
-            parts = memory.cut(micro_batches)
+    while True:  # once, unless memory runs out
+        try:
+            smaller_batches = memory.cut(micro_batches)
             loss = add_gradients(
-                accelerator, model, criterion, parts, counts, reduction=reduction, communicating=communicating
+                accelerator, model, criterion, smaller_batches, counts, reduction=reduction, communicating=communicating
             )
+            break
+        except (MemoryError, RuntimeError) as error:
+            memory.halve_or_raise(error, guard)
     micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
     grad_norm = unsharded(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
-    is_made = guard.judge(loss, grad_norm, stop_asked)
+    is_made = guard.judge(loss, grad_norm, stop_requests)
     optimizer.step()
     optimizer.zero_grad()
     return is_made
@@ -178,7 +183,7 @@ def evaluate(
             sizes = [target.shape for target in batch["targets"]]
             images = predicted_strips(model, batch["images"], sizes, config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
-                target = target.at(None)  # a batch of one
+                target = target.as_batch()
                 prediction, partial_sums = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
@@ -279,7 +284,8 @@ def main() -> None:
     check_token(args.push_to_hub)
 
     # 1. Launch: devices, processes and precision come from the launch profile
-    check_launch(args.deterministic)
+    set_launch_environment(args.deterministic)
+    check_launch()
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,
@@ -287,7 +293,8 @@ def main() -> None:
         kwargs_handlers=distributed_options(args.ddp_comm_hook),
     )
     device = accelerator.device
-    profile = start_process(accelerator, args.ddp_comm_hook)
+    configure_process(accelerator, args.ddp_comm_hook)
+    profile = describe_profile(accelerator)
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     # `profile` holds the launch's number: `backward` would divide by it, but the loss already counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
@@ -295,8 +302,8 @@ def main() -> None:
     if args.check_data:
         report_data(accelerator, DataConfig.from_args(args))
     run = on_main(accelerator, lambda: open_run(args))
-    if run.finished:
-        say(run.finished)
+    if run.finished_line:
+        say(run.finished_line)
         return accelerator.end_training()
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(profile)
@@ -306,7 +313,7 @@ def main() -> None:
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
     typed_scale = args.scale
-    args = on_main(accelerator, lambda: run.planned(args, info))
+    args = on_main(accelerator, lambda: run.with_plan(args, info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
         info.open_here()
@@ -454,7 +461,7 @@ def main() -> None:
 
     # 8. Finish: report, card, Hub; what could not be written is said
     monitor.close()
-    checkpoints_saved = checkpoints.is_saved()
+    checkpoints_saved = checkpoints.wait_until_saved()
     log_saved = run_log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:

@@ -27,7 +27,7 @@ from accelerate.utils import TorchDynamoPlugin
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runtime.device import wait_for
-from runtime.launch import check_launch, start_process
+from runtime.launch import check_launch, configure_process, set_launch_environment
 from tasks.classes import Classes, ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.compilation import compile_blocks, compile_loss
@@ -70,9 +70,10 @@ def compare(device: torch.device, eager: Callable[[], None], compiled: Callable[
 def measure(args: argparse.Namespace) -> None:
     """Build both networks, and compare them."""
     torch.manual_seed(0)
+    set_launch_environment()
     check_launch()
     accelerator = Accelerator(mixed_precision=args.mixed_precision, dynamo_plugin=TorchDynamoPlugin(backend="inductor"))
-    start_process(accelerator)
+    configure_process(accelerator)
     device = accelerator.device
     config = UNetConfig(num_classes=args.classes, base_channels=args.base_channels, depth=args.depth, norm=args.norm)
     networks = [UNet(config).to(device).train()]

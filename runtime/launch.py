@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 from runtime.console import say
 from runtime.distributed import keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
+from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
 
 # This limits a step's exchange and the processes' meeting; `on_main` waits for what one process does for all.
@@ -39,12 +40,10 @@ MOST_GRAPHS = 1024  # all blocks of one class share their code, and each meets u
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities names instructions of x86 and Arm so
 
 
-def check_launch(deterministic: bool = False) -> None:
-    """Refuse launches that do not fit this machine; call it before `Accelerator()`. Raises LaunchError.
+def set_launch_environment(deterministic: bool = False) -> None:
+    """Set the variables that a launcher leaves out; call it before `check_launch`.
 
-    Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
-    alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32. Plain torchrun does not say whether it wants
-    GPUs: there this function sets ACCELERATE_USE_CPU=true.
+    Plain torchrun does not say whether it wants GPUs: without any, its processes use the CPU.
 
     Args:
         deterministic: use deterministic kernels; cuBLAS has them only if an environment variable sets its workspace.
@@ -53,6 +52,18 @@ def check_launch(deterministic: bool = False) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Otherwise accelerate takes the local rank for the GPU's number, wrong where each process sees only its own GPU.
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    is_torchrun = processes > 1 and "ACCELERATE_MIXED_PRECISION" not in os.environ
+    if is_torchrun and torch.accelerator.device_count() == 0:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+
+
+def check_launch() -> None:
+    """Refuse launches that do not fit this machine; call it before `Accelerator()`. Raises LaunchError.
+
+    Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
+    alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32.
+    """
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
     processes = int(os.environ.get("WORLD_SIZE", 1))
@@ -60,14 +71,12 @@ def check_launch(deterministic: bool = False) -> None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # so does a profile's gpu_ids
 
     if gpus == 0 and not use_cpu:
-        if processes > 1 and precision is not None:
+        if processes > 1:
             raise LaunchError(
                 f"{processes} processes were started for GPUs, but torch sees none; "
                 f"to use the CPU: {_launch_line('multi_cpu')}"
             )
-        if processes > 1:
-            os.environ["ACCELERATE_USE_CPU"] = "true"
-        elif re.match(r"\s*(\d|GPU-|MIG-)", visible):
+        if re.match(r"\s*(\d|GPU-|MIG-)", visible):
             raise LaunchError(
                 f"the launch asks for GPU {visible} (gpu_ids or CUDA_VISIBLE_DEVICES), but torch sees none; "
                 f"to use the CPU: {_launch_line('cpu')}"
@@ -88,8 +97,8 @@ def check_launch(deterministic: bool = False) -> None:
         )
 
 
-def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str, str | int]:
-    """Call after `Accelerator()`: check the launch, set up memory and compiler; returns what the profile decided.
+def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None:
+    """Call after `Accelerator()`: check the launch, set up memory and compiler.
 
     Raises LaunchError as `check_processes` does.
     """
@@ -107,7 +116,6 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
         torch.set_float32_matmul_precision("high")  # linear layers, most of some encoders, round as convolutions do
     if _emulates_bf16(accelerator):
         say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
-    return describe_profile(accelerator)
 
 
 def _emulates_bf16(accelerator: Accelerator) -> bool:
@@ -176,30 +184,32 @@ def process_group_options() -> InitProcessGroupKwargs:
     return InitProcessGroupKwargs(timeout=timeout, init_method="restarted://")
 
 
-def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
-    """The settings that come from the launch, for the log and run.json.
-
-    Accumulation steps and dynamo backend are listed if the launch sets them, TF32 where CUDA computes in float32.
-    """
+def describe_profile(accelerator: Accelerator) -> LaunchProfile:
+    """The settings that come from the launch."""
     state = accelerator.state
-    profile: dict[str, str | int] = {
-        "processes": accelerator.num_processes,
-        "machines": int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun's name for it
-        "distributed_type": accelerator.distributed_type.value,
-        "device": accelerator.device.type,
-        "mixed_precision": accelerator.mixed_precision,
-    }
     if state.deepspeed_plugin is None:
         steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     else:
         steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
+    accumulation = None
     if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may say "auto", and 1 needs no word
-        profile["gradient_accumulation_steps"] = int(str(steps))
+        accumulation = int(str(steps))
+    dynamo_backend = None
     if state.dynamo_plugin.backend != DynamoBackend.NO:
-        profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
+        dynamo_backend = state.dynamo_plugin.backend.value.lower()
+    float32_convolutions = None
     if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
-        profile["float32_convolutions"] = "TF32" if _convolves_in_tf32() else "float32"
-    return profile
+        float32_convolutions = "TF32" if _convolves_in_tf32() else "float32"
+    return LaunchProfile(
+        processes=accelerator.num_processes,
+        machines=int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun's name for it
+        distributed_type=accelerator.distributed_type.value,
+        device=accelerator.device.type,
+        mixed_precision=accelerator.mixed_precision,
+        gradient_accumulation_steps=accumulation,
+        dynamo_backend=dynamo_backend,
+        float32_convolutions=float32_convolutions,
+    )
 
 
 def _convolves_in_tf32() -> bool:
@@ -209,18 +219,17 @@ def _convolves_in_tf32() -> bool:
     return torch.cuda.is_tf32_supported()
 
 
-def say_profile(profile: dict[str, str | int]) -> None:
+def say_profile(profile: LaunchProfile) -> None:
     """Print the launch settings, and how the next run would be faster on this machine."""
-    texts = [f"{key} {value}" for key, value in profile.items()]
+    texts = [f"{name} {value}" for name, value in profile.to_json().items()]
     say("profile: " + ", ".join(texts))
-    if profile["device"] == "cuda":
+    if profile.device == "cuda":
         gpus = torch.cuda.device_count()
-        machines = int(profile["machines"])
-        idle = gpus - int(profile["processes"]) // machines
+        idle = gpus - profile.processes // profile.machines
         if idle > 0:
-            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * machines} {sys.argv[0]}"
+            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile.machines} {sys.argv[0]}"
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
-        if profile["mixed_precision"] == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
+        if profile.mixed_precision == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
             option = "accelerate launch --mixed_precision bf16"
             say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
 

@@ -15,6 +15,7 @@ from runtime.console import say
 from runtime.device import upload
 from runtime.documents import read_json
 from runtime.errors import SettingsError, one_line
+from runtime.launch_profile import LaunchProfile
 from tasks.target import Target
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
@@ -22,12 +23,12 @@ from unet.blocks import channels_last
 MEMORY_FILE = "memory.json"
 
 
-def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
+def split_from_args(args: TrainSettings, profile: LaunchProfile, saved_size: int | None) -> BatchSplit:
     """The batch split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
     assert args.batch_size is not None, "the plan decides it"
     size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
-    accumulation = profile.get("gradient_accumulation_steps")
-    groups = profile["processes"] // args.processes_per_volume  # those of a group share each volume
+    accumulation = profile.gradient_accumulation_steps
+    groups = profile.processes // args.processes_per_volume  # those of a group share each volume
     batch_split = split_batch(args.batch_size, groups, size, accumulation, saved_size)
     return batch_split._replace(processes_per_volume=args.processes_per_volume)
 

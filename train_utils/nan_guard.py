@@ -28,7 +28,7 @@ class StepResult(NamedTuple):
     step: int
     loss: float
     grad_norm: float
-    stop_asked: bool
+    is_stop_requested: bool
 
     @property
     def is_made(self) -> bool:
@@ -74,7 +74,7 @@ class StepGuard:
                 by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
-        self._values: Tensor  # (3,): loss, gradient norm and stop_asked of the step; `judge` sets it
+        self._values: Tensor  # (3,): loss, gradient norm and stop requests of the step; `judge` sets it
         # steps whose result is not known yet: number, indices of the records, and the result when it is here
         self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
@@ -86,7 +86,7 @@ class StepGuard:
             self._optimizer.register_step_pre_hook(partial(_set_found_inf, self._found_inf))
             _start_momentum(self._optimizer)
 
-    def stop_asked(self, like: Tensor) -> Tensor:
+    def stop_request(self, like: Tensor) -> Tensor:
         """(1,): whether this process was asked to stop, as a number of the type of `like` and where it is."""
         return like.new_full((1,), self._stop is not None and self._stop.is_asked)
 
@@ -100,13 +100,13 @@ class StepGuard:
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
             _split_into(buffers, before)
 
-    def judge(self, loss: Tensor, grad_norm: Tensor, stop_asked: Tensor) -> Tensor:
+    def judge(self, loss: Tensor, grad_norm: Tensor, stop_requests: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
-        Loss, gradient norm (before clipping) and `stop_asked` (a number above 0 where a process was asked to stop) are
-        those of all processes together.
+        Loss, gradient norm (before clipping) and `stop_requests` (how many processes were asked to stop) are those of
+        all processes together.
         """
-        self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
+        self._values = torch.stack([loss.detach(), grad_norm, stop_requests])
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
@@ -132,11 +132,11 @@ class StepGuard:
         self._pending = self._pending[count:]
         values = LateRead.read([late for _, _, late in steps])
         results = []
-        for (step, indices, _), (loss, grad_norm, stop_asked) in zip(steps, values, strict=True):
-            result = StepResult(step, loss, grad_norm, bool(stop_asked))
+        for (step, indices, _), (loss, grad_norm, stop_requests) in zip(steps, values, strict=True):
+            result = StepResult(step, loss, grad_norm, bool(stop_requests))
             results.append(result)
             self._count(result, indices)
-        if any(result.stop_asked for result in results):
+        if any(result.is_stop_requested for result in results):
             self.stopping = True
             results += self.settle(everything=True)
         return results

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
@@ -97,32 +98,29 @@ class StepFit(NamedTuple):
         """Whether the answer is an estimate: a CPU's, where running out of memory cannot be caught."""
         return self.accelerator.device.type == "cpu"
 
-    def holds(self, batch_split: BatchSplit) -> bool:
+    def fits(self, batch_split: BatchSplit) -> bool:
         """Whether a step of this batch split fits."""
-        return self.estimated(batch_split) if self.is_estimated else self.attempted(batch_split)
+        if self.is_estimated:
+            return self.fits_by_estimate(batch_split)
+        return self.fits_by_trial(batch_split)
 
-    def estimated(self, batch_split: BatchSplit) -> bool:
+    def fits_by_estimate(self, batch_split: BatchSplit) -> bool:
         """Whether the estimate of a step fits into what is free of the machine's memory."""
         images = (batch_split.micro_batch_size, *self.shape)
         needed = step_bytes(self.network, images, self.copies) + input_bytes(self.shape, batch_split)
         return needed < CPU_SHARE * available_bytes()
 
-    def attempted(self, batch_split: BatchSplit) -> bool:
+    def fits_by_trial(self, batch_split: BatchSplit) -> bool:
         """Whether a real step fits on the accelerator, which is left as it was found."""
         size = batch_split.micro_batch_size
         if _is_hopeless(self.accelerator, self.network, (size, *self.shape)):
             return False  # without the seconds that a trial takes
-        try:
-            self._try_step(batch_split)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if not isinstance(error, torch.OutOfMemoryError):  # others may have another reason
-                say(f"memory: no room for micro-batches of {size} images: {one_line(error)}")
-            return False
-        finally:
-            _forget_trial()
-        return True
+        shortage = _shortage_of(partial(self._try_step, batch_split))
+        if shortage is None:
+            return True
+        if not isinstance(shortage, torch.OutOfMemoryError):  # others may have another reason
+            say(f"memory: no room for micro-batches of {size} images: {one_line(shortage)}")
+        return False
 
     def _try_step(self, batch_split: BatchSplit) -> None:
         """Train on random images beside what training keeps on the accelerator; all is free when this returns."""
@@ -171,27 +169,20 @@ def fit_batch_split(
         say(f"memory: trying how many {images} fit, at most {size}")
         most_images = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
     candidates = _candidates(batch_split, most_images)
-    recomputing_choices = [True] if network.activation_checkpointing else [False, True]
-    for recomputes in recomputing_choices:
-        network.activation_checkpointing = recomputes
-        own_size = 0  # the largest micro-batch that this process has room for
-        for candidate in candidates:
-            if step_fit.holds(candidate):
-                own_size = candidate.micro_batch_size
-                break
-        agreed = _smallest(accelerator, own_size)
-        if agreed:
-            break
-    if agreed == 0:
+    agreed_split = _largest_that_fits(step_fit, candidates)
+    if agreed_split is None and not network.activation_checkpointing:
+        network.activation_checkpointing = True
+        agreed_split = _largest_that_fits(step_fit, candidates)
+    if agreed_split is None:
         smallest = candidates[-1].micro_batch_size
         raise SettingsError(
             f"no memory for a micro-batch of {smallest} {images}, not even with activation checkpointing;"
             " lower --crop-size, --scale, --base-channels or --micro-batch-size"
         )
+    agreed_size = agreed_split.micro_batch_size
     condition = " with activation checkpointing" if network.activation_checkpointing else ""
-    if agreed < size or network.activation_checkpointing:
-        say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
-    agreed_split = next(candidate for candidate in candidates if candidate.micro_batch_size == agreed)
+    if agreed_size < size or network.activation_checkpointing:
+        say(f"memory: micro-batches of {agreed_size} {images} fit{condition}, {size} were wanted")
     say_split(agreed_split)
     return agreed_split
 
@@ -203,6 +194,23 @@ def _candidates(batch_split: BatchSplit, most_images: int) -> list[BatchSplit]:
     size = batch_split.micro_batch_size
     sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
     return [batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most_images]
+
+
+def _largest_that_fits(step_fit: StepFit, candidates: list[BatchSplit]) -> BatchSplit | None:
+    """The first of the batch splits, ordered from the largest micro-batch, that fits on every process; None: none does.
+
+    Every process must call it.
+    """
+    own_size = 0  # the largest micro-batch that this process has room for
+    for candidate in candidates:
+        if step_fit.fits(candidate):
+            own_size = candidate.micro_batch_size
+            break
+    agreed_size = _smallest(step_fit.accelerator, own_size)
+    for candidate in candidates:
+        if candidate.micro_batch_size == agreed_size:
+            return candidate
+    return None
 
 
 def say_split(batch_split: BatchSplit) -> None:
@@ -258,6 +266,53 @@ def largest_evaluation(config: UNetConfig, inputs: np.ndarray, targets: np.ndarr
     return max(sizes, key=lambda size: size.bytes_for(config))
 
 
+class EvaluationFit(NamedTuple):
+    """Whether an evaluation fits into the memory of this process.
+
+    Args:
+        network: still where it was built.
+        channels: those of the images.
+        copies: those that are kept while no step is made.
+    """
+
+    accelerator: Accelerator
+    network: UNet
+    criterion: StepLoss
+    channels: int
+    copies: Copies
+
+    def fits(self, size: EvaluationSize) -> bool:
+        """Whether an evaluation of images of this size fits."""
+        if self.accelerator.device.type == "cpu":
+            return self.fits_by_estimate(size)
+        return self.fits_by_trial(size)
+
+    def fits_by_estimate(self, size: EvaluationSize) -> bool:
+        """Whether the estimate of an evaluation fits into what is free of the machine's memory."""
+        kept = weight_bytes(self.network) + self.copies.bytes_for(self.network)
+        return size.bytes_for(self.network.config) + kept < available_bytes()
+
+    def fits_by_trial(self, size: EvaluationSize) -> bool:
+        """Whether a real evaluation fits on the accelerator, which is left as it was found."""
+        return _shortage_of(partial(self._try_evaluation, size)) is None
+
+    def _try_evaluation(self, size: EvaluationSize) -> None:
+        """Evaluate random images beside what training keeps on the accelerator; all is free when this returns."""
+        device = self.accelerator.device
+        task = self.criterion.task
+        trial = copy.deepcopy(self.network).to(device).eval()
+        other_bytes = self.copies.bytes_for(trial) // _shards(self.accelerator) + _bytes_left(self.accelerator)
+        _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=device)  # held to the end
+        with torch.inference_mode(), self.accelerator.autocast():
+            images = torch.rand((size.images, self.channels, *size.input), device=device)
+            target = task.unknown_target(size.target).map(torch.from_numpy).as_batch().to(device)
+            sizes = [size.target] * size.images
+            for strips in predicted_strips(trial, images, sizes, self.network.config, new_decoder(task)):
+                counts = no_counts(device)
+                read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
+            task.counts(target)
+
+
 def check_evaluation(
     accelerator: Accelerator,
     network: UNet,
@@ -274,13 +329,8 @@ def check_evaluation(
         channels: those of the images.
         copies: those of a training step, of whose gradients nothing is left in an evaluation.
     """
-    copies = copies.without_gradients()
-    if accelerator.device.type == "cpu":
-        needed = size.bytes_for(network.config) + weight_bytes(network) + copies.bytes_for(network)
-        fits = needed < available_bytes()
-    else:
-        fits = _attempt_evaluation(accelerator, network, criterion, channels, size, copies)
-    if _smallest(accelerator, int(fits)):
+    evaluation_fit = EvaluationFit(accelerator, network, criterion, channels, copies.without_gradients())
+    if _smallest(accelerator, int(evaluation_fit.fits(size))):
         return
     kind = "volume" if network.config.dims == 3 else "image"
     tiling = choose_tiling(network.config, size.input)
@@ -292,47 +342,17 @@ def check_evaluation(
     )
 
 
-def _attempt_evaluation(
-    accelerator: Accelerator,
-    network: UNet,
-    criterion: StepLoss,
-    channels: int,
-    size: EvaluationSize,
-    copies: Copies,
-) -> bool:
-    """Whether there is room on the accelerator, which is left as it was found."""
+def _shortage_of(trial: Callable[[], None]) -> MemoryError | RuntimeError | None:
+    """The error of a trial that runs out of memory on the accelerator, which is left as it was found; None: it fits."""
     try:
-        _try_evaluation(accelerator, network, criterion, channels, size, copies)
+        trial()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return False
+        return error.with_traceback(None)  # its frames hold what the memory is full of
     finally:
         _forget_trial()
-    return True
-
-
-def _try_evaluation(
-    accelerator: Accelerator,
-    network: UNet,
-    criterion: StepLoss,
-    channels: int,
-    size: EvaluationSize,
-    copies: Copies,
-) -> None:
-    """Evaluate random images beside what training keeps on the accelerator; all is free when this returns."""
-    task = criterion.task
-    trial = copy.deepcopy(network).to(accelerator.device).eval()
-    other_bytes = copies.bytes_for(trial) // _shards(accelerator) + _bytes_left(accelerator)
-    _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)  # held to the end
-    with torch.inference_mode(), accelerator.autocast():
-        images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
-        target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
-        sizes = [size.target] * size.images
-        for strips in predicted_strips(trial, images, sizes, network.config, new_decoder(task)):
-            counts = no_counts(accelerator.device)
-            read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
-        task.counts(target)
+    return None
 
 
 def _forget_trial() -> None:

@@ -34,14 +34,14 @@ class OpenedRun:
     Args:
         checkpoint: the one that it goes on from.
         init_from: the model that a new run starts from, as --init-from names it.
-        finished: a line where there is nothing left to do, else None.
+        finished_line: says that there is nothing left to do; None where there is.
     """
 
     output_dir: Path
     checkpoint: FoundCheckpoint
     limit: MemoryLimit
     init_from: str | None = None
-    finished: str | None = None
+    finished_line: str | None = None
 
     @cached_property
     def source(self) -> UNet | None:
@@ -84,30 +84,32 @@ class OpenedRun:
         """How many steps the run of the checkpoint was to have, 0 without one."""
         return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
-    def planned(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-        """The settings, where open with the values of the checkpoint or the plan, and with the task that was found."""
+    def with_plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
+        """The settings, where open with the values of the checkpoint or the plan, and with the task that was found.
+
+        What a new run plans is printed.
+        """
         args = replace(args, task=info.config.task)
         if args.plan == "auto":
-            args = self._find_plan(args, info).fill(args)
+            plan = self._recorded_plan(args)
+            if plan is None:
+                plan = plan_run(info, args)
+                _say_plan(plan, args)
+            args = plan.fill(args)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
             args = replace(args, crop_size=self._patch_size(args, info))
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
         check_axes(info, args)
         return args
 
-    def _find_plan(self, args: TrainSettings, info: DatasetInfo) -> Plan:
-        """The plan of the checkpoint; or that of a new run, which is printed."""
-        if self.checkpoint.state is not None:
-            flags = self.checkpoint.state.settings.flags
-            plan = Plan(**{name: flags[name] for name in Plan.names()})
-            if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
-                plan = replace(plan, encoder_weights=None, freeze_encoder=None)
-            return plan
-        plan = plan_run(info, args)
-        decided = plan.decided(args)
-        if args.max_steps or args.max_minutes:  # they say how long the run is
-            decided.pop("epochs", None)
-        say(f"plan: {as_flags(decided)}")
+    def _recorded_plan(self, args: TrainSettings) -> Plan | None:
+        """The plan of the checkpoint; None without one."""
+        if self.checkpoint.state is None:
+            return None
+        flags = self.checkpoint.state.settings.flags
+        plan = Plan(**{name: flags[name] for name in Plan.names()})
+        if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
+            plan = replace(plan, encoder_weights=None, freeze_encoder=None)
         return plan
 
     def _patch_size(self, args: TrainSettings, info: DatasetInfo) -> tuple[int, ...]:
@@ -128,18 +130,26 @@ class OpenedRun:
         return None if state is None else state.settings.micro_batch_size
 
 
+def _say_plan(plan: Plan, args: TrainSettings) -> None:
+    """Print what the plan decides beside the flags."""
+    decided = plan.decided(args)
+    if args.max_steps or args.max_minutes:  # they say how long the run is
+        decided.pop("epochs", None)
+    say(f"plan: {as_flags(decided)}")
+
+
 def open_run(args: TrainSettings) -> OpenedRun:
     """Make or find the folder of a run, lock it, and find what is in it already; for one process."""
     folder = make_run_dir(args.output_dir, args.resume)
     lock_folder(folder)
     remove_leftovers(folder)
-    finished = finished_line(folder, args) if args.resume == "auto" else None
-    resume = None if finished else args.resume
+    line = finished_line(folder, args) if args.resume == "auto" else None
+    resume = None if line else args.resume
     checkpoint = find_checkpoint(resume, folder / "checkpoints")
     if checkpoint.state is not None:
         recorded = checkpoint.state.settings
         say_credentials(args, recorded.flags, recorded.credentials_left_out)
-    return OpenedRun(folder, checkpoint, memory_limit(folder), args.init_from, finished)
+    return OpenedRun(folder, checkpoint, memory_limit(folder), args.init_from, line)
 
 
 @dataclass(frozen=True)

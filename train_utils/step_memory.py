@@ -57,21 +57,14 @@ class StepMemory:
                 smaller_batches.append(micro_batch._replace(images=images, targets=targets))
         return smaller_batches
 
-    @contextmanager
-    def shortage_halves(self, guard: StepGuard) -> Iterator[None]:
-        """A context for forward and backward passes, which ends without an error if they are to be made again.
+    def halve_or_raise(self, error: MemoryError | RuntimeError, guard: StepGuard) -> None:
+        """Halve `size` and take back the passes that ran out of memory, so that they can be made again.
 
-        Memory has run out then, `size` is half of what it was, and nothing is left of the passes. Other errors, and a
-        shortage where a step cannot be made again, are raised.
+        Another error is raised again, and so is a shortage where a step cannot be made again.
         """
-        try:
-            yield
-            return
-        except (MemoryError, RuntimeError) as error:
-            if not (self._repeats and self.size > 1 and is_out_of_memory(error)):
-                raise
-            traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
-            reason = one_line(error, 100)
+        if not (self._repeats and self.size > 1 and is_out_of_memory(error)):
+            raise error
+        traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
         guard.undo_passes()
         release_memory()
         before = self.size
@@ -80,7 +73,7 @@ class StepMemory:
         line = f"memory: no room for micro-batches of {before}, the step is made again in micro-batches of {self.size}"
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.network.modules()):
             line += f"; batch norm sees {self.size} images at a time from now on, so results change"
-        say(f"{line} ({reason})")
+        say(f"{line} ({one_line(error, 100)})")
 
     @contextmanager
     def shortage_recorded(self, step: int) -> Iterator[None]:

@@ -3,11 +3,13 @@
 Modules: data_utils/sources/blocks.py, data_utils/image_io/scene_windows.py.
 """
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
 from in_process import run_train
+from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
@@ -15,10 +17,13 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import Grid, grid_of
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
+from data_utils.sources.blocks import BlockRecords, describe_neighbors
 from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, DataError
 
 FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
@@ -125,6 +130,55 @@ def test_folds_hold_out_each_block_once(tmp_path):
     assert len(names) == len(set(names)) == 12
     with pytest.raises(DataError, match=r"--fold 1/30: there are only 12 blocks, and each fold needs one"):
         load_records(config(tmp_path, fold=(1, 30)))
+    for settings in ({}, {"fold": (1, 4)}):
+        drawn = {tuple(load_records(config(tmp_path, seed=seed, **settings))[1].indices) for seed in range(4)}
+        assert len(drawn) > 1
+
+
+def test_the_windows_of_an_image_and_of_its_mask_are_told_apart_and_blocks_of_another_side_are_others(tmp_path):
+    write_scene(tmp_path)
+    train, val = load_records(config(tmp_path))
+    for record in (*train, *val):
+        assert not record["image"].is_mask and record["target"].is_mask
+    records = train.records.records
+    sides = [BlockRecords(records, train.records.windows, [(200, 260)], side).digest for side in (64, 65)]
+    assert None not in sides and sides[0] != sides[1]
+    report, _ = check_data(config(tmp_path))
+    assert "validation blocks: 1 of 12, of about 64 pixels a side\n1 of 1 validation images touch training" in report
+    assert "overlap" not in report
+
+
+def placed(folder, name, right=0.0, **profile):
+    """A record of an image of 8 x 9 pixels which lies so many pixels to the right of others."""
+    path = write_raster(
+        folder / name, np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine.translation(right, 0), **profile
+    )
+    return {"image": str(path), "target": str(path), "name": name}
+
+
+@pytest.mark.parametrize(
+    ("right", "verb"),
+    [(9.6, None), (9.4, "touch"), (8.6, "touch"), (8.4, "overlap"), (-8.4, "overlap"), (-9.4, "touch")],
+)
+def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb):
+    train = ListRecords([placed(tmp_path, "far.tif", 99.0), placed(tmp_path, "a.tif")])
+    lines = describe_neighbors(train, ListRecords([placed(tmp_path, "b.tif", right)]))
+    expected = f"1 of 1 validation images {verb} training images in the world: b.tif and a.tif"
+    assert lines == ([expected] if verb else [])
+
+
+def test_only_images_of_one_coordinate_system_are_neighbors_and_three_of_them_are_named(tmp_path):
+    system = "+proj=tmerc +lat_0=0 +lon_0={} +k=1 +x_0=500000 +y_0=0 +ellps=GRS80 +units=m"
+    train = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", crs=system.format(9))])
+    images = [placed(tmp_path, "other.tif", crs="EPSG:32634"), placed(tmp_path, "c.tif", crs=system.format(12))]
+    images += [placed(tmp_path, f"{number}.tif") for number in range(4)]
+    assert describe_neighbors(train, ListRecords(images)) == [
+        "4 of 6 validation images overlap training images in the world:"
+        " 0.tif and a.tif, 1.tif and a.tif, 2.tif and a.tif, ..."
+    ]
+    assert describe_neighbors(train, ListRecords([placed(tmp_path, "d.tif", crs=system.format(9))])) == [
+        "1 of 1 validation images overlap training images in the world: d.tif and b.tif"
+    ]
 
 
 def test_images_of_one_block_are_on_one_side(tmp_path):
@@ -171,6 +225,7 @@ def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
     ("settings", "line"),
     [
         ({"val_blocks": 4096}, "--val-blocks: blocks of 4096 pixels hold all images together; give a smaller number"),
+        ({"place": False}, "--val-blocks cuts images by their place, which --no-place leaves out; give --place"),
         ({"val_group": "a"}, "--val-blocks and --val-group: both say what is held out together"),
     ],
 )
@@ -215,3 +270,26 @@ def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
         pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),
     ):
         load_records(DataConfig(str(tmp_path), val_blocks=8))
+
+
+def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
+    bands = np.arange(2 * 12 * 16, dtype=np.uint16).reshape(2, 12, 16)
+    scene = str(write_raster(tmp_path / "a.tif", bands, nodata=0))
+    box = Box(2, 9, 3, 15)
+    window = SceneWindow(scene, "a", (12, 16), box, is_mask=False)
+    assert read_header(window, "a") == ((7, 12), "uint16 x 2")
+    assert np.array_equal(window.read(), np.moveaxis(bands[:, 2:9, 3:15], 0, 2))
+    with window.open() as picture:
+        assert picture.may_miss and picture.in_windows and picture.extent == (7, 12)
+        assert np.array_equal(picture.read(1, 3), np.moveaxis(bands[:, 3:5, 3:15], 0, 2))
+        assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(bands[:, 3:5, 7:9], 0, 2))
+    Image.fromarray(bands[0].astype(np.uint8)).save(tmp_path / "m.png")
+    mask = SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), box, is_mask=True)
+    assert np.array_equal(mask.read(), bands[0, 2:9, 3:15])
+    with mask.open() as picture:
+        assert not picture.may_miss and not picture.in_windows
+    other = replace(mask, size=(12, 18))
+    with pytest.raises(DataError) as error:
+        other.read()
+    line = "a: image is 12 x 18, its mask 12 x 16; --val-blocks needs masks with a place, or of one size"
+    assert str(error.value) == line

@@ -13,7 +13,14 @@ from in_process import run_train
 from PIL import Image
 
 from data_utils.analysis.validate import check_data
-from data_utils.class_map import ClassMap, named_classes, parse_classes, resolve_classes
+from data_utils.class_map import (
+    ClassMap,
+    choose_classes,
+    holds_names,
+    named_classes,
+    parse_classes,
+    resolve_classes,
+)
 from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.errors import CheckpointError, DataError
@@ -61,6 +68,22 @@ def test_a_data_set_without_a_background_gets_one():
     rooms = ((0, "wall"), (1, "floor"), (2, "door"))
     assert class_map("wall", file_classes=rooms).names == ("background", "wall")
     assert class_map("wall", file_classes=rooms).values == (1, 0)  # the value of the first that was left out
+
+
+def test_classes_that_are_chosen_by_name_stand_once_and_after_the_background():
+    assert [holds_names(flag) for flag in ("a,b", "0=a", "a.json", "", None)] == [True, False, False, False, False]
+    assert choose_classes("dog, car,,dog", FILE_CLASSES) == [(2, "dog"), (1, "car")]
+    many = [(number, f"c{number}") for number in range(9)]
+    with pytest.raises(DataError, match=r"no class is called x; the data set names c0, c1, c2, .*, c7, \.\.\.$"):
+        choose_classes("x", many)
+    twice = [(5, "background"), (0, "__background__"), (1, "car")]
+    assert named_classes("car", twice) == [(5, "background"), (1, "car")]
+    colors = [((1, 2, 3), "car"), ((4, 5, 6), "dog")]
+    assert named_classes("car", colors) == [((0, 0, 0), "background"), ((1, 2, 3), "car")]
+    black = [((0, 0, 0), "car"), ((4, 5, 6), "dog")]
+    assert named_classes("car", black) == [((4, 5, 6), "background"), ((0, 0, 0), "car")]
+    assert named_classes("7=car", twice, "background") == [(0, "background"), (7, "car")]
+    assert named_classes("dog", colors, "ignore") == [((4, 5, 6), "dog")]
 
 
 def test_several_values_are_ignored():

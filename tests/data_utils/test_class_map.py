@@ -12,12 +12,25 @@ from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.class_map import ClassMap, _table, named_classes, parse_classes, resolve_classes
+from data_utils.class_map import (
+    ClassMap,
+    _table,
+    as_color,
+    as_grey,
+    classes_example,
+    describe_invented,
+    key_of,
+    named_classes,
+    parse_classes,
+    parse_values,
+    resolve_classes,
+    unpack,
+)
 from data_utils.image_io.reader import opened, read_header, read_mask
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX
+from unet.config import IGNORE_INDEX, Preprocess
 
 INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
 COLORS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
@@ -450,6 +463,86 @@ def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
     class_map.encode(read_mask(FORMATS["RGB png"], "m"), "m")
     assert len(pickle.dumps(class_map)) < 1000
     assert _table.cache_info().currsize > 0
+
+
+def test_a_class_map_is_kept_with_a_model_and_has_values_for_names_where_these_are_missing():
+    class_map = ClassMap(("a", "b"), (3, 5), 9, joined=((7, 1), (8, IGNORE_INDEX)), outside=0)
+    assert ClassMap.of_model(Preprocess(**class_map.to_preprocess()), 2) == class_map and len(class_map) == 2
+    assert ClassMap.of_model(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
+    assert ClassMap.of_model(Preprocess(class_values=(5, 7)), 2).names == ("5", "7")
+    assert class_map.values_by_class() == [[3], [5, 7]]
+    assert class_map.describe_values() == ["3", "5 and 7", "ignored: [8]", "others: 0"]
+    assert ClassMap(("a", "b"), (3, 5), 9).describe_values() == ["3", "5"]
+    assert [class_map.index_of(value) for value in (3, 5, 7, 8, 9, 4)] == [0, 1, 1, IGNORE_INDEX, IGNORE_INDEX, 0]
+    colors = ClassMap(("a", "b"), COLORS[:2], None, joined=(((9, 9, 9), 1),))
+    assert [colors.index_of(value) for value in (0, COLORS[1], 9, (1, 2, 3))] == [0, 1, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "background"),
+    [
+        (("a", "Background"), (0, 1), 1),
+        (("a", "_background_"), (0, 1), 1),
+        (("a", "__background__"), (0, 1), 1),
+        (("a", "backgrounds"), (0, 1), None),  # somebody has named the value 0
+        (("1", "0"), (1, 0), 1),
+        (("1", "2"), (1, 2), None),
+        (("#ffffff", "#000000"), ((255, 255, 255), (0, 0, 0)), 1),
+    ],
+)
+def test_the_background_is_called_so_or_is_the_value_0_without_a_name(names, values, background):
+    assert ClassMap(names, values, None).background == background
+
+
+@pytest.mark.parametrize("values", [(-1, 5), (0, 65536)])
+def test_values_that_a_png_does_not_hold_are_one_line(values):
+    line = f"mask values {values[0]} to {values[1]} cannot be written: a PNG mask holds 0 to 65535"
+    with pytest.raises(DataError, match=line):
+        ClassMap(("a", "b"), values, None).decode(np.uint8([[0, 1]]))
+
+
+def test_values_are_written_and_turned_as_colors_and_greys():
+    assert (as_grey((7, 7, 7)), as_grey((7, 7, 8)), as_grey(7)) == (7, (7, 7, 8), 7)
+    assert (as_color(7), as_color((1, 2, 3))) == ((7, 7, 7), (1, 2, 3))
+    assert [key_of(value) for value in (7, (1, 2, 3), (256, 0, 0), (0, -1, 0))] == [7, 0x030201, -1, -1]
+    assert unpack(0x030201) == (1, 2, 3)
+    assert classes_example([0, 7]) == "0=background,7=foreground"
+    assert classes_example([(0, 0, 0), (9, 9, 9), (1, 2, 3)]) == "#000000=background,#090909=class1,#010203=class2"
+    assert parse_values(None) == parse_values("") == [] and parse_values("-3, #0102ff") == [-3, (1, 2, 255)]
+    assert parse_values("9" * 18) == [10**18 - 1]
+    with pytest.raises(DataError, match=f"'{'9' * 19}' is no mask value; expected a whole number or a color such"):
+        parse_values("9" * 19)
+
+
+def test_where_two_values_or_more_hold_most_pixels_the_others_may_be_invented():
+    others = {value: 4 for value in range(10, 20)}
+    assert describe_invented({0: 30, 9: 30} | others).startswith("60.0% of the pixels hold 0, 9; the others look like")
+    others = {value: 41 for value in range(10, 20)}
+    assert describe_invented({0: 300, 9: 290} | others).startswith("63.1% of the pixels hold 0, 9, 10; the others")
+    assert describe_invented(dict.fromkeys(range(20), 5)) is describe_invented({0: 5}) is None
+    assert describe_invented({0: 57, 9: 38, 1: 5}).startswith("100.0% of the pixels hold 0, 1, 9;")  # a twentieth
+    assert describe_invented({0: 57, 9: 39, 1: 4}).startswith("96.0% of the pixels hold 0, 9;")
+    assert "--check-data --classes 0=background,9=foreground lists" in describe_invented({0: 57, 9: 39, 1: 4})
+
+
+def test_two_colors_of_which_one_is_black_are_background_and_foreground():
+    assert resolve_classes({(0, 0, 0): 1, (1, 2, 3): 1}, (), None).names == ("background", "foreground")
+    assert resolve_classes({(9, 9, 9): 1, (1, 2, 3): 1}, (), None).names == ("#010203", "#090909")
+    named = parse_classes("#000000=road,#ffffff=car")
+    colors = {(0, 0, 0): 1, (255, 255, 255): 1, (1, 2, 3): 1}
+    assert resolve_classes(colors, named, None).values == ((0, 0, 0), (255, 255, 255))
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(32, False), (33, True)])
+def test_more_than_32_scattered_grey_values_are_no_classes(count, is_refused):
+    pixels = {7 * value: 10 for value in range(count)}
+    if is_refused:
+        with pytest.raises(
+            DataError, match=r"the masks hold 33 grey values, 0, 7, 14, 21, 28, 35, 42, 49, \.\.\.: smoothed"
+        ):
+            resolve_classes(pixels, (), None)
+    else:
+        assert len(resolve_classes(pixels, (), None)) == 32
 
 
 def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():

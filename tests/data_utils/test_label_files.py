@@ -23,6 +23,7 @@ from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.label_files import ImageLabels, Row, Table, read_label_files, with_labels
 from data_utils.sources.load import load_records
+from data_utils.sources.volumes import Case, Description, VolumeRecords
 from data_utils.targets.classes import PartlyLabeledReader
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
@@ -94,6 +95,9 @@ LISTS = {
     "tabs": "image\tclasses\na\tcar\nb\tdog\tperson\nc\n",
     "columns": "image,car,dog,person\na,1,0,0\nb,0,1,1\nc,0,0,0\n",
     "columns with words": "Filename,person,dog,car,\na.png,no,No,YES,\n./b.png,x,True\nc.png,,,\n",
+    "other words": "image,car,dog,person\na,true,0.0,n\nb,-,y,1.0\nc,false,N,No\n",
+    "titles in quotes": '"file","labels"\n"a.png","car"\n"b.png","dog,person"\n"c.png",""\n',
+    "from Windows": "image,classes\nimages\\a.png,car\nimages\\b.png,dog;person\nimages\\c.png,\n",
     "without endings": "image,classes\nimages/a,car\nimages/b,person;dog;dog\nc,\n",
 }
 
@@ -104,7 +108,7 @@ def test_a_table_says_it_in_one_column_or_in_one_for_each_class(tmp_path, text):
     (folder / "classes.csv").write_text(text, encoding="utf-8")
     assert labels(folder) == {"a.png": ("car",), "b.png": ("dog", "person"), "c.png": ()}
     (folder / "classes.csv").rename(folder / "images" / "classes.csv")
-    if "images/" not in text:
+    if "images/" not in text and "images\\" not in text:
         assert flags(folder) == {"a.png": [1], "b.png": [2, 3], "c.png": []}
 
 
@@ -153,6 +157,39 @@ def test_a_table_comes_before_what_the_annotations_say(tmp_path):
     assert [both.labeled(i) for i in range(len(records))] == [("dog",), ("car",)]
 
 
+def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tmp_path):
+    records, _ = load_records(DataConfig(str(write(tmp_path, ["a", "b", "c", "d"])), val_fraction=0.25))
+    car = ImageLabels(("car",), "first")
+    again = ImageLabels(("car",), "second")
+    dog = ImageLabels(("dog",), "third")
+    cat = ImageLabels(("cat",), "third")
+    some = with_labels(records, [car, dog, again])
+    assert some.label_sets == {("car",): "first", ("dog",): "third"}
+    others = [records, with_labels(records, [car, dog, dog]), with_labels(records, [car, cat, again])]
+    others += [with_labels(records, [car, dog, None])]
+    assert len({each.digest for each in (some, *others)}) == 5
+    assert with_labels(records, [None] * 3) is records
+
+
+def test_a_rule_lies_above_the_images_of_a_split_unless_images_have_no_rules(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / split, ["a", "b"])
+    (tmp_path / "train" / "classes.txt").write_text("car")
+    train, val = load_records(DataConfig(str(tmp_path)))
+    assert [train.labeled(0), val.labeled(0)] == [("car",), None]
+    val.has_rules = False
+    plain = read_label_files([train.records, val], tmp_path)
+    assert [records.labeled(0) for records in plain] == [None, None]
+
+
+def test_the_first_file_of_a_volume_of_several_is_its_image(tmp_path):
+    files = tuple(str(tmp_path / "images" / f"v_{channel:04}.nii.gz") for channel in range(2))
+    (tmp_path / "classes.csv").write_text("image,classes\nv_0000.nii.gz,car\n")
+    records = VolumeRecords([Case("v", files, "masks/v.nii.gz")], None, Description())
+    (labeled,) = read_label_files([records], tmp_path)
+    assert labeled.labeled(0) == ("car",)
+
+
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
     "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
@@ -166,6 +203,10 @@ HOSTILE = {
     "another value": (b"image,car,dog\na,1,maybe\n", "line 2 has 'maybe' for dog, expected 1 or 0"),
     "a long row": (b"image,car,dog\na,1,1,1\n", "line 2 has 4 cells, the first line 3"),
     "no image": (b"image,classes\na,car\nimg_b.png,car\n", "names images that are not there: line 3: 'img_b.png'"),
+    "no images": (
+        b"image,classes\n1,car\n" + b"x" * 81 + b",car\n3,car\n4,car\n",
+        f"names images that are not there: line 2: '1'; line 3: {'x' * 80!r}; line 4: '3'; ...",
+    ),
     "an open quote": (b'image,classes\na,"car\n', "is no line of a table"),
     "a long cell": (b"image,classes\na," + b"x" * 200_000 + b"\n", "is no line of a table (field larger"),
     "bytes": (b"image,classes\n\xff\xfe,car\n", "cannot be read as text"),
@@ -210,6 +251,7 @@ def test_a_folder_or_two_tables_or_an_ambiguous_row_is_one_line(tmp_path):
 def test_a_row_may_speak_of_an_image_that_is_not_used(tmp_path):
     folder = write(tmp_path, ["train/a", "train/b", "val/c", "test/d"])
     (folder / "masks" / "train" / "b.png").unlink()
+    (folder / "images" / "train" / "b.png").rename(folder / "images" / "train" / "b.PNG")
     (folder / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,car\ntest/d,car\n")
     assert labels(folder, allow_unpaired=True) == {"a.png": ("car",), "c.png": ("car",)}
 

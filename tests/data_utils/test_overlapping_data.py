@@ -6,13 +6,18 @@ data_utils/sources/class_volumes.py.
 """
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from annotations import error_of, loaded
+from conftest import unnoticed
 from overlaps import NAMES, SIZE, labels_of, scene, write_mask, write_overlaps
 from PIL import Image
+from rasters import write_raster
 from volumes import case, write_nifti
 
 from data_utils.analysis.dataset_info import load_dataset_info
@@ -20,10 +25,21 @@ from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassMask, binary, combined
+from data_utils.image_io.formats import ClassLayers
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.class_volumes import find_class_volumes
+from data_utils.sources.class_volumes import ChannelVolumeRecords, find_class_volumes
 from data_utils.sources.load import load_records
-from data_utils.sources.overlapping import NO_LAYOUT, ClassLayout, class_folders, find_class_layout
+from data_utils.sources.overlapping import (
+    NO_LAYOUT,
+    ChannelRecords,
+    ClassLayout,
+    class_folders,
+    find_class_layout,
+    masks_by_stem,
+    open_channels,
+    open_class_folders,
+)
+from data_utils.sources.volumes import Case, Description, VolumeRecords
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
 from data_utils.targets.sides import Sides
@@ -208,6 +224,106 @@ def test_what_one_of_two_masks_of_a_class_shows_is_known():
     assert truth.tolist() == [[0, 1, 1]] and unknown.tolist() == [[1, 0, 0]]
 
 
+def touch(folder: Path, *names: str) -> list[Path]:
+    """Empty files."""
+    files = [folder / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return files
+
+
+def test_classes_are_the_folders_of_all_splits_in_natural_order(tmp_path):
+    touch(tmp_path / "train", "images/a.png", "masks/c10/a.png", "masks/c2/a_x.png", "masks/c2/a_y.png")
+    touch(tmp_path / "val", "images/b.png", "masks/c10/b.png", "masks/c3/b.png")
+    config = DataConfig(str(tmp_path), task="overlapping", allow_unpaired=True)
+    train, val = load_records(config)
+    assert train.classes == val.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+    assert [Path(file.path).parent.name for file in val[0]["target"].files] == ["", "c3", "c10"]
+    c2 = tmp_path / "train" / "masks" / "c2"
+    assert masks_by_stem(c2, {"a": ""}, replace(config, mask_suffix="_y")) == {"a": "a_y.png"}
+    assert masks_by_stem(tmp_path / "none", {"a": ""}, config) == {}
+
+
+def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_or_channels(tmp_path):
+    touch(tmp_path, "images/s/a.png", "images/b.png", "masks/s/a.npy", "masks/z.npy", "c/s/a.png", "c/y.png")
+    images = tmp_path / "images"
+    channels = partial(open_channels, images, tmp_path / "masks", ClassLayout((), 2))
+    folders = partial(open_class_folders, images, [tmp_path / "c"])
+    for opened, line in (
+        (channels, "b.png: image without mask; z.npy: mask without image"),
+        (folders, "b.png: image without mask; c/y.png: mask without image"),
+    ):
+        with pytest.raises(DataError, match=f"2 files without partner: {line}"):
+            opened(DataConfig())
+        records = opened(DataConfig(allow_unpaired=True))
+        assert [record["name"] for record in records] == ["s/a.png"] and len(records.unpaired) == 2
+        assert records.image_folders() == {(str(images) + "/" * (opened is channels), "s")}
+
+
+@pytest.mark.parametrize("pages", [(), (0, 1)])
+def test_records_of_channels_and_pages_have_a_key_of_all_they_are_and_know_what_is_ignored(tmp_path, pages):
+    files = touch(tmp_path, "images/a.png", "images/b.png", "masks/a.npy", "masks/b.npy")
+
+    def records(class_count: int = 2, **settings) -> ChannelRecords:
+        layout = ClassLayout(pages, class_count)
+        return open_channels(tmp_path / "images", tmp_path / "masks", layout, DataConfig(**settings))
+
+    assert unnoticed(files, lambda: records().digest) == []
+    keys = [records().digest, records(ignore_index="9").digest, records(classes="2=a").digest, records(3).digest]
+    assert records(ignore_index="9")[0]["target"].ignored == (9,)
+    with pytest.raises(DataError, match=r"^--classes names 3, but the masks have 2 pages or channels, from 1$"):
+        records(classes="1=a,3=b")
+    pages = (1, 0) if pages else (0, 1)
+    keys.append(records().digest)
+    for file in files[1::2]:
+        file.rename(file.with_stem("c"))
+    keys.append(records().digest)
+    assert len(set(keys)) == 6
+
+
+def test_the_key_of_folders_of_classes_changes_with_each_file(tmp_path):
+    files = touch(tmp_path, "images/a.png", "images/b.png", "c/a.png", "c/b.png", "d/b.png")
+
+    def key() -> str:
+        return open_class_folders(tmp_path / "images", [tmp_path / "c", tmp_path / "d"], DataConfig()).digest
+
+    before = key()
+    assert unnoticed(files, key) == []
+    files[-1].rename(tmp_path / "d" / "a.png")
+    assert key() != before
+
+
+def test_a_file_of_masks_is_a_color_or_damaged_or_a_stack_or_has_a_class_in_each_channel(tmp_path):
+    image = tmp_path / "image.png"
+    write_mask(tmp_path, "image.png", np.zeros((4, 5), np.uint8))
+    write_mask(tmp_path, "color.png", np.zeros((4, 5, 4), np.uint8))
+    (damaged,) = touch(tmp_path, "damaged.png")
+    stack = tmp_path / "stack.tif"
+    tifffile.imwrite(stack, np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
+    raster = write_raster(tmp_path / "raster.tif", np.zeros((3, 4, 5), np.uint16))
+    assert find_class_layout(tmp_path / "color.png", image, explicit=False) == NO_LAYOUT
+    assert find_class_layout(tmp_path / "color.png", image, explicit=True) == ClassLayout((), 3)
+    assert find_class_layout(damaged, image, explicit=True) == NO_LAYOUT
+    assert find_class_layout(stack, stack, explicit=True) == NO_LAYOUT
+    assert find_class_layout(stack, image, explicit=False) == ClassLayout([0, 1], 2)
+    assert find_class_layout(raster, image, explicit=False) == ClassLayout((), 3)
+
+
+@pytest.mark.parametrize("odd", ["several values", "damaged", "a mask beside the folders"])
+def test_one_mask_of_several_values_or_that_cannot_be_read_does_not_make_folders_others(folders, odd):
+    masks = folders / "train" / "masks"
+    if odd == "several values":
+        write_mask(masks / "blue", "00.png", np.arange(40, dtype=np.uint8).reshape(5, 8))
+    elif odd == "damaged":
+        for file in masks.rglob("*.png"):
+            file.write_bytes(b"")
+    else:
+        touch(masks, "00.png")
+    found = class_folders(folders / "train" / "images", masks, DataConfig())
+    assert [folder.name for folder in found] == ([] if odd == "a mask beside the folders" else list(NAMES))
+
+
 def test_more_classes_than_bits_are_refused(tmp_path):
     write_overlaps(tmp_path, 2, seed=0)
     for number in range(29):
@@ -345,12 +461,68 @@ def test_volumes_have_a_label_or_a_channel_for_each_class(tmp_path, by_channel):
     assert (target.known == 3).all()
 
 
-def test_classes_of_volumes_are_in_the_natural_order_of_their_folders(tmp_path):
-    for folder in ("images", "masks/c10", "masks/c2"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "a.nii.gz").touch()
-    (opened,) = find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task="overlapping")).values()
-    assert opened().classes == ((1, "c2"), (2, "c10"))
+def touch_volumes(folder: Path, *names: str) -> list[Path]:
+    """Empty files of volumes."""
+    files = []
+    for name in names:
+        file = folder / f"{name}.nii.gz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        files.append(file)
+    return files
+
+
+def test_volumes_and_their_classes_are_in_natural_order_and_the_classes_are_those_of_all_splits(tmp_path):
+    touch_volumes(tmp_path / "train", "images/v10", "images/v2", "masks/c10/v10", "masks/c10/v2", "masks/c2/v2")
+    touch_volumes(tmp_path / "val", "images/v1", "masks/c10/v1", "masks/c3/v1")
+    openers = find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task="overlapping"))
+    records = {split: opened() for split, opened in openers.items()}
+    assert [record["name"] for record in records["train"]] == ["v2", "v10"]
+    for split in ("train", "val"):
+        assert records[split].classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+
+
+def test_a_first_label_that_cannot_be_read_is_named_where_all_labels_are(tmp_path):
+    touch_volumes(tmp_path, *(f"{folder}/{name}" for folder in ("images", "masks") for name in "vw"))
+    train, val = load_records(DataConfig(str(tmp_path)))
+    assert (len(train), len(val), train.task) == (1, 1, None)
+
+
+@pytest.mark.parametrize(("task", "is_found"), [("overlapping", True), (None, False)])
+def test_one_folder_of_labels_is_a_class_where_the_task_says_so(tmp_path, task, is_found):
+    touch_volumes(tmp_path, "images/v", "masks/c/v")
+    assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task=task))) is is_found
+
+
+def test_the_key_of_volumes_of_classes_changes_with_each_file_and_with_what_is_made_of_them(tmp_path):
+    files = touch_volumes(
+        tmp_path, *(f"{folder}/{name}" for folder in ("images", "masks/a", "masks/b") for name in "vw")
+    )
+
+    def key(**settings) -> str:
+        config = DataConfig(str(tmp_path), task="overlapping", **settings)
+        (opened,) = find_class_volumes(tmp_path, (), config).values()
+        return opened().digest
+
+    assert unnoticed(files, key) == []
+    keys = [key(), key(ignore_index="9"), key(classes="a"), key(classes="b,a"), key(spacing=(2.0, 1.0, 1.0))]
+    (tmp_path / "masks" / "b" / "w.nii.gz").rename(tmp_path / "masks" / "b" / "x.nii.gz")
+    keys.append(key(allow_unpaired=True))
+    assert len(set(keys)) == 6
+
+
+def test_channels_of_a_label_are_others_with_another_ignored_value_or_other_classes(tmp_path):
+    (file,) = map(str, touch_volumes(tmp_path, "v"))
+    volumes = VolumeRecords([Case("v", (file,), file)], None, Description())
+    layers = {}
+    for settings in ({}, {"ignore_index": "9,7"}, {"classes": "class 2"}):
+        records = ChannelVolumeRecords(volumes, 2, DataConfig(**settings))
+        layers[records.digest] = records[0]["target"].layers
+    assert list(layers.values()) == [
+        ClassLayers((0, 1)),
+        ClassLayers((0, 1), ignored=(9, 7)),
+        ClassLayers((None, 0)),
+    ]
 
 
 @pytest.mark.parametrize(("image_folder", "are_classes"), [("images", True), ("images/c2", False)])
@@ -359,6 +531,13 @@ def test_folders_of_labels_are_classes_unless_images_lie_in_folders_too(tmp_path
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.nii.gz").touch()
     assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path)))) is are_classes
+
+
+def test_volumes_of_both_splits_have_a_class_for_each_channel(tmp_path):
+    for split in ("train", "val"):
+        write_volumes(tmp_path / split, 1, by_channel=True)
+    for records in load_records(DataConfig(str(tmp_path))):
+        assert records.classes == ((1, "class 1"), (2, "class 2"))
 
 
 def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):

@@ -24,7 +24,8 @@ from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
+from data_utils.image_io.formats import BandSource
+from data_utils.image_io.placed_masks import Grid, PlacedMask, file_and_page, grid_of, on_grid
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
@@ -139,19 +140,20 @@ def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
 def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
     records = []
-    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.004, 0.0), "n": (-0.3, -0.2)}
+    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.008, 0.0), "n": (-0.3, -0.2)}
+    shifts |= {"down": (0.0, 0.2), "right": (0.012, 0.0)}
     for name, (right, down) in shifts.items():
         transform = NORTH_UP * Affine.translation(right, down)
         mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 8, 9), np.uint8), transform=transform)
         records.append({"image": str(image), "target": str(mask), "name": name})
     coarse = write_raster(
-        tmp_path / "e.tif", np.zeros((1, 4, 5), np.uint8), transform=from_origin(500_000, 5_000_000, 20, 20)
+        tmp_path / "e.tif", np.zeros((1, 4, 5), np.uint8), transform=from_origin(500_003, 5_000_000, 20, 20)
     )
     records.append({"image": str(image), "target": str(coarse), "name": "e"})
     placed = with_places(ListRecords(records))
     (line,) = place_warnings([placed])
     assert line.startswith(
-        "2 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
+        "4 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
     )
     assert place_warnings([ListRecords(records)]) == ()
     assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)
@@ -470,3 +472,20 @@ def test_the_boxes_of_polygons_are_their_borders_and_infinite_where_a_crs_does_n
     shapes = shapes_in(str(file), None, 32633)
     assert shapes.boxes[0].round(-3).tolist() == [500_000, 4_983_000, 617_000, 5_094_000]
     assert shapes.boxes[1].tolist() == [np.inf] * 4
+
+
+def test_the_grid_of_a_source_is_that_of_its_file_and_page():
+    assert file_and_page("a.tif") == ("a.tif", 0) and file_and_page({"path": "a.tif", "page": 2}) == ("a.tif", 2)
+    assert file_and_page({"path": "a.tif"}) == ("a.tif", 0) and file_and_page({"path": "a", "bytes": b"x"}) is None
+    assert file_and_page(BandSource(("b.tif", "c.tif"), page=3)) == ("b.tif", 3) and file_and_page(b"x") is None
+
+
+def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):
+    colors = np.zeros((3, 4, 5), np.uint8)
+    colors[0, 0, 0] = 9
+    mask = str(write_raster(tmp_path / "m.tif", colors, photometric="rgb"))
+    shifted = NORTH_UP * Affine.translation(1, 0)
+    image = grid_of(str(write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8), transform=shifted)))
+    assert on_grid(mask, grid_of(mask), "a") == mask
+    with pytest.raises(DataError, match=r"^a: is a color mask on another grid than its image; store it as numbers$"):
+        on_grid(mask, image, "a").render()

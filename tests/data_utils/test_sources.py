@@ -26,11 +26,19 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources import hf_datasets
-from data_utils.sources.folder import detect_suffix
-from data_utils.sources.hf_datasets import HFRecords, TableName
+from data_utils.sources.folder import detect_suffix, find_splits
+from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
 from data_utils.sources.holdout import hold_out, hold_out_fold
 from data_utils.sources.load import load_records
-from data_utils.sources.records import LandmarkNames, ListRecords, StreamRecords, Subset, spread_indices
+from data_utils.sources.records import (
+    AnnotationSummary,
+    LandmarkNames,
+    ListRecords,
+    StreamRecords,
+    Subset,
+    annotation_summaries,
+    spread_indices,
+)
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from runtime.errors import DataError
@@ -90,6 +98,8 @@ def test_a_flat_folder_is_split_by_the_seed(tmp_path):
     assert all(image == mask for image, mask in paired(train) + paired(val))
     assert names(loaded(tmp_path)[1]) == names(val)
     assert any(names(loaded(tmp_path, seed=seed)[1]) != names(val) for seed in range(1, 5))
+    folds = {tuple(names(loaded(tmp_path, seed=seed, fold=(1, 4))[1])) for seed in range(4)}
+    assert len(folds) > 1
 
 
 def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
@@ -150,6 +160,8 @@ def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
     flat(tmp_path, 4)
     flat(tmp_path / "val", 2)
     assert [len(split) for split in loaded(tmp_path)] == [4, 2]
+    line = f"--fold 1/2 cuts the training images into folds, but {tmp_path} has the validation split val; leave --fold"
+    assert error_of(tmp_path, fold=(1, 2)).startswith(line)
 
 
 def test_the_training_split_is_not_validated_on_unasked(tmp_path):
@@ -269,6 +281,11 @@ FOLDER_MISTAKES = {
     "two image folders": (["images/a.png", "imgs/a.png", "masks/a.png"], "images/ and imgs/; keep one"),
     "two cases": (["images/a.png", "Images/a.png", "masks/a.png"], "holds Images/ and images/; keep one"),
     "both layouts": (["images/a.png", "masks/a.png", "train/images/a.png", "train/masks/a.png"], "both images/ and"),
+    "both layouts, training": (
+        ["images/a.png", "masks/a.png", "training/images/a.png", "training/masks/a.png"],
+        "both images/ and",
+    ),
+    "no mask files": (["images/a.png", "masks/"], "(or annotations of COCO, labelme, YOLO, VOC or Cityscapes)"),
     "two val": (
         [f"{s}/{f}/a.png" for s in ("train", "val", "valid") for f in ("images", "masks")],
         "has the splits val and valid; choose one with --val-split",
@@ -289,7 +306,16 @@ def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
     write(tmp_path, "masks/a.png")
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "scan.dcm").write_text("x")
-    assert "found only .dcm" in error_of(tmp_path)
+    (tmp_path / "images" / "README").write_text("x")
+    assert "found only .dcm, README, looked for" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("masks", ["masks", "labels", "annotations", "mask", "label"])
+@pytest.mark.parametrize("images", ["images", "imgs", "image"])
+def test_folders_of_images_and_masks_have_usual_names(tmp_path, images, masks):
+    for name in (images, masks):
+        (tmp_path / name).mkdir()
+    assert find_splits(tmp_path, ()) == {"train": (tmp_path / images, tmp_path / masks)}
 
 
 @pytest.mark.parametrize("paged", ["images", "masks"])
@@ -321,7 +347,9 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     (tmp_path / "file.txt").write_text("x")
     for dataset in ("shape", "data/cell", str(tmp_path / "nowhere"), "../data/x", "a/b/c"):
         assert re.search("is not there; expected `shapes`, a folder", error_of(dataset))
-    assert "is a file, not .parquet" in error_of("file.txt")
+    line = error_of("file.txt")
+    assert "is a file, not .parquet" in line and "did you mean" not in line
+    assert "did you mean" not in error_of(write(tmp_path / "alone", "images/a.png") / "images")
     assert error_of("data/cell").endswith("; did you mean data/cells?")
     assert error_of("data/cells/images").endswith("; did you mean --dataset data/cells?")
 
@@ -509,6 +537,39 @@ def test_another_version_of_a_hub_data_set_on_another_machine_is_refused(tmp_pat
         records.open_here()
 
 
+def test_a_table_is_found_again_by_its_configuration_and_its_split(tables, monkeypatch):
+    rows = table(tables)
+    names = []
+    found = {"small": {"train": rows}, "other": {"test": rows}}
+    monkeypatch.setattr(hf_datasets, "load_tables", lambda *name: names.append(name) or found[name[-1]])
+    for config in found:
+        records = HFRecords(rows, TableName("some/table", config, "train"), None, None)
+        records.rows = None
+        if config == "small":
+            records.open_here()
+            assert len(records) == 4 and records[3]["name"] == "3.jpg"
+        else:
+            with pytest.raises(DataError, match="some/table is another version on machine"):
+                records.open_here()
+    assert names == [("some/table", Path("some/table"), config) for config in found]
+
+
+def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
+    questions = []
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.dataset_info", lambda self, dataset, timeout: questions.append((dataset, timeout))
+    )
+    hf_datasets.ask_hub("some/table")
+    assert questions == [("some/table", 10)]
+
+
+def test_a_struct_is_a_picture_where_it_has_bytes_and_a_path():
+    picture = {"bytes": "binary", "path": "string"}
+    assert find_columns({"image": picture, "mask": picture}, None, None) == {"image": "image", "mask": "mask"}
+    with pytest.raises(DataError, match=r"no column mask\|label\|annotation with pictures"):
+        find_columns({"image": picture, "mask": {"path": "string"}}, None, None)
+
+
 def test_columns_may_be_bytes_or_paths(tmp_path, tables):
     flat(tmp_path / "files", 3)
     columns = {
@@ -690,6 +751,12 @@ def test_a_part_of_records_says_all_that_the_whole_says():
     assert {name: getattr(part, name) for name in said} == said and part.unlisted == ("c",)
     assert [record["name"] for record in part] == [part.name(0), part.name(1)] == ["c", "b"]
     assert [part.labeled(0), part.labeled(1)] == [("2",), ("1",)]
+    assert part.digest is None
+    whole.digest = "key"
+    whole.annotations = AnnotationSummary("COCO", 1, 0, {"cat": 1})
+    parts = [Subset(whole, np.array(indices)) for indices in ([2, 1], [1, 2])]
+    assert len({"key", *(each.digest for each in parts)}) == 3
+    assert annotation_summaries(parts) == [whole.annotations]
 
 
 class Groups(StreamRecords):
@@ -711,7 +778,7 @@ class Groups(StreamRecords):
         raise NotImplementedError
 
 
-def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_kept():
+def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_kept(monkeypatch):
     records = Groups()
     assert list(records) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)] and records.read == [0, 1, 2]
     for index in (-1, 6):
@@ -722,6 +789,8 @@ def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_k
     for index in (0, 2, 1, 3, 0, 2):  # group 0 is used again before group 2 takes a place
         records[index]
     assert records.read == [0, 1, 2, 1]
+    monkeypatch.setattr("os.getpid", lambda: 0)  # another process reads for itself
+    assert [records[0], records[1]] == [(0, 0), (0, 1)] and records.read == [0, 1, 2, 1, 0]
     assert pickle.loads(pickle.dumps(records))[5] == (2, 2)
 
 

@@ -29,6 +29,7 @@ from conftest import TINY, launch, load_info, losses, write_folder
 from counted_files import NOTES, CountedFiles, Reads
 from torch.utils.data import DataLoader
 
+from data_utils import pack as pack_module
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -36,8 +37,8 @@ from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
-from data_utils.sources.load import load_stream
-from data_utils.sources.records import Subset
+from data_utils.sources.load import load_records, load_stream
+from data_utils.sources.records import ListRecords, Subset
 from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import content_key, find_files, is_remote, kind_of
@@ -527,6 +528,70 @@ def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path):
     assert "Traceback" not in result.stderr and not (tmp_path / "other").exists()
 
 
+def small_records(*sizes: int) -> ListRecords:
+    """Records called 0.png, 1.png, ... whose images have so many bytes, and their masks none."""
+    return ListRecords(
+        [{"image": bytes(size), "target": b"", "name": f"{number}.png"} for number, size in enumerate(sizes)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shard_bytes", "shards"),
+    [
+        ((100,) * 6, 200, [2, 2, 2]),
+        ((100,) * 6, 399, [3, 3]),  # 1.504 is 2
+        ((1000, 1, 1), 334, [1, 2]),  # none begins in the second third
+        ((5, 5), 1, [1, 1]),
+    ],
+)
+def test_a_record_lies_in_the_shard_in_whose_share_it_begins(tmp_path, sizes, shard_bytes, shards):
+    files = pack(small_records(*sizes), tmp_path, "val", shard_bytes / 2**20)
+    assert files == [tmp_path / "data" / f"val-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]
+    rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+    assert [pyarrow.parquet.read_metadata(file).num_rows for file in files] == shards
+    assert [row["image"]["path"] for row in rows] == [f"{number}.png" for number in range(len(sizes))]
+    assert [len(row["image"]["bytes"]) for row in rows] == list(sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [((1,) * 70, [32, 32, 6]), ((2**21,) * 3, [2, 1]), ((2**23,) * 2, [1, 1])]
+)
+def test_a_group_of_rows_has_32_pictures_or_4_megabytes_which_are_stored_as_they_are(tmp_path, sizes, groups):
+    (file,) = pack(small_records(*sizes), tmp_path, "train")
+    metadata = pyarrow.parquet.read_metadata(file)
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == groups
+    column = metadata.row_group(0).column(0)
+    assert column.compression == "UNCOMPRESSED" and not column.has_dictionary_page
+
+
+def test_all_splits_are_packed_as_the_flags_say(tmp_path, monkeypatch, capsys):
+    def run_pack(*flags: object) -> None:
+        monkeypatch.setattr("sys.argv", ["pack", *map(str, flags)])
+        pack_module.main()
+
+    for split, count in (("train", 4), ("test", 3)):
+        masks = write_folder(tmp_path / "data" / split, count, seed=0) / "masks"
+        for file in list(masks.iterdir()):
+            file.rename(file.with_stem(f"{file.stem}_m"))
+        (masks / "cell_00_n.png").write_bytes(b"")
+    flags = [tmp_path / "data", tmp_path / "out", "--mask-suffix", "_m"]
+    with pytest.raises(DataError, match=r"1 of 4 masks in .* have no image"):
+        run_pack(*flags)
+    run_pack(*flags, "--allow-unpaired", "--shard-mb", "0.001")
+    files = {split: len(list((tmp_path / "out" / "data").glob(f"{split}-*"))) for split in ("train", "test")}
+    assert files == {"train": 3, "test": 2}
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [
+        f"test: 3 pairs in 2 files, {tmp_path}/out/data",
+        f"train: 4 pairs in 3 files, {tmp_path}/out/data",
+    ]
+    (tmp_path / "data" / "test" / "masks" / "cell_01_m.png").write_bytes(b"")
+    flags[1] = tmp_path / "other"
+    with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: cell_01\.png: mask cannot be read"):
+        run_pack(*flags, "--allow-unpaired")
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_stream_trains_alike_on_one_and_two_processes(packed, tmp_path):
     options = [
         "--streaming",
@@ -663,6 +728,19 @@ def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_
 def test_samples_of_a_tar_are_read_32_together():
     assert group_samples([70, 0, 3, 32]).tolist() == [[0, 32], [0, 32], [0, 6], [2, 3], [3, 32]]
     assert group_samples([]).shape == (0, 2)
+
+
+def test_tars_are_streams_in_folders_too_and_both_splits_have_the_columns_of_the_flags(tmp_path, monkeypatch):
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "0.tar").touch()
+    config = DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
+    monkeypatch.setattr(TarRecords, "open", lambda *names: names)
+    assert load_stream(config, tmp_path) == tuple(
+        ([f"file://{tmp_path}/{split}/0.tar"], "scan", "cells") for split in ("train", "val")
+    )
+    with pytest.raises(DataError, match=r"--fold cannot be used: .* is a stream; copy it to a folder"):
+        load_records(replace(config, fold=(1, 2)))
 
 
 @pytest.mark.parametrize(("dataset_config", "url"), [(None, "owner/name"), ("large", "owner/name/large")])

@@ -13,12 +13,14 @@ from data_utils.visualize import (
     colorize,
     contours,
     legend,
+    mark_errors,
     outlined_areas,
     outlined_classes,
     outlined_overlay,
     overlay,
     palette,
     panel,
+    readable_colors,
     to_rgb,
     value_limits,
 )
@@ -158,6 +160,37 @@ def test_a_legend_has_a_square_for_each_class_that_is_tinted():
     assert wide.width > pixels.shape[1] and (np.asarray(wide)[:, 20:] < 128).any()
 
 
+def test_wrong_pixels_are_red_and_those_of_no_class_grey():
+    image = np.full((1, 4), 100, np.uint8)
+    marked = mark_errors(image, np.array([[0, 1, -1, 2]]), np.array([[0, 0, 0, 0]]), num_classes=2)
+    assert marked.tolist() == [[[35] * 3, [230, 30, 40], [128] * 3, [128] * 3]]
+
+
+def test_colors_of_outlines_are_alike_below_a_difference_of_200_over_their_channels():
+    colors = np.array([[100, 90, 9], [100, 91, 9], [0, 0, 0]], np.uint8)
+    below = np.array([[0, 0, 0], [0, 0, 0], [128, 128, 128]], np.uint8)
+    assert readable_colors(colors, below).tolist() == [[255] * 3, [100, 91, 9], [0, 0, 0]]
+    assert colors[0].tolist() == [100, 90, 9]
+
+
+def test_what_is_without_data_is_black_and_does_not_count_in_limits():
+    is_missing = np.array([[False, False, True]])
+    grey = np.ma.masked_array(np.array([[1.0, 3.0, 99.0]]), is_missing)
+    assert value_limits(grey) == (1.02, 2.98)
+    assert to_rgb(grey)[0, :, 0].tolist() == [0, 255, 0]
+    color = np.ma.masked_array(np.full((1, 3, 3), 9, np.uint8), np.repeat(is_missing[:, :, None], 3, axis=2))
+    assert to_rgb(color)[0, :, 1].tolist() == [9, 9, 0]
+
+
+def test_a_line_lies_two_pixels_around_an_area_in_a_wide_picture():
+    areas = np.zeros((20, 60), bool)
+    areas[8:12, 40:44] = True
+    picture = outlined_areas(np.zeros((10, 30, 3), np.uint8), areas, (9, 9, 9))
+    rows, columns = np.nonzero(picture[:, :, 0])
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (1, 8, 17, 24)
+    assert picture[4, 17, 0] and not picture[4, 18:24].any() and not picture[1, 17].any()
+
+
 def test_panel_is_four_pictures_in_a_row():
     image = np.full((2, 5), 200, np.uint8)
     truth = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])
@@ -260,6 +293,12 @@ def test_a_page_tints_a_quarter_and_draws_outlines_in_full_color():
     assert (coronal[-40:] == 40).all() and (coronal[:120, 32:160] != 40).any(axis=2).all()  # up is superior
 
 
+def test_a_page_has_four_slices_of_each_plane_whose_longest_side_in_mm_has_320_pixels():
+    image = np.zeros((8, 4, 10, 1), np.uint8)
+    page = volume_page(image, np.zeros((8, 4, 10), np.uint8), np.zeros((1, 3), np.uint8), (4.0, 2.0, 1.0))
+    assert page.shape == (80 + 2 + 320 + 2 + 320 + 2, 4 * 100, 3)
+
+
 def test_each_of_many_bands_has_a_stretch_of_its_own():
     bands = np.random.default_rng(0).random((50, 60, 5)) * (1, 100, 10_000, 1, 1)
     picture = to_rgb(bands)
@@ -321,3 +360,32 @@ def test_a_small_picture_is_enlarged_with_its_points():
     assert picture.shape == (300, 480, 3)
     assert np.argwhere(picture.any(axis=2)).mean(axis=0).tolist() == [52, 102]  # the middle of five times five pixels
     assert render_points(np.zeros((60, 500), np.uint8), np.zeros((0, 2)), np.zeros(0, bool)).shape == (60, 500, 3)
+    assert render_points(np.zeros((96, 60), np.uint8), np.zeros((0, 2)), np.zeros(0, bool)).shape == (480, 300, 3)
+
+
+@pytest.mark.parametrize(("width", "radius", "thickness"), [(480, 3, 1), (1500, 10, 3)])
+def test_points_and_lines_are_thicker_in_a_large_picture(width, radius, thickness):
+    image = np.zeros((80, width), np.uint8)
+    is_there = np.array([True])
+    found = np.array([[40.0, 60.0]])
+    column = render_points(image, found, is_there)[:, 60].any(axis=1)
+    assert np.flatnonzero(column).tolist() == list(range(41 - radius, 40 + radius))  # the outline is black
+    lines = render_points(image, found, is_there, np.array([[40.0, 160.0]]), is_there)
+    assert (lines[:, 110] == 255).all(axis=1).sum() == thickness
+
+
+def test_planes_of_a_volume_have_its_sides_in_mm_and_the_grey_levels_of_one():
+    voxels = np.zeros((4, 16, 16, 1), np.float32)
+    voxels[1] = np.linspace(0, 100, 256).reshape(16, 16, 1)
+    voxels[:, 2, 6] = 50.0
+    place = np.array([[1.0, 2.0, 6.0]])
+    is_there = np.array([True])
+    picture = render_volume_points(voxels, (2.0, 1.0, 1.0), place, ~is_there, place, is_there)
+    assert picture.shape == (360, 3 * 362, 3)
+    assert picture[:360, :360].any() and not picture[180:, 362:].any() and not picture[:, 360:362].any()
+    # each plane is stretched as the axial one: 50 of 0 to 100 is a medium grey
+    assert picture[5, 362 + 146].tolist() == picture[5, 724 + 45 + 11].tolist()
+    assert 120 < picture[5, 362 + 146, 0] < 136
+    outside = render_volume_points(voxels, (2.0, 1.0, 1.0), place + 99, is_there)
+    assert outside.shape == picture.shape
+    assert render_volume_points(voxels, (2.0, 1.0, 1.0), place, ~is_there)[:360, :360].any() == voxels[2].any()

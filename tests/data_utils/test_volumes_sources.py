@@ -265,6 +265,23 @@ def test_what_has_no_partner_is_named_or_left_out(tmp_path):
     assert len(train) + len(val) == 3 and len(train.unpaired) == 1
 
 
+def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
+    for name in ("images/a_0000.nii.gz", "masks/b.nii.gz"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    line = r"2 volumes have no partner: .*/a_0000\.nii\.gz: image without mask; .*/b\.nii\.gz: mask without image$"
+    with pytest.raises(DataError, match=line):
+        load_records(config(tmp_path, allow_unpaired=True))
+
+
+def test_hidden_folders_are_no_cases_and_each_case_lies_in_its_own(tmp_path):
+    for name in ("images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
+    assert records.image_folders() == {(f"{tmp_path}/images/", "s")} and records[0]["name"] == "s/a"
+
+
 def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
     with pytest.raises(DataError, match=r"--dims 3: .* holds images"):
         load_records(DataConfig(str(tiny_folder), dims=3))
@@ -461,6 +478,9 @@ def test_channels_are_as_many_as_most_cases_have_where_nothing_describes_them(tm
     assert [len(case.images) for case in records.cases] == [2] * 4
     (root / "imagesTr" / f"{NAMES[1]}_0001.nii.gz").unlink()
     with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
+        open_volumes(root, (), config(root))["train"]()
+    (root / "imagesTr" / f"{NAMES[1]}_0002.nii.gz").touch()
+    with pytest.raises(DataError, match="its case has the channels 0000, 0002, but needs 2, from 0000 on"):
         open_volumes(root, (), config(root))["train"]()
 
 

@@ -15,13 +15,14 @@ import torch
 from objects import discs, true_answers
 from scipy.ndimage import gaussian_filter, label
 
+from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
 from inference.decoding import canvas, finder
 from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.components import Component, ComponentStream, joined
 from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
-from runtime.errors import SettingsError
+from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of
 from tasks.objects import Objects
@@ -150,6 +151,8 @@ def test_flags_for_objects_need_a_model_of_objects():
     assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
     with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
         choose_objects(Classes(("a", "b")), 5, drops_border=False)
+    with pytest.raises(SettingsError, match="--drop-border: is for models of objects, and this is one of classes"):
+        choose_objects(Classes(("a", "b")), None, drops_border=True)
 
 
 def test_components_are_those_of_the_whole_image():
@@ -310,6 +313,41 @@ def test_colors_of_touching_objects_differ():
     assert ring[13] != ring[1] and ring[14] != ring[2]
 
 
+def test_numbers_have_twelve_colors_in_turn_and_later_ones_give_way():
+    assert shades_of(14, []).tolist() == [0, *range(1, 13), 1, 2]
+    assert shades_of(13, [(13, 1), (2, 13)]).tolist() == [0, *range(1, 13), 3]
+    assert shades_of(24, [(12, 24)])[24] == 1
+    assert shades_of(13, [(number, 13) for number in range(1, 13)])[13] == 1  # all are taken
+    assert shaded(np.array([[9, 5, 5]])).tolist() == [[2, 1, 1]] and shaded(np.array([[0, 7]])).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
+def test_outlines_of_objects_are_thicker_in_wide_pictures_and_of_their_color_or_readable(size, thickness):
+    shades = np.ones(size, np.uint8)
+    shades[10:] = 0
+    line = outlined(np.zeros(size, np.uint8), shades)
+    assert (line[: 10 - thickness] == 0).all() and (line[10 - thickness : 10] == (61, 155, 242)).all()
+    alike = np.full((*size, 3), (60, 150, 240), np.uint8)
+    assert (outlined(alike, shades)[10 - thickness : 10] == 0).all()
+
+
+def test_a_hole_is_what_an_object_encloses_on_all_sides_and_corners():
+    ring = np.ones((3, 3), bool)
+    ring[1, 1] = False
+    assert has_hole(ring) and holes(ring).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    ring[0, 0] = False  # a way out through a corner
+    assert not has_hole(ring)
+    assert not has_hole(np.ones((2, 9), bool))
+    two = np.ones((3, 5), bool)
+    two[1, 1::2] = False
+    assert holes(two)[1].tolist() == [0, 1, 0, 2, 0]
+    shell = np.ones((3, 3, 3), bool)
+    shell[1, 1, 1] = False
+    assert has_hole(shell)
+    shell[0, 1, 1] = False
+    assert not has_hole(shell)
+
+
 def test_outlines_show_on_a_picture():
     image = np.full((20, 20), 120, np.uint8)
     ids = np.zeros((20, 20), int)
@@ -349,3 +387,11 @@ def test_pieces_whose_boxes_overlap_are_joined():
     second = Component((0, 1), np.array([[2, 2], [0, 2]]))
     whole = joined([first, second])
     assert whole.start == (0, 0) and whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
+
+
+def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):
+    assert finder.MOST_OBJECTS == 8_388_607  # 23 bits
+    monkeypatch.setattr(finder, "MOST_OBJECTS", 2)
+    assert len(found(answers_of([[1, 0, 1]]), [])[1]) == 2
+    with pytest.raises(DataError, match="the prediction has more than 2 objects; cut the image into parts"):
+        found(answers_of([[1, 0, 1, 0, 1]]), [])

@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "inference/batches.py",
         "share_of",
-        "pixels[least] += sum(job.pixels for job in batch)",
+        "process_pixels[emptiest] += _pixels_of(batch)",
         "pass",
         "test_batches.py",
     ),
@@ -121,6 +121,13 @@ MUTANTS = [
         "test_object_decoding.py",
     ),
     Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder._add_object",
+        "len(self._detected) == MOST_OBJECTS",
+        "len(self._detected) > MOST_OBJECTS",
+        "test_object_decoding.py",
+    ),
+    Mutant(
         "inference/decoding/landmarks.py",
         "PeakFinder.add",
         "logits.dtype != torch.float64",
@@ -168,6 +175,20 @@ MUTANTS = [
         "self.places * np.array(size) - 0.5",
         "self.places * np.array(size)",
         "test_task_sections.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.__init__",
+        "max(2, math.ceil(2 * task.sigma))",
+        "math.ceil(2 * task.sigma)",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.add",
+        "torch.logaddexp(self._weights, weights)",
+        "torch.maximum(self._weights, weights)",
+        "test_landmarks.py",
     ),
     Mutant(
         "inference/decoding/objects.py",
@@ -241,6 +262,20 @@ MUTANTS = [
         "test_export_bioimageio.py",
     ),
     Mutant(
+        "inference/export/export_format.py",
+        "export_proved",
+        "model.cpu().float().eval()",
+        "model.cpu()",
+        "test_export.py",
+    ),
+    Mutant(
+        "inference/export/graph.py",
+        "ExportedNetwork._prepared",
+        "images.amax((1, 2, 3), keepdim=True)",
+        "images.amax()",
+        "test_export.py",
+    ),
+    Mutant(
         "inference/export/hub.py",
         "Hub.problem",
         "config.kernels or config.strides",
@@ -259,6 +294,20 @@ MUTANTS = [
         "check_mask",
         "max(1.0, logits.abs().max().item())",
         "logits.abs().max().item()",
+        "test_export.py",
+    ),
+    Mutant(
+        "inference/export/proof.py",
+        "images_of",
+        "max(limits.min, 0)",
+        "limits.min",
+        "test_export.py",
+    ),
+    Mutant(
+        "inference/export/templates/modeling_unet.py",
+        "UNetImageProcessor._pixels",
+        "pixels.max() <= 1",
+        "pixels.max() < 1",
         "test_export.py",
     ),
     Mutant("inference/inputs.py", "_grouped_files", "match[2] == '0000'", "True", "test_predict_inputs.py"),
@@ -391,6 +440,13 @@ MUTANTS = [
         "test_written_kinds.py",
     ),
     Mutant(
+        "inference/outputs/objects.py",
+        "ObjectFormat.area_properties",
+        "decoder.objects[number - 1]",
+        "decoder.objects[0]",
+        "test_written_kinds.py",
+    ),
+    Mutant(
         "inference/outputs/overlapping.py",
         "folder_names",
         "folder.lower() in {other.lower() for other in folders}",
@@ -434,6 +490,20 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/polygons.py", "PolygonSink.add", "np.where(missing, 0, layer)", "layer", "test_polygons.py"
+    ),
+    Mutant(
+        "inference/outputs/polygons.py",
+        "_rings_in_world",
+        "a * e - b * d < 0",
+        "True",
+        "test_polygons.py",
+    ),
+    Mutant(
+        "inference/outputs/polygons.py",
+        "_rings_in_world",
+        "(stops[first:last] - start).tolist()",
+        "stops[first:last].tolist()",
+        "test_polygons.py",
     ),
     Mutant(
         "inference/outputs/rasters.py",
@@ -602,6 +672,13 @@ MUTANTS = [
         "test_predictor.py",
     ),
     Mutant(
+        "inference/predictor.py",
+        "Predictor._predict",
+        "self.inputs(image, name, page)",
+        "self.inputs(image, name)",
+        "test_predictor.py",
+    ),
+    Mutant(
         "inference/provenance.py",
         "record_provenance",
         "said and (not overwrite) and (said != _essence(provenance))",
@@ -650,6 +727,13 @@ MUTANTS = [
         "_least_sure_first",
         "-candidate.entropy",
         "candidate.entropy",
+        "test_ranking.py",
+    ),
+    Mutant(
+        "inference/ranking.py",
+        "_pixels_of_image",
+        "range(0, height, SCORED_ROWS)",
+        "range(0, 1, SCORED_ROWS)",
         "test_ranking.py",
     ),
     Mutant(
@@ -860,6 +944,13 @@ MUTANTS = [
         "test_truth.py",
     ),
     Mutant(
+        "inference/scoring/truth.py",
+        "TruthScorer.add",
+        "certainty[..., rows, :][..., self._columns]",
+        "certainty[..., rows, :]",
+        "test_truth.py",
+    ),
+    Mutant(
         "inference/scoring/volume.py",
         "_surface_distances",
         "distance_transform_edt(~second, sampling=spacing)",
@@ -904,6 +995,13 @@ MUTANTS = [
         "pass",
         "test_volume_scores.py",
     ),
+    Mutant(
+        "inference/scoring/volume.py",
+        "VolumeScorer.score_mask",
+        "counter.add(pred, target.main)",
+        "counter.add(target.main, pred)",
+        "test_volume_scores.py",
+    ),
     Mutant("inference/tiling/cuts.py", "_weights", "half if index else 0", "0", "test_tiling.py"),
     Mutant(
         "inference/tiling/cuts.py",
@@ -939,6 +1037,16 @@ MUTANTS = [
         "",
         "WHOLE_VOLUME_MEMORY = 2**31",
         "WHOLE_VOLUME_MEMORY = 2**32",
+        "test_tiling.py",
+    ),
+    Mutant(
+        "inference/tiling/planning.py", "", "EFFICIENT_OF_OBJECTS = 7", "EFFICIENT_OF_OBJECTS = 6", "test_tiling.py"
+    ),
+    Mutant(
+        "inference/tiling/planning.py",
+        "choose_tiling",
+        "adds_reach and tile_size is not None and overlap is None",
+        "adds_reach and tile_size is not None",
         "test_tiling.py",
     ),
     Mutant(

@@ -108,9 +108,9 @@ MUTANTS = [
         "TEMPORARY.fullmatch(entry.name) and entry.is_file()",
         "test_files.py",
     ),
-    Mutant("runtime/launch.py", "start_process", "keep_process_group()", "pass", "test_failures.py"),
+    Mutant("runtime/launch.py", "configure_process", "keep_process_group()", "pass", "test_failures.py"),
     Mutant(
-        "runtime/launch.py", "start_process", "notice_lost_machines(COLLECTIVE_TIMEOUT)", "pass", "test_failures.py"
+        "runtime/launch.py", "configure_process", "notice_lost_machines(COLLECTIVE_TIMEOUT)", "pass", "test_failures.py"
     ),
     Mutant("runtime/launch.py", "", "MOST_GRAPHS = 1024", "MOST_GRAPHS = 8", "test_profiles.py"),
     Mutant("runtime/launch.py", "describe_profile", "int(str(steps)) > 1", "int(str(steps)) >= 1", "test_profiles.py"),
@@ -192,12 +192,14 @@ MUTANTS = [
     ),
     Mutant(
         "runtime/launch.py",
-        "start_process",
+        "configure_process",
         "check_processes(accelerator, comm_hook)",
         "check_processes(accelerator)",
         "test_profiles.py",
     ),
-    Mutant("runtime/launch.py", "start_process", "keep_freed_memory(accelerator.device)", "pass", "test_profiles.py"),
+    Mutant(
+        "runtime/launch.py", "configure_process", "keep_freed_memory(accelerator.device)", "pass", "test_profiles.py"
+    ),
     Mutant(
         "runtime/launch.py",
         "process_group_options.meet",

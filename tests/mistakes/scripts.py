@@ -52,6 +52,14 @@ MUTANTS = [
         "len(by_image) > 0",
         "test_predict_scores.py",
     ),
+    Mutant("review.py", "", "WORST = 10", "WORST = 5", "test_review.py"),
+    Mutant(
+        "predict.py",
+        "check_outputs",
+        "output_format.has_objects and predictor.config.dims == 2",
+        "output_format.has_objects",
+        "test_predict.py",
+    ),
     Mutant(
         "review.py",
         "parse_args",
@@ -97,8 +105,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "train_step",
-        "is_made = guard.judge(loss, grad_norm, stop_asked)\noptimizer.step()",
-        "optimizer.step()\nis_made = guard.judge(loss, grad_norm, stop_asked)",
+        "is_made = guard.judge(loss, grad_norm, stop_requests)\noptimizer.step()",
+        "optimizer.step()\nis_made = guard.judge(loss, grad_norm, stop_requests)",
         "test_nan_guard.py",
     ),
     Mutant(

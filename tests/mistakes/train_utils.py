@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant("train_utils/checkpoints/save.py", "Checkpoints.resume", "run.forget_best()", "pass", "test_checkpoints.py"),
     Mutant(
         "train_utils/checkpoints/save.py",
-        "Checkpoints.is_saved",
+        "Checkpoints.wait_until_saved",
         "model_is_saved and checkpoint_is_saved",
         "checkpoint_is_saved",
         "test_checkpoints.py",
@@ -204,8 +204,8 @@ MUTANTS = [
     Mutant(
         "train_utils/microbatch.py",
         "split_from_args",
-        "profile['processes'] // args.processes_per_volume",
-        "profile['processes']",
+        "profile.processes // args.processes_per_volume",
+        "profile.processes",
         "test_run_decisions.py",
     ),
     Mutant(
@@ -601,7 +601,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/preflight.py",
-        "StepFit.estimated",
+        "StepFit.fits_by_estimate",
         "input_bytes(self.shape, batch_split)",
         "0",
         "test_preflight.py",
@@ -946,7 +946,7 @@ MUTANTS = [
         "test_repeat.py",
     ),
     Mutant(
-        "train_utils/run_dir.py", "OpenedRun._find_plan", "self.checkpoint.state is not None", "False", "test_plan.py"
+        "train_utils/run_dir.py", "OpenedRun._recorded_plan", "self.checkpoint.state is None", "True", "test_plan.py"
     ),
     Mutant(
         "train_utils/run_dir.py",
@@ -985,7 +985,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "OpenedRun._find_plan",
+        "_say_plan",
         "decided.pop('epochs', None)",
         "pass",
         "test_plan.py",
@@ -1377,7 +1377,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/step_memory.py",
-        "StepMemory.shortage_halves",
+        "StepMemory.halve_or_raise",
         "MemoryLimit(self.size, self.network.activation_checkpointing)",
         "MemoryLimit(self.size)",
         "test_step_memory.py",
@@ -1459,9 +1459,9 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/preflight.py",
-        "_try_evaluation",
-        "copies.bytes_for(trial) // _shards(accelerator)",
-        "copies.bytes_for(trial)",
+        "EvaluationFit._try_evaluation",
+        "self.copies.bytes_for(trial) // _shards(self.accelerator)",
+        "self.copies.bytes_for(trial)",
         "test_preflight.py",
     ),
     Mutant(

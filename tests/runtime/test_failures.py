@@ -46,10 +46,10 @@ import gc, os, socket, weakref
 import psutil
 import torch.distributed as dist
 from accelerate import Accelerator
-from runtime.launch import start_process
+from runtime.launch import configure_process
 
 accelerator = Accelerator()
-start_process(accelerator)
+configure_process(accelerator)
 group = weakref.ref(dist.group.WORLD)
 probed = []
 for connection in psutil.Process().net_connections("tcp"):

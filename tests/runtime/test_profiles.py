@@ -1,6 +1,6 @@
 """The launch profiles as accelerate reads them, and the guards around launches that do not fit the machine.
 
-Modules: runtime/launch.py.
+Modules: runtime/launch.py, runtime/launch_profile.py.
 """
 
 import json
@@ -28,12 +28,14 @@ from runtime.launch import (
     check_launch,
     check_processes,
     compile_networks,
+    configure_process,
     describe_profile,
     has_bf16_instructions,
     say_profile,
-    start_process,
+    set_launch_environment,
     tune_kernels,
 )
+from runtime.launch_profile import LaunchProfile
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
@@ -94,7 +96,7 @@ def test_a_profile_states_its_precision(path):
     assert precision == (path.stem if path.stem in ("fp16", "bf16") else "no")
 
 
-# check_launch, check_processes, describe_profile
+# set_launch_environment, check_launch, check_processes, describe_profile
 
 
 @pytest.fixture
@@ -137,12 +139,14 @@ def test_cpu_processes_pass(launched, flag):
 @pytest.mark.parametrize("visible", ["", "0,1"])
 def test_torchrun_without_a_gpu_uses_the_cpu(launched, visible):
     launched(gpus=0, WORLD_SIZE="2", CUDA_VISIBLE_DEVICES=visible)
+    set_launch_environment()
     check_launch()
     assert os.environ["ACCELERATE_USE_CPU"] == "true"
 
 
 def test_torchrun_with_gpus_uses_them(launched):
     launched(gpus=2, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
+    set_launch_environment()
     check_launch()
     assert "ACCELERATE_USE_CPU" not in os.environ
 
@@ -225,7 +229,7 @@ def test_compressed_gradients_are_refused_where_nothing_would_compress_them(laun
     spread = accelerator_like("cpu")
     spread.distributed_type = DistributedType.DEEPSPEED
     with pytest.raises(LaunchError, match="works with DDP only, but the launch profile asks for DEEPSPEED; leave"):
-        start_process(spread, "fp16")
+        configure_process(spread, "fp16")
 
 
 class NoWrapper(torch.nn.Module):
@@ -245,7 +249,7 @@ def test_a_process_that_sees_only_its_own_gpu_does_not_name_it_by_its_rank(launc
         monkeypatch.setattr(Accelerator, "local_process_index", 1)
         launched(gpus=1, WORLD_SIZE="2", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
         assert prepared_options(accelerator) == {"device_ids": [1], "output_device": 1}  # there is no GPU 1
-        check_launch()
+        set_launch_environment()
         assert prepared_options(accelerator) == {"device_ids": None, "output_device": None}
 
 
@@ -277,7 +281,7 @@ def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend =
 def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys, device, precision, native, warned):
     launched(gpus=1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
-    start_process(accelerator_like(device, precision))
+    configure_process(accelerator_like(device, precision))
     said = capsys.readouterr().out.splitlines()
     assert len(said) == warned
     assert all("only emulates bf16" in line and "--mixed_precision fp16" in line for line in said)
@@ -292,9 +296,10 @@ def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
     launched(gpus=1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    say_profile({"processes": 1, "machines": 1, "device": "cuda", "mixed_precision": precision})
+    say_profile(LaunchProfile(1, 1, "NO", "cuda", precision))
     settings, *advice = capsys.readouterr().out.splitlines()
-    assert settings == f"profile: processes 1, machines 1, device cuda, mixed_precision {precision}"
+    line = "profile: processes 1, machines 1, distributed_type NO, device cuda, mixed_precision"
+    assert settings == f"{line} {precision}"
     assert len(advice) == advised
     assert all("this GPU computes in bf16" in line and "--mixed_precision bf16" in line for line in advice)
 
@@ -312,7 +317,7 @@ def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
 def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, line):
     launched(gpus=gpus)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    say_profile({"processes": processes, "machines": machines, "device": "cuda", "mixed_precision": "bf16"})
+    say_profile(LaunchProfile(processes, machines, "MULTI_GPU", "cuda", "bf16"))
     _, *advice = capsys.readouterr().out.splitlines()
     assert len(advice) == (line is not None)
     if line is not None:
@@ -347,7 +352,7 @@ def test_a_start_without_advice_says_nothing_and_keeps_freed_memory(launched, mo
     launched(gpus=0)
     kept = []
     monkeypatch.setattr("runtime.launch.keep_freed_memory", kept.append)
-    start_process(accelerator_like("cpu"))  # as predict.py and --check-data do
+    configure_process(accelerator_like("cpu"))  # as predict.py and --check-data do
     assert capsys.readouterr().out == "" and kept == [torch.device("cpu")]
 
 
@@ -374,8 +379,10 @@ def test_the_profile_says_in_what_a_gpu_convolves(
     before = torch.backends.cudnn.conv.fp32_precision
     torch.backends.cudnn.conv.fp32_precision = set_to
     try:
-        profile = start_process(accelerator_like(device, precision))
-        assert profile.get("float32_convolutions") == said
+        accelerator = accelerator_like(device, precision)
+        configure_process(accelerator)
+        profile = describe_profile(accelerator)
+        assert profile.float32_convolutions == said
         # linear layers compute as convolutions do
         assert products == (["high"] if device == "cuda" and said != "float32" else [])
     finally:
@@ -385,9 +392,9 @@ def test_the_profile_says_in_what_a_gpu_convolves(
 @pytest.mark.parametrize("given", [None, ":16:8"])
 def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
     launched(gpus=1, **({"CUBLAS_WORKSPACE_CONFIG": given} if given else {}))
-    check_launch(False)
+    set_launch_environment(False)
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
-    check_launch(True)
+    set_launch_environment(True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
 
 
@@ -429,7 +436,7 @@ def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evalua
     reset()
     with config.patch(recompile_limit=8, accumulated_recompile_limit=256):
         if raised:
-            start_process(accelerator)
+            configure_process(accelerator)
         compile_networks(accelerator, [network])
         for is_training in (True, False):
             network.train(is_training)
@@ -463,7 +470,7 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
     blocks = [Weighted(channels) for channels in range(2, 11)]
     reset()
     with config.patch(recompile_limit=8, accumulated_recompile_limit=16):
-        start_process(accelerator_like("cpu", dynamo=DynamoBackend.EAGER))
+        configure_process(accelerator_like("cpu", dynamo=DynamoBackend.EAGER))
         for block in blocks:
             block.compile(backend=backend, dynamic=False)
             for width in range(2, 10):
@@ -475,7 +482,8 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
 def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
     code = (
         "import sys, runtime.launch as launch; from accelerate import Accelerator; "
-        "launch.check_launch(); accelerator = Accelerator(cpu=True); launch.start_process(accelerator); "
+        "launch.set_launch_environment(); launch.check_launch(); accelerator = Accelerator(cpu=True); "
+        "launch.configure_process(accelerator); "
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
@@ -507,7 +515,7 @@ def test_the_profile_is_described_with_what_it_decides(launched, variable, deeps
             dynamo_plugin=SimpleNamespace(backend=dynamo),
         ),
     )
-    assert describe_profile(accelerator) == {
+    assert describe_profile(accelerator).to_json() == {
         "processes": 4,
         "machines": 2,
         "distributed_type": "MULTI_GPU",

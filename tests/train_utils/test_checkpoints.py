@@ -259,7 +259,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
 
     monkeypatch.setattr(save, "save_file", refuse)
     checkpoints.save(RunState(step=3), None)
-    assert not checkpoints.wait() and not checkpoints.is_saved()
+    assert not checkpoints.wait() and not checkpoints.wait_until_saved()
     assert "checkpoint step-00000003 could not be written" in capsys.readouterr().out
     assert steps(checkpoints) == [1, 2] and not [*checkpoints.folder.glob(".*")]
     assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
@@ -272,7 +272,7 @@ def test_all_is_saved_where_model_and_checkpoint_are(model_is_saved, checkpoint_
     checkpoints.best_model = SimpleNamespace(is_saved=lambda: model_is_saved)
     checkpoints._pending = SimpleNamespace(result=lambda: checkpoint_is_saved)
     checkpoints._is_saved = True
-    assert checkpoints.is_saved() is (model_is_saved and checkpoint_is_saved)
+    assert checkpoints.wait_until_saved() is (model_is_saved and checkpoint_is_saved)
     assert checkpoints.wait() is checkpoint_is_saved  # also when it is asked for again
 
 

@@ -128,7 +128,7 @@ def as_on_cuda(monkeypatch) -> None:
     """The network, the memory check and the count of pixels choose as on CUDA."""
     for module in (UNet, DeeplySupervisedUNet, DoubleConv, Up):  # blocks run again in the backward pass
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
-    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)
     monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)  # pictures and report
 

@@ -42,9 +42,9 @@ from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, split_batch
 from train_utils.preflight import (
     Copies,
+    EvaluationFit,
     EvaluationSize,
     StepFit,
-    _attempt_evaluation,
     _bytes_left,
     _free_bytes,
     check_evaluation,
@@ -247,7 +247,7 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
     network = UNet(UNetConfig(base_channels=4, depth=2))
     split = BatchSplit(24, 4, 2, 3)
     accelerator = accelerator_like("cpu", 4, kind)
-    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).attempted(split)
+    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).fits_by_trial(split)
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     images = 2 * 3 * 2  # of two steps of three micro-batches of two
     assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
@@ -284,7 +284,7 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     before = {name: value.clone() for name, value in network.state_dict().items()}
     split = BatchSplit(2, 1, 2, 1)
     criterion = StepLoss(classes(2, "ce"))
-    assert StepFit(accelerator_like("cpu"), network, criterion, (3, 32, 32), Copies(3)).attempted(split)
+    assert StepFit(accelerator_like("cpu"), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(split)
     assert seen == [True]
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -321,11 +321,12 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     monkeypatch.setattr(torch, "empty", empty_noted)
     monkeypatch.setattr(train_utils.preflight, "_forget_trial", forget_noted)
     step_fit = StepFit(accelerator, network, criterion, (3, 32, 32), Copies(3))
+    evaluation_fit = EvaluationFit(accelerator, network, criterion, 3, Copies(1))
     size = EvaluationSize((40, 56), (80, 112), 3)
     gc.disable()  # no collection is to be needed
     try:
-        assert step_fit.attempted(BatchSplit(2, 1, 2, 1)) is not is_short
-        assert _attempt_evaluation(accelerator, network, criterion, 3, size, Copies(1)) is not is_short
+        assert step_fit.fits_by_trial(BatchSplit(2, 1, 2, 1)) is not is_short
+        assert evaluation_fit.fits_by_trial(size) is not is_short
     finally:
         gc.enable()
     assert len(held) == 6 and forgotten == [True, True]
@@ -338,7 +339,7 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     shape = (3, 32, 32)
     free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
     monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
-    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)  # on the CPU as on a GPU
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
     split = fit_batch_split(accelerator_like("cpu"), *arguments)
     assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
@@ -357,7 +358,7 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
     assert largest_tensor(network, (1, 3, 32, 40)) == largest
     monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
-    monkeypatch.setattr(StepFit, "attempted", lambda *arguments: True)
+    monkeypatch.setattr(StepFit, "fits_by_trial", lambda *arguments: True)
     monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
     arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
     split = fit_batch_split(accelerator_like("meta"), *arguments)
@@ -375,7 +376,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
         return forward(self, images)
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
-    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)  # on the CPU as on a GPU
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     split = fit_batch_split(
         accelerator_like("cpu"),
         network,
@@ -408,7 +409,7 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
     on_cuda = torch.device("cuda")
     monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
     monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
-    monkeypatch.setattr(StepFit, "estimated", StepFit.attempted)  # on the CPU as on a GPU
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     growing = []
     monkeypatch.setattr(train, "grow_segments", growing.append)
@@ -433,7 +434,7 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
     network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
     step_fit = StepFit(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), Copies(3))
     with pytest.raises(type(error)) as caught:
-        step_fit.attempted(split)
+        step_fit.fits_by_trial(split)
     assert caught.value is error
 
 
@@ -586,8 +587,8 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
 
     def fits(size: EvaluationSize) -> bool:
         shapes.clear()
-        arguments = accelerator, network, StepLoss(classes(2, "ce+logdice")), 3, size, Copies(1)
-        return _attempt_evaluation(*arguments)
+        evaluation_fit = EvaluationFit(accelerator, network, StepLoss(classes(2, "ce+logdice")), 3, Copies(1))
+        return evaluation_fit.fits_by_trial(size)
 
     assert fits(EvaluationSize((40, 56), (80, 112), 3)) == (error is None)
     assert shapes == [(3, 3, 40, 56)]
@@ -678,14 +679,15 @@ def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, 
     guard = SimpleNamespace(undo_passes=lambda: None)
     error = torch.OutOfMemoryError()
     smallest = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
-    assert raised_within(torch.OutOfMemoryError, smallest.shortage_halves(guard), error) is error
+    with pytest.raises(torch.OutOfMemoryError):
+        smallest.halve_or_raise(error, guard)
     fixed = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, fixed=True))
-    assert raised_within(torch.OutOfMemoryError, fixed.shortage_halves(guard), error) is error
+    with pytest.raises(torch.OutOfMemoryError):
+        fixed.halve_or_raise(error, guard)
     halved = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))
-    bug = RuntimeError("a bug")
-    assert raised_within(RuntimeError, halved.shortage_halves(guard), bug) is bug
-    with halved.shortage_halves(guard):
-        raise error
+    with pytest.raises(RuntimeError, match="a bug"):
+        halved.halve_or_raise(RuntimeError("a bug"), guard)
+    halved.halve_or_raise(error, guard)
     assert halved.size == 2 and memory_limit(tmp_path) == (2, False)
     assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 

@@ -188,11 +188,11 @@ def test_a_guard_that_listens_is_asked_by_signals_and_another_leaves_them_alone(
     before = signal.getsignal(signal.SIGUSR1)
     numbers = torch.zeros(3, dtype=torch.float64)
     deaf = guard_of(DistributedType.NO, listens=False)
-    assert signal.getsignal(signal.SIGUSR1) is before and deaf.stop_asked(numbers).tolist() == [0]
+    assert signal.getsignal(signal.SIGUSR1) is before and deaf.stop_request(numbers).tolist() == [0]
     guard = guard_of(DistributedType.NO)
-    assert guard.stop_asked(numbers).tolist() == [0]
+    assert guard.stop_request(numbers).tolist() == [0]
     signal.raise_signal(signal.SIGUSR1)
-    assert guard.stop_asked(numbers).tolist() == [1] and guard.stop_asked(numbers).dtype == torch.float64
+    assert guard.stop_request(numbers).tolist() == [1] and guard.stop_request(numbers).dtype == torch.float64
 
 
 def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepper):

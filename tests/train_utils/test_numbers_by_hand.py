@@ -72,6 +72,8 @@ def test_patches_are_as_long_along_each_axis_and_what_a_short_one_leaves_the_oth
 def test_patches_of_a_model_to_start_from_have_its_spacing():
     info = info_of(split_of(5, (200, 200, 200), (1, 1, 1)))
     assert patch_size(info, 60, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
+    few_slices = info_of(split_of(5, (4, 64, 64), (1, 1, 1)))
+    assert patch_size(few_slices, 60, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4
 
 
 def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of_the_model_before(tmp_path):
@@ -80,7 +82,7 @@ def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of
     def patch(*flags: str, state: CheckpointState | None = None, model: Path | None = None) -> tuple[int, ...]:
         source = None if model is None else str(model)
         start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
-        return tuple(start.planned(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
+        return tuple(start.with_plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
 
     long, short = patch_size(info, 60), patch_size(info, 59)
     assert patch() == long and patch("--max-minutes", "59") == short != long
@@ -146,10 +148,10 @@ def test_a_resumed_run_has_the_plan_of_its_checkpoint():
     state = CheckpointState(RunSettings(flags=flags), UNetConfig(), RunState(step=4), None, None)
     start = OpenedRun(None, FoundCheckpoint(None, state, []), MemoryLimit())
     info = info_of(split_of(9, (64, 64)))
-    settings = start.planned(parsed("--dataset", "data", "--epochs", "4"), info)
+    settings = start.with_plan(parsed("--dataset", "data", "--epochs", "4"), info)
     assert (settings.batch_size, settings.epochs, settings.encoder, settings.freeze_encoder) == (7, 4, "lite0", True)
     assert settings.eval_every == 5
-    settings = start.planned(parsed("--dataset", "data", "--encoder", "none"), info)
+    settings = start.with_plan(parsed("--dataset", "data", "--encoder", "none"), info)
     assert (settings.encoder_weights, settings.freeze_encoder, settings.batch_size) == (None, None, 7)
 
 

@@ -14,7 +14,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks.step_loss import StepLoss
 from train_utils import preflight as memory
-from train_utils.preflight import Copies, EvaluationSize, StepFit, fit_batch_split
+from train_utils.preflight import Copies, EvaluationFit, EvaluationSize, StepFit, fit_batch_split
 from unet import UNet, UNetConfig
 
 
@@ -26,7 +26,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(StepFit, "estimated", lambda self, split: seen.append(self.copies) or True)
+            patch.setattr(StepFit, "fits_by_estimate", lambda self, split: seen.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
             memory.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
@@ -76,10 +76,10 @@ def checked(
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = recomputes
 
-    def estimated(self: StepFit, candidate: BatchSplit) -> bool:
+    def fits_by_estimate(self: StepFit, candidate: BatchSplit) -> bool:
         return candidate.micro_batch_size <= room and self.network.activation_checkpointing >= needs_recomputing
 
-    monkeypatch.setattr(StepFit, "estimated", estimated)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", fits_by_estimate)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(split.groups, agreed)
     return fit_batch_split(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
@@ -152,7 +152,7 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     monkeypatch.setattr(memory, "input_bytes", lambda shape, split: asked.append(shape) or 50)
     monkeypatch.setattr(memory, "available_bytes", lambda: free)
     split = BatchSplit(8, 1, 4, 2)
-    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).estimated(split) is fits
+    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]
 
 
@@ -163,7 +163,7 @@ def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a
 
 
 def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(StepFit, "estimated", lambda self, split: split.micro_batch_size <= 1)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, split: split.micro_batch_size <= 1)
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1, dims=3))
     criterion = StepLoss(classes(2))
     split = fit_batch_split(new_accelerator(), network, criterion, (1, 8, 16, 24), BatchSplit(2, 1, 2, 1), Copies(3))
@@ -203,7 +203,7 @@ def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others
     accelerator.distributed_type = kind
     size = EvaluationSize((8, 8), (8, 8), 1)
     copies = Copies(2, all_weights=1)
-    assert memory._attempt_evaluation(accelerator, network, StepLoss(classes(2)), 3, size, copies)
+    assert EvaluationFit(accelerator, network, StepLoss(classes(2)), 3, copies).fits_by_trial(size)
     weights = sum(parameter.nbytes for parameter in network.parameters())
     assert reserved == [3 * weights // shards + 77]
 

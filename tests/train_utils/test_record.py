@@ -11,6 +11,7 @@ from conftest import load_info, write_folder
 from in_process import parsed
 
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.launch_profile import LaunchProfile
 from train_utils.settings.record import RunSettings, describe_environment, resolve_settings
 from unet import Preprocess, UNetConfig
 
@@ -28,7 +29,7 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
         info,
         UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(draft=False)),
         output_dir=Path("out"),
-        profile={"processes": 2},
+        profile=LaunchProfile(2, 1, "MULTI_CPU", "cpu", "no"),
         batch_split=BatchSplit(4, 2, 1, 2),
         total_steps=70,
         num_workers=3,
@@ -62,7 +63,14 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
         3,
     )
     assert settings.flags["output_dir"] == "out" and settings.flags["base_channels"] == 2
-    assert settings.profile == {"processes": 2} and settings.credentials_left_out == []
+    assert settings.profile == {
+        "processes": 2,
+        "machines": 1,
+        "distributed_type": "MULTI_CPU",
+        "device": "cpu",
+        "mixed_precision": "no",
+    }
+    assert settings.credentials_left_out == []
     assert settings.environment.keys() >= {"command", "python", "torch"} and settings.encoder is None
     assert settings.flags["norm"] == "batch" and settings.flags["draft"] is False  # as the network has them
 
@@ -75,7 +83,7 @@ def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
         load_info(folder),
         UNetConfig(base_channels=2, depth=1, encoder=encoder),
         output_dir=Path("out"),
-        profile={"processes": 1},
+        profile=LaunchProfile(1, 1, "NO", "cpu", "no"),
         batch_split=BatchSplit(4, 1, 4, 1),
         total_steps=70,
         num_workers=0,

@@ -24,6 +24,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from runtime.errors import CheckpointError
+from runtime.launch_profile import LaunchProfile
 from tasks.classes import ClassScores
 from train_utils import results
 from train_utils.checkpoints.best_model import BestModel
@@ -54,6 +55,10 @@ NO_LIMIT = MemoryLimit()
 
 def settings_of(*flags: str):
     return parsed(*FLAGS, *flags)
+
+
+def profile_of(processes: int, accumulation: int | None = None) -> LaunchProfile:
+    return LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no", gradient_accumulation_steps=accumulation)
 
 
 def opened_run(folder: Path, limit: MemoryLimit = NO_LIMIT, **recorded) -> OpenedRun:
@@ -90,21 +95,21 @@ def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tm
 
 
 @pytest.mark.parametrize(
-    ("flags", "profile", "saved", "expected"),
+    ("flags", "processes", "accumulation", "saved", "expected"),
     [
-        ((), {"processes": 1}, None, (4, 1)),
-        ((), {"processes": 1}, 2, (2, 2)),
-        ((), {"processes": 1}, 8, (4, 1)),
-        ((), {"processes": 2}, 8, (2, 1)),
-        (("--micro-batch-size", "1"), {"processes": 2}, 2, (1, 2)),
-        ((), {"processes": 2, "gradient_accumulation_steps": 2}, None, (1, 2)),
-        (("--micro-batch-size", "auto"), {"processes": 1, "gradient_accumulation_steps": 1}, 2, (4, 1)),
+        ((), 1, None, None, (4, 1)),
+        ((), 1, None, 2, (2, 2)),
+        ((), 1, None, 8, (4, 1)),
+        ((), 2, None, 8, (2, 1)),
+        (("--micro-batch-size", "1"), 2, None, 2, (1, 2)),
+        ((), 2, 2, None, (1, 2)),
+        (("--micro-batch-size", "auto"), 1, 1, 2, (4, 1)),
     ],
 )
-def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, profile, saved, expected):
-    split = split_from_args(settings_of(*flags), profile, saved)
+def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, processes, accumulation, saved, expected):
+    split = split_from_args(settings_of(*flags), profile_of(processes, accumulation), saved)
     assert (split.micro_batch_size, split.accumulation) == expected
-    assert (split.batch_size, split.groups) == (4, profile["processes"])
+    assert (split.batch_size, split.groups) == (4, processes)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, profile, s
 )
 def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
     settings = settings_of("--processes-per-volume", str(shared))
-    split = split_from_args(settings, {"processes": processes}, None)
+    split = split_from_args(settings, profile_of(processes), None)
     assert (split.groups, split.processes_per_volume, split.world_size) == (groups, shared, processes)
     assert (split.micro_batch_size, split.accumulation) == (micro_batch, 1)
 

@@ -39,8 +39,7 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
     memory = StepMemory(gpu, tmp_path, network, BatchSplit(6, 1, 6, 1))
     undone = []
     guard = SimpleNamespace(undo_passes=lambda: undone.append(True))
-    with memory.shortage_halves(guard):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    memory.halve_or_raise(torch.OutOfMemoryError("CUDA out of memory"), guard)
     assert undone == [True] and memory.size == 3
     line = "memory: no room for micro-batches of 6, the step is made again in micro-batches of 3"
     effect = "; batch norm sees 3 images at a time from now on, so results change" if norm == "batch" else ""

@@ -140,8 +140,8 @@ class Checkpoints:
             newer.rename(aside)
             say(f"{newer} is newer than the checkpoint to resume from; it is renamed to {aside.name}")
 
-    def is_saved(self) -> bool:
-        """Whether the best model and the last checkpoint are on disk; waits for them."""
+    def wait_until_saved(self) -> bool:
+        """Wait for the best model and the last checkpoint; returns whether both are on disk."""
         model_is_saved = self.best_model.is_saved()
         checkpoint_is_saved = self.wait()
         return model_is_saved and checkpoint_is_saved

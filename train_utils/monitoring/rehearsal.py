@@ -208,7 +208,7 @@ class Rehearsal:
                 shutil.rmtree(self.folder, ignore_errors=True)  # a run that was killed here has left it
                 checkpoints.folder.mkdir(parents=True)
             checkpoints.save(self.state, None)
-            checkpoints.is_saved()
+            checkpoints.wait()
         finally:
             if self.accelerator.is_main_process:
                 shutil.rmtree(self.folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from typing import Any
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
+from runtime.launch_profile import LaunchProfile
 from runtime.redact import redact, redact_all
 from tasks.classes import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
@@ -83,7 +84,7 @@ def resolve_settings(
     config: UNetConfig,
     *,
     output_dir: Path,
-    profile: dict[str, str | int],
+    profile: LaunchProfile,
     batch_split: BatchSplit,
     total_steps: int,
     num_workers: int,
@@ -92,7 +93,6 @@ def resolve_settings(
 
     Args:
         config: that of the network which trains.
-        profile: what the launch profile decided.
         num_workers: loader processes of each process.
     """
     architecture = {name: getattr(config, name) for name in ARCHITECTURE}
@@ -116,7 +116,7 @@ def resolve_settings(
     model_settings = architecture | {"draft": config.preprocess.draft}
     return RunSettings(
         flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
-        profile=redact_all(profile),
+        profile=redact_all(profile.to_json()),
         identity=redact_all(identity),
         encoder=redact_all(config.encoder and encoder_name(config.encoder)),
         total_steps=total_steps,

@@ -1,0 +1,28 @@
+"""What a launch decides, as a run records it."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class LaunchProfile:
+    """The settings that come from the launch.
+
+    Args:
+        device: its type, as "cuda".
+        gradient_accumulation_steps: None unless the launch sets more than one.
+        dynamo_backend: None where nothing is compiled.
+        float32_convolutions: "TF32" or "float32" where CUDA computes in float32; None elsewhere.
+    """
+
+    processes: int
+    machines: int
+    distributed_type: str
+    device: str
+    mixed_precision: str
+    gradient_accumulation_steps: int | None = None
+    dynamo_backend: str | None = None
+    float32_convolutions: str | None = None
+
+    def to_json(self) -> dict[str, str | int]:
+        """The settings by name, for the log and run.json, without those that are None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}

@@ -5,11 +5,14 @@ import torch
 
 from inference.decoding import new_decoder
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 
+NAMES = ("a", "b", "c")
 
-@pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Overlapping(("a", "b", "c")), Objects()])
+
+@pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
 def test_certain_answers_have_logits_that_are_numbers(task):
     probabilities = torch.tensor([1.0, 0.0, 0.0])[:, None]
     logits = new_decoder(task).logits_of(probabilities)

@@ -22,7 +22,7 @@ from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.components import Component, ComponentStream, joined
 from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
-from runtime.errors import SettingsError
+from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of
 from tasks.objects import Objects
@@ -151,6 +151,8 @@ def test_flags_for_objects_need_a_model_of_objects():
     assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
     with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
         choose_objects(Classes(("a", "b")), 5, drops_border=False)
+    with pytest.raises(SettingsError, match="--drop-border: is for models of objects, and this is one of classes"):
+        choose_objects(Classes(("a", "b")), None, drops_border=True)
 
 
 def test_components_are_those_of_the_whole_image():
@@ -385,3 +387,11 @@ def test_pieces_whose_boxes_overlap_are_joined():
     second = Component((0, 1), np.array([[2, 2], [0, 2]]))
     whole = joined([first, second])
     assert whole.start == (0, 0) and whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
+
+
+def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):
+    assert finder.MOST_OBJECTS == 8_388_607  # 23 bits
+    monkeypatch.setattr(finder, "MOST_OBJECTS", 2)
+    assert len(found(answers_of([[1, 0, 1]]), [])[1]) == 2
+    with pytest.raises(DataError, match="the prediction has more than 2 objects; cut the image into parts"):
+        found(answers_of([[1, 0, 1, 0, 1]]), [])

@@ -14,12 +14,16 @@ import torch
 from accelerate.utils import DynamoBackend
 from conftest import PROGRAMS, launch, load_info, predict
 from PIL import Image
-from prediction import settings_of, touch
+from prediction import network_of, settings_of, touch
 
 from inference import Predictor
 from inference.args import parse_args
-from predict import Failure
+from inference.outputs import new_format
+from predict import Failure, check_outputs, output_extensions
+from runtime.errors import SettingsError
 from runtime.launch import compile_networks
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -256,7 +260,7 @@ def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tm
     assert settings_of("--output", "out", "--polygons").polygons == "geojson"
     assert settings_of("--output", "out", "--boundary", "--truth", "t").boundary is True
     impossible = ("--scale 0", "--overlap -1", "--tile-size 0", "--processes-per-volume 0", "--min-size 0")
-    for flags in (*impossible, "--polygons shp", "--boundary"):
+    for flags in (*impossible, "--polygons shp", "--boundary", "--rank --output out/mask.png"):
         with pytest.raises(SystemExit):
             settings_of("--output", "out", *flags.split())
     monkeypatch.setattr("sys.argv", ["predict.py", "--model", "m", "--output", "out"])
@@ -269,3 +273,100 @@ def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tm
 )
 def test_a_mask_of_an_earlier_run_stays_where_none_was_written(is_written, has_mask, leaves):
     assert Failure("line", is_written, has_mask).leaves_old_mask is leaves
+
+
+OBJECTS = Objects().to_config()
+NO_RANK = "--rank: orders images by the classes of their masks, which this model has not; leave it out"
+NO_COCO = "--coco: is for models of objects in images, which this is not; leave the flag out"
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "line"),
+    [
+        ({}, "--boundary --truth t", None),
+        ({}, "--rank --uncertainty", None),
+        ({}, "--coco", NO_COCO),
+        ({}, "--polygons", None),
+        ({"task": OBJECTS}, "--coco --uncertainty", None),
+        ({"task": OBJECTS, "dims": 3}, "--coco", NO_COCO),
+        ({"task": OBJECTS}, "--rank", NO_RANK),
+        (
+            {"task": OBJECTS},
+            "--boundary --truth t",
+            "--boundary: boundaries are not scored for objects; leave the flag out",
+        ),
+        ({"task": Overlapping(("a", "b", "c")).to_config()}, "--rank", NO_RANK),
+        (
+            {"task": {"name": "landmarks", "names": ["a", "b", "c"], "partners": [0, 1, 2]}},
+            "--uncertainty",
+            "--uncertainty: points have a confidence in their table; leave the flag out",
+        ),
+    ],
+)
+def test_a_flag_of_what_a_model_has_not_is_refused(options, flags, line):
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
+    args = (settings_of(*flags.split()), predictor, new_format(predictor.config))
+    if line is None:
+        check_outputs(*args)
+        return
+    with pytest.raises(SettingsError) as error:
+        check_outputs(*args)
+    assert str(error.value) == line
+
+
+def test_each_flag_of_a_file_has_its_extension():
+    output_format = new_format(network_of().config)
+    assert output_extensions(settings_of(), output_format) == (".png",)
+    for flags, extension in (
+        (["--overlay"], ".overlay.png"),
+        (["--probabilities"], ".npy"),
+        (["--uncertainty"], ".uncertainty.png"),
+        (["--polygons", "gpkg"], ".gpkg"),
+    ):
+        assert output_extensions(settings_of(*flags), output_format) == (".png", extension)
+
+
+def test_what_is_not_asked_for_is_not_done():
+    assert vars(settings_of()) == {
+        "model": "m",
+        "input": ["a.png"],
+        "output": Path("out"),
+        "overlay": False,
+        "truth": None,
+        "overwrite": False,
+        "probabilities": False,
+        "uncertainty": False,
+        "rank": False,
+        "polygons": None,
+        "coco": False,
+        "min_size": None,
+        "drop_border": False,
+        "tta": False,
+        "ensemble": [],
+        "boundary": False,
+        "mask_suffix": None,
+        "tile_size": None,
+        "overlap": None,
+        "processes_per_volume": 1,
+        "scale": None,
+        "file": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--images", "did you mean --input FILES?"),
+        ("--weights", "did you mean --model MODEL?"),
+        ("--save-dir", "did you mean --output DIR?"),
+        ("--ground-truth", "did you mean --truth DIR?"),
+        ("--visualize", "did you mean --overlay?"),
+        ("--threshold", "each pixel gets its most probable class; --probabilities writes how probable each one is"),
+        ("--batch-size", "it is chosen here; leave it out"),
+        ("--imgsz", "the model's config.json says it; leave it out"),
+    ],
+)
+def test_flags_of_other_programs_are_answered_with_what_to_type(capsys, flag, hint):
+    with pytest.raises(SystemExit):
+        settings_of(flag, "x")
+    assert hint in " ".join(capsys.readouterr().err.split())

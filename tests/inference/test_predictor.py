@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from prediction import network_of
+from torch.nn import BatchNorm2d
 from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
 from inference import Predictor
-from runtime.errors import ModelError
+from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects
@@ -79,11 +81,11 @@ def test_folds_differ_in_what_was_measured_and_are_an_ensemble_all_the_same():
 
 def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_networks_do():
     folds = []
-    for sigma, nowhere, always_there in ((1.5, 8.0, (0, 1)), (2.0, 9.0, (1,))):
-        task = Landmarks(("a", "b"), sigma, nowhere, partners=(0, 1), always_there=always_there)
+    for sigma, nowhere, mirrors, always_there in ((1.5, 8.0, True, (0, 1)), (2.0, 9.0, False, (1,))):
+        task = Landmarks(("a", "b"), sigma, nowhere, (0, 1), mirrors, always_there=always_there)
         folds.append(UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config())))
     predictor = Predictor(folds[0], ensemble=folds[1:])
-    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, partners=(0, 1), always_there=(1,))
+    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, (0, 1), False, always_there=(1,))
     other = Landmarks(("a", "c"), 1.5, 8.0, partners=(0, 1))
     with pytest.raises(ModelError, match="same task"):
         Predictor(folds[0], ensemble=[UNet(replace(folds[0].config, task=other.to_config()))])
@@ -95,3 +97,33 @@ def test_tiles_that_are_turned_are_not_exact():
         (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings((100, 90))
         assert tiling.exact is exact and tiling.size == (64, 64)
     assert Predictor(network, tta=True).tilings((100, 90)) == [None]
+
+
+def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):
+    network_of().save_pretrained(tmp_path)
+    predictor = Predictor.from_pretrained(tmp_path, ensemble=[tmp_path], tile_size=64, overlap=8, tta=True)
+    assert (len(predictor.networks), predictor.tile_size, predictor.overlap, predictor.tta) == (2, 64, 8, True)
+    for network in predictor.networks:
+        assert not network.training and not any(isinstance(part, BatchNorm2d) for part in network.modules())
+        assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(ModelError, match=r"its config\.json holds the scale; --scale is for Pytorch-UNet's"):
+        Predictor.from_pretrained(tmp_path, scale=0.5)
+    assert Predictor.from_pretrained(tmp_path, "meta").device.type == "meta"
+
+
+def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_was_given(tmp_path):
+    torch.manual_seed(0)
+    network = network_of(norm="group")
+    predictor = Predictor(network)
+    pages = np.random.default_rng(0).integers(0, 255, (2, 8, 9), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    probabilities = predictor(pages[1]).probabilities
+    network.head.conv.bias.data[0] -= float(np.median(np.log(probabilities[0] / probabilities[1])))
+    expected, other = (predictor(page) for page in pages[::-1])  # either class is at half of the pixels
+    np.testing.assert_array_equal(predictor(tmp_path / "a.tif", page=1).probabilities, expected.probabilities)
+    assert not np.array_equal(expected.mask, other.mask)
+    for predict in (predictor.mask, predictor.prediction):
+        np.testing.assert_array_equal(predict(tmp_path / "a.tif", page=1), expected.mask)
+    for predict in (predictor, predictor.mask, predictor.prediction):
+        with pytest.raises(ImageError, match=r"^my picture: "):
+            predict(b"no picture", "my picture")

@@ -187,6 +187,8 @@ def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
         ([0.0, 1.0, 2.0], (0, 1, 2)),
         ([0, 1, 2, 3], (0, 1, 2)),
         ([[0, 0, 0, 255], [9, 8, 7, 255]], ((0, 0, 0), (9, 8, 7), (1, 1, 1))),
+        ([0, 65535], (0, 65535, 1)),
+        ([[0, 0, 0], [255, 255, 255]], ((0, 0, 0), (255, 255, 255), (1, 1, 1))),
         (None, (0, 1, 2)),
     ],
 )
@@ -196,7 +198,21 @@ def test_every_class_gets_a_mask_value(save, mask_values, expected):
 
 
 @pytest.mark.parametrize(
-    "mask_values", [[], "01", [0, 0], [-1, 0], [0, 65536], [[0, 0], [1, 1]], [[0, 0, 0], 5], 7, [None, 1], {}]
+    "mask_values",
+    [
+        [],
+        "01",
+        [0, 0],
+        [-1, 0],
+        [0, 65536],
+        [[0, 0], [1, 1]],
+        [[0, 0, 0], 5],
+        7,
+        [None, 1],
+        {},
+        [[0, 0, 256], [1, 1, 1]],
+        [[0, 0, -1], [1, 1, 1]],
+    ],
 )
 def test_mask_values_that_mean_nothing_are_refused(save, mask_values):
     with pytest.raises(ModelError, match=r"model.pth: its mask_values .* neither numbers nor colors"):

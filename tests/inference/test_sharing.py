@@ -29,11 +29,12 @@ TILING = Tiling((16, 16), (8, 8), (4, 4), exact=False)
 
 def forward(batch: torch.Tensor) -> torch.Tensor:
     """Two channels of logits."""
-    return torch.cat([batch, batch.square()], dim=1)
+    pixels = batch.float()
+    return torch.cat([pixels, pixels.square()], dim=1)
 
 
 def strips_of(forward_of_row=None) -> torch.Tensor:
-    pixels = torch.arange(1200, dtype=torch.float32).view(1, *SIZE) / 7
+    pixels = torch.arange(1200).view(1, *SIZE).to(torch.uint8)  # as those of pictures; their logits are float32
     strips = stream_logits(forward, lambda start, stop: pixels[:, start:stop], SIZE, TILING, 2**10, forward_of_row)
     return torch.cat(list(strips), dim=1)
 

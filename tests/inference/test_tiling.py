@@ -19,6 +19,7 @@ from inference import Predictor
 from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits, strip_length
 from inference.tiling.cuts import Axis
+from inference.tiling.planning import computed_bytes
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import in_strips, resize_logits, resize_strips
 from runtime.errors import SettingsError
@@ -134,6 +135,44 @@ def test_what_is_computed_whole_is_known_to_the_pixel(options, whole):
     assert choose_tiling(config, whole) is None
     *sides, last = whole
     assert choose_tiling(config, (*sides, last + 1)) is not None
+
+
+LARGE = (20_000, 30_000)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "size"),
+    [
+        ({"base_channels": 4}, {}, (1024, 1024)),  # 128 MB of activations
+        ({"base_channels": 16}, {}, (960, 960)),  # ten reaches of 96 pixels
+        ({"base_channels": 16}, {"adds_reach": True}, (672, 672)),  # seven
+        ({"base_channels": 64, "norm": "group"}, {}, (640, 640)),  # 768 MB
+        ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # 256 MB of logits, and four reaches at least
+        ({"base_channels": 16, "in_channels": 5}, {}, (960, 960)),
+        ({"base_channels": 16, "in_channels": 4}, {"low_rows": True}, (960, 960)),
+        ({"base_channels": 16, "in_channels": 5}, {"low_rows": True}, (384, 2400)),
+    ],
+)
+def test_the_sides_of_tiles_are_what_was_measured_to_suit_the_memory(config, options, size):
+    assert choose_tiling(UNetConfig(**config), LARGE, **options).size == size
+
+
+def test_rows_of_tiles_of_many_channels_take_160_megabytes_of_pixels():
+    config = UNetConfig(5, base_channels=16)
+    assert choose_tiling(config, (20_000, 12_000), low_rows=True).size == (704, 1328)  # 699 rows, to the grid of 16
+
+
+def test_a_side_without_what_a_tile_looks_at_is_lengthened_by_that_where_it_is_exact():
+    config = UNetConfig(base_channels=2)  # its reach is 96 pixels
+    added = choose_tiling(config, (999, 999), 100, adds_reach=True)
+    assert added == Tiling((304, 304), (192, 192), (16, 16), exact=True)
+    assert choose_tiling(config, (999, 999), 100, 32, adds_reach=True).size == (112, 112)
+    assert choose_tiling(UNetConfig(base_channels=2, norm="group"), (999, 999), 100, adds_reach=True).size == (112, 112)
+
+
+def test_the_bytes_of_a_pass_are_those_of_the_image_or_of_a_tile():
+    assert computed_bytes(UNetConfig(base_channels=2, depth=1), (10, 12)) == 10 * 12 * 4 * 8 * 2
+    assert computed_bytes(UNetConfig(base_channels=16), LARGE) == 960 * 960 * 4 * 8 * 16
 
 
 def test_logits_of_two_gigabytes_are_had_at_once():

@@ -511,3 +511,26 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     in_three_channels = replace(preprocess, pixel_types=("uint16",))
     of_spectra = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=in_three_channels)).eval()
     assert Predictor(of_spectra).mask(scan).shape == (10, 8, 6)
+
+
+@pytest.mark.parametrize(
+    ("size", "overlap", "shared", "exact"),
+    [
+        ((40, 22, 10), 15, 16, True),
+        ((23, 22, 22), 16, 16, True),
+        ((22, 40, 22), 13, 14, False),
+        ((40,) * 3, 0, 0, False),
+    ],
+)
+def test_an_overlap_of_volumes_is_rounded_to_the_grid_and_exact_where_it_is_twice_the_reach(
+    size, overlap, shared, exact
+):
+    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)  # its reach is 8 voxels
+    assert choose_tiling(config, size, 21, overlap) == Tiling((22,) * 3, (shared,) * 3, (2,) * 3, exact)
+
+
+def test_volumes_that_fit_into_a_tile_are_computed_whole_and_an_overlap_of_a_whole_tile_is_refused():
+    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)
+    assert choose_tiling(config, (22, 22, 22), 21, 22) is None
+    with pytest.raises(SettingsError, match="overlap 22 must be less than the tile size 22"):
+        choose_tiling(config, (22, 23, 22), 21, 21)

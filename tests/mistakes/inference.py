@@ -121,6 +121,13 @@ MUTANTS = [
         "test_object_decoding.py",
     ),
     Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder._add_object",
+        "len(self._detected) == MOST_OBJECTS",
+        "len(self._detected) > MOST_OBJECTS",
+        "test_object_decoding.py",
+    ),
+    Mutant(
         "inference/decoding/landmarks.py",
         "PeakFinder.add",
         "logits.dtype != torch.float64",
@@ -168,6 +175,20 @@ MUTANTS = [
         "self.places * np.array(size) - 0.5",
         "self.places * np.array(size)",
         "test_task_sections.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.__init__",
+        "max(2, math.ceil(2 * task.sigma))",
+        "math.ceil(2 * task.sigma)",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "PeakFinder.add",
+        "torch.logaddexp(self._weights, weights)",
+        "torch.maximum(self._weights, weights)",
+        "test_landmarks.py",
     ),
     Mutant(
         "inference/decoding/objects.py",
@@ -602,6 +623,13 @@ MUTANTS = [
         "test_predictor.py",
     ),
     Mutant(
+        "inference/predictor.py",
+        "Predictor._predict",
+        "self.inputs(image, name, page)",
+        "self.inputs(image, name)",
+        "test_predictor.py",
+    ),
+    Mutant(
         "inference/provenance.py",
         "record_provenance",
         "said and (not overwrite) and (said != _essence(provenance))",
@@ -939,6 +967,16 @@ MUTANTS = [
         "",
         "WHOLE_VOLUME_MEMORY = 2**31",
         "WHOLE_VOLUME_MEMORY = 2**32",
+        "test_tiling.py",
+    ),
+    Mutant(
+        "inference/tiling/planning.py", "", "EFFICIENT_OF_OBJECTS = 7", "EFFICIENT_OF_OBJECTS = 6", "test_tiling.py"
+    ),
+    Mutant(
+        "inference/tiling/planning.py",
+        "choose_tiling",
+        "adds_reach and tile_size is not None and overlap is None",
+        "adds_reach and tile_size is not None",
         "test_tiling.py",
     ),
     Mutant(

@@ -53,6 +53,13 @@ MUTANTS = [
         "test_predict_scores.py",
     ),
     Mutant(
+        "predict.py",
+        "check_outputs",
+        "output_format.has_objects and predictor.config.dims == 2",
+        "output_format.has_objects",
+        "test_predict.py",
+    ),
+    Mutant(
         "review.py",
         "parse_args",
         'parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR", help=folder)',

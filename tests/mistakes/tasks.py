@@ -60,6 +60,13 @@ MUTANTS = [
     Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
     Mutant("tasks/confusion.py", "format_table", "counts.truth", "counts.predicted", "test_metrics.py"),
     Mutant(
+        "tasks/confusion.py",
+        "text_table",
+        "score_text(result[f'mean_{metric}'])",
+        "score_text(result['mean_iou'])",
+        "test_metrics.py",
+    ),
+    Mutant(
         "tasks/landmarks.py",
         "Landmarks.at_level",
         "upload_like(tuple(factors), targets.points)",
@@ -115,6 +122,13 @@ MUTANTS = [
         "targets.states >= PRESENT",
         "test_landmarks.py",
     ),
+    Mutant(
+        "tasks/landmarks.py",
+        "Landmarks.of_ensemble",
+        "mirrors and task.mirrors",
+        "mirrors or task.mirrors",
+        "test_predictor.py",
+    ),
     Mutant("tasks/matching.py", "Matches.matched", "self.iou >= threshold", "self.iou > threshold", "test_objects.py"),
     Mutant(
         "tasks/matching.py",
@@ -137,6 +151,13 @@ MUTANTS = [
         "Matches.count_merged",
         "2 * self.pixels > self.true_sizes[self.true]",
         "2 * self.pixels >= self.true_sizes[self.true]",
+        "test_objects.py",
+    ),
+    Mutant(
+        "tasks/matching.py",
+        "ObjectScores.values",
+        "sum((scores[name] for scores in classes))",
+        "classes[0][name]",
         "test_objects.py",
     ),
     Mutant(
@@ -187,6 +208,14 @@ MUTANTS = [
         "self.sums.tolist()",
         "test_overlapping.py",
     ),
+    Mutant(
+        "tasks/overlapping.py",
+        "class_tables",
+        "tables[:, 1, 1] += hits",
+        "tables[:, 1, 1] = hits",
+        "test_overlapping.py",
+    ),
+    Mutant("tasks/overlapping.py", "Overlapping.to_config", "not self.mirrors", "False", "test_overlapping.py"),
     Mutant(
         "tasks/partly_labeled.py",
         "PartlyLabeledClasses.counts",
@@ -293,6 +322,7 @@ MUTANTS = [
     Mutant(
         "tasks/point_scores.py", "LandmarkScores.values", "relative <= radius", "relative < radius", "test_landmarks.py"
     ),
+    Mutant("tasks/point_scores.py", "LandmarkScores.merge", "super().merge(other)", "pass", "test_landmarks.py"),
     Mutant(
         "tasks/points.py",
         "PointTarget.moved",
@@ -335,6 +365,9 @@ MUTANTS = [
     ),
     Mutant("tasks/regions.py", "Region.label", "self.values[0]", "self.values[-1]", "test_overlapping.py"),
     Mutant(
+        "tasks/regions.py", "RegionScores.record", "values['mean_dice']", "values['mean_iou']", "test_overlapping.py"
+    ),
+    Mutant(
         "tasks/step_loss.py",
         "StepLoss.__init__",
         "stride = [above * factor for above, factor in zip(self.level_factors[-1], stride, strict=True)]",
@@ -356,6 +389,7 @@ MUTANTS = [
         "counts.clamp_min(1)",
         "test_losses.py",
     ),
+    Mutant("tasks/step_loss.py", "StepLoss.__init__", "above * factor", "above + factor", "test_losses.py"),
     Mutant(
         "tasks/target.py",
         "Target.padded",

@@ -77,6 +77,7 @@ MUTANTS = [
         "_is_tuple(value, _is_byte)",
         "test_model.py",
     ),
+    Mutant("unet/config.py", "_is_byte", "0 <= value <= 255", "0 <= value < 255", "test_unet_config.py"),
     Mutant("unet/lite.py", "ConvNorm.__init__", "kernel - stride - before", "before", "test_lite.py"),
     Mutant("unet/lite.py", "InvertedResidual.forward", "x + y", "y", "test_lite.py"),
     Mutant(
@@ -114,6 +115,13 @@ MUTANTS = [
         "UNet._from_pretrained",
         "hf_hub_download(model_id, name, **options)",
         "hf_hub_download(model_id, name)",
+        "test_model.py",
+    ),
+    Mutant(
+        "unet/model.py",
+        "UNet.weights_problem",
+        "max(config.in_channels, config.num_classes)",
+        "config.num_classes",
         "test_model.py",
     ),
     Mutant(

@@ -129,6 +129,9 @@ def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one():
     coarse = TASK.at_level(targets, (2, 2))
     assert coarse.points[0].tolist() == [[0, 0], [1, 2], [-0.25, -0.25]]
     assert coarse.shape == (1, 4, 4)
+    flat = TASK.at_level(targets, (2, 3))
+    torch.testing.assert_close(flat.points[0, 1], torch.tensor([1, 3.5 / 3], dtype=torch.float64))
+    assert flat.shape == (1, 4, 3) and flat.unit.tolist() == [[2, 3]]
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
@@ -164,17 +167,18 @@ def fitted_top(logits: np.ndarray, pixel: tuple[int, ...], radius: int) -> np.nd
     return pixel - np.linalg.solve(curvature, gradient)
 
 
+@pytest.mark.parametrize(("sigma", "radius"), [(2.0, 4), (1.3, 3), (0.5, 2)])
 @pytest.mark.parametrize("size", [(20, 24), (9, 12, 14)])
-def test_a_place_is_the_top_of_the_parabola_that_fits_the_map_within_two_sigmas(size):
+def test_a_place_is_the_top_of_the_parabola_that_fits_the_map_within_two_sigmas(size, sigma, radius):
     points = random_points(size, seed=5, count=1)
     noise = 0.05 * torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     maps = gaussian_maps(points, size) + noise
-    decoder = LandmarkDecoder(TASK)
+    decoder = LandmarkDecoder(replace(TASK, sigma=sigma))
     decoder.add_on_device(maps)
     places = decoder.finish_on_device(())[0, :, : len(size)] * torch.tensor(size) - 0.5
     for logits, place in zip(maps[0].numpy(), places.numpy(), strict=True):
         pixel = np.unravel_index(logits.argmax(), size)
-        np.testing.assert_allclose(place, fitted_top(logits, pixel, radius=4), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(place, fitted_top(logits, pixel, radius), rtol=0, atol=1e-9)
 
 
 def test_a_place_is_the_highest_pixel_where_the_map_around_it_has_no_top():
@@ -218,6 +222,25 @@ def test_a_point_that_no_training_image_lacks_is_there_however_weak_its_map_is()
     decoder.add_on_device(torch.full((1, 3, 20, 20), -12.0))
     left, right, tail = decoder.finish_on_device(())[0, :, -2].tolist()
     assert right == 1.0 and max(left, tail) < 0.01
+
+
+@pytest.mark.parametrize("length", [1, 7, 20])
+def test_confidence_is_the_share_of_the_maps_weight_around_the_place_and_presence_that_of_the_map(length):
+    maps = torch.full((1, 3, 20, 20), -60.0, dtype=torch.float64)
+    maps[:, :, 5, 6] = math.log(3)
+    maps[:, :, 15, 12] = 0
+    decoder = LandmarkDecoder(TASK)
+    for strip in maps.split(length, dim=2):
+        decoder.add_on_device(strip)
+    expected = torch.tensor([5.5 / 20, 6.5 / 20, 4 / (4 + math.exp(0.5)), 3 / 4], dtype=torch.float64)
+    torch.testing.assert_close(decoder.finish_on_device(())[0], expected.expand(3, 4))
+
+
+def test_nothing_is_known_of_the_points_of_a_filler_and_of_the_targets_that_memory_is_measured_with():
+    assert unknown_points(2, (3, 4)).states.tolist() == [UNKNOWN, UNKNOWN]
+    zeros = TASK.zero_targets((2, 8, 9), torch.device("cpu"))
+    assert zeros.shape == (2, 8, 9) and zeros.points.shape == (2, 3, 2)
+    assert zeros.states.tolist() == [[UNKNOWN] * 3] * 2
 
 
 def test_views_are_swapped_back_and_their_maps_multiplied():
@@ -345,7 +368,7 @@ def test_merged_scores_are_those_of_all_images():
         whole.add(answer, truth, index)
         part.add(answer, truth, 0)
         parts.merge(part)
-    assert parts.report() == whole.report()
+    assert parts.report() == whole.report() and parts.sums.tolist() == whole.sums.tolist() == [6]
 
 
 @pytest.mark.parametrize("seed", range(3))

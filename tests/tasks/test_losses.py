@@ -280,6 +280,13 @@ def test_the_loss_of_several_levels_is_their_weighted_sum():
     assert torch.isclose(criterion(every, masks, criterion.step_counts(masks)), expected, **FLOAT64)
 
 
+def test_a_level_is_smaller_than_the_mask_by_all_strides_above_it():
+    masks = torch.arange(16 * 24).view(1, 16, 24)
+    levels = ClassLoss(2, strides=((2, 1), (2, 2), (2, 2))).levels(masks)
+    assert [tuple(level.shape[1:]) for level in levels] == [(16, 24), (8, 24), (4, 12), (2, 6)]
+    assert levels[3][0, 1].tolist() == [12 * 24 + column for column in (2, 6, 10, 14, 18, 22)]
+
+
 def test_what_an_encoder_has_padded_counts_at_no_level():
     logits, masks = sample()
     small = torch.randn(4, 3, 4, 3, dtype=torch.float64)

@@ -102,8 +102,15 @@ def test_an_object_of_one_pixel_is_as_deep_as_any_and_what_is_unknown_is_no_obje
 
 def test_the_summary_says_how_many_objects_are_predicted_for_the_true_ones():
     one, two = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
-    summary = scores_of(two, one).summary()
-    assert summary == "AP@0.5 0.5000, panoptic quality 0.3333, F1 0.6667, 2 objects for 1"
+    scores = scores_of(two, one)
+    assert scores.summary() == "AP@0.5 0.5000, panoptic quality 0.3333, F1 0.6667, 2 objects for 1"
+    titles, row, *rest = scores.table().splitlines()
+    assert " ".join(titles.split()) == "class AP@0.5 AP@0.75 AP@0.5:0.95 PQ F1 objects predicted found"
+    assert " ".join(row.split()) == "object 0.5000 0.0000 0.0500 0.3333 0.6667 1 2 1" and len(row) == len(titles)
+    assert rest == ["split 1, merged 0, count error 1.0000", "found by size in pixels: below 64: 1 of 1"]
+    report = scores.report()
+    assert report["iou_thresholds"] == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+    assert report["sizes"] == (64, 256, 1024, 4096) and "eval/ap50/object" not in scores.record()
 
 
 def test_a_large_image_is_counted_in_parts(monkeypatch):
@@ -255,6 +262,9 @@ def test_classes_match_only_themselves():
     wrong = torch.from_numpy(pack_labels(ids, np.array([[1, 1, 0, 1, 1]])))[None]
     scores.add(wrong, target_of(ids, mask), 0)
     assert [values["found"] for values in scores.classes] == [1, 0]
+    values = scores.values
+    assert [values[name] for name in ("objects", "predicted", "found")] == [2, 2, 1]
+    assert (values["objects_by_size"], values["found_by_size"]) == ([2, 0, 0, 0, 0], [1, 0, 0, 0, 0])
     assert scores.record()["eval/ap50/a"] == 0.5 and scores.record()["eval/ap50/b"] == 0
 
 

@@ -16,9 +16,9 @@ from data_utils.loading.draws import draw, pack_draws
 from inference.decoding.overlapping import OverlapDecoder
 from inference.decoding.regions import RegionDecoder
 from runtime.errors import ModelError
-from tasks import task_of_model
+from tasks import overlapping, task_of_model
 from tasks.classes import ClassTarget
-from tasks.overlapping import Overlapping, OverlapTarget, pack_bits, unpack_bits
+from tasks.overlapping import Overlapping, OverlapTarget, class_tables, pack_bits, unpack_bits
 from tasks.pixels_and_regions import LOSSES
 from tasks.regions import Region, Regions, last_bits
 from tasks.step_loss import StepLoss
@@ -176,7 +176,12 @@ def test_labels_are_scored_beside_regions():
     assert scores.label_values["iou"] == [1 / 3, 1 / 4, 1 / 2]
     assert scores.comparison == pytest.approx((5 / 7 + 3 / 5 + 1 / 2) / 3)
     assert scores.record()["eval/label_mean_iou"] == pytest.approx((1 / 3 + 1 / 4 + 1 / 2) / 3)
+    assert scores.record()["eval/label_mean_dice"] == pytest.approx((1 / 2 + 2 / 5 + 2 / 3) / 3)
+    regions, labels = "mean IoU 0.6048, mean Dice 0.7500", "mean IoU 0.3611, mean Dice 0.5222"
+    assert scores.summary() == f"{regions}; of the labels {labels}"
+    assert [line.split()[0] for line in scores.table().splitlines() if "IoU" in line] == ["class", "written"]
     report = scores.report()
+    assert task.scores_from_json(scores.to_json()).report() == report
     assert report["of_labels"]["labels"] == ["label 1", "label 2", "label 3"]
     # for pixels outside and inside of each region: how many were found outside and inside
     assert report["tables"] == [[[1, 1], [1, 5]], [[3, 0], [2, 3]], [[6, 0], [1, 1]]]
@@ -221,3 +226,24 @@ def test_classes_without_names_are_numbered_from_one_where_they_overlap():
     assert task_of_model(config).names == ("1", "2")
     named = replace(config, preprocess=Preprocess(class_names=("a", "b")))
     assert task_of_model(named).names == ("a", "b")
+
+
+def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
+    _, targets = sample()
+    prediction = torch.randint(0, 8, targets.truth.shape, generator=torch.Generator().manual_seed(1))
+    whole = class_tables(prediction, targets.truth, targets.known, 3)
+    monkeypatch.setattr(overlapping, "PIXELS_AT_ONCE", 77)
+    assert torch.equal(class_tables(prediction, targets.truth, targets.known, 3), whole)
+
+
+def test_a_model_knows_which_classes_change_places_in_the_mirror_and_damaged_sides_are_refused():
+    plain = Overlapping(NAMES)
+    for task in (plain, replace(plain, partners=(0, 1, 2))):
+        assert task.to_config() == {"name": "overlapping"}
+    config = UNetConfig(num_classes=3, task=replace(plain, partners=(1, 0, 2), mirrors=False).to_config())
+    assert config.task == {"name": "overlapping", "partners": [1, 0, 2], "mirrors": False}
+    sided = task_of_model(config)
+    assert (sided.partners, sided.mirrors) == ((1, 0, 2), False)
+    for damage in ({"partners": [0, 0, 1]}, {"partners": [0, 1]}, {"partners": [0, "1", 2]}, {"mirrors": 1}):
+        with pytest.raises(ModelError, match=r"the sides of the task .* are damaged; use another copy"):
+            task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping", **damage}))

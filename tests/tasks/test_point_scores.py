@@ -145,3 +145,10 @@ def test_cells_of_landmarks_have_digits_that_suit_them():
     assert [score_cell(key, 1.23456) for key in ("sdr/2mm", "presence_auroc")] == ["1.235", "1.235"]
     assert [score_cell(key, 3.0) for key in ("outliers", "present", "absent")] == ["3", "3", "3"]
     assert score_cell("outliers", None) == "n/a"
+
+
+def test_a_table_of_landmarks_is_as_wide_as_its_longest_name():
+    names = ("a landmark of a long name", "b")
+    lines = Landmarks(names=names, partners=(0, 1)).new_scores(1).table().splitlines()
+    assert len(lines) == 4 and len({len(line) for line in lines}) == 1
+    assert [line[:26].rstrip() for line in lines] == ["landmark", *names, "all"]

@@ -274,8 +274,11 @@ def test_weights_are_compared_before_a_network_of_any_size_is_built():
     assert UNet.weights_problem(tiny(), weights) is None
     assert UNet.weights_problem(tiny(depth=1000), weights) == "has fewer than 1,000 layers or 2 channels"
     assert UNet.weights_problem(tiny(num_classes=10**9), weights).endswith("or 1,000,000,000 channels")
+    assert UNet.weights_problem(tiny(in_channels=10**5), weights).endswith("or 100,000 channels")
     encoder = LITE | {"num_hidden_layers": 5000, "depths": [2, 7000]}
     assert UNet.weights_problem(tiny(encoder=encoder), weights).startswith("has fewer than 7,000 layers")
+    encoder = LITE | {"num_blocks": 8000, "hidden_size": 10**6}
+    assert UNet.weights_problem(tiny(encoder=encoder), weights).startswith("has fewer than 8,000 layers")
     less = {name: value for name, value in weights.items() if "stem" not in name}
     lacks = UNet.weights_problem(tiny(), less)
     assert lacks.startswith("lacks stem.conv1.weight, stem.conv2.weight, stem.norm1.bias, ...")

@@ -163,7 +163,10 @@ def test_weights_have_torchs_names():
     for ours, theirs in (
         (norm_layer("group", 8), nn.GroupNorm(4, 8)),
         (norm_layer("instance", 8), nn.InstanceNorm2d(8, affine=True)),
+        (norm_layer("batch", 8), nn.BatchNorm2d(8)),
+        (norm_layer("batch", 8, dims=3), nn.BatchNorm3d(8)),
     ):
+        assert ours.eps == theirs.eps == 1e-5
         assert ours.state_dict().keys() == theirs.state_dict().keys()
 
 

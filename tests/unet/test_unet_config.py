@@ -141,3 +141,24 @@ def test_a_resampled_volume_has_the_nearest_number_of_voxels_and_one_at_least():
     assert preprocess.resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (2, 8, 8)  # 1.75, 7.7 and 7.5
     assert preprocess.resampled_size((1, 10, 10), (1.0, 1.0, 2.0)) == (1, 10, 10)
     assert Preprocess().resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (7, 10, 5)
+
+
+def test_the_first_and_the_last_numbers_that_preprocessing_may_have_are_taken():
+    values = {
+        "joined_values": ((0, 0), (7, 255)),
+        "outside_class": 255,
+        "ignore_value": (0, 255, 0),
+        "image_size": (1, 1),
+    }
+    preprocess = Preprocess(**values)
+    assert {name: getattr(preprocess, name) for name in values} == values
+    assert Preprocess(outside_class=0, ignore_value=300).outside_class == 0
+    assert tiny(dropout=0.99, num_classes=1, base_channels=1, depth=1, in_channels=1).dropout == 0.99
+
+
+def test_an_entry_of_a_newer_version_is_named():
+    newer = "which this version does not know: it was made by a newer version"
+    with pytest.raises(ValueError, match=f"^the config holds tail, wings, {newer}$"):
+        UNetConfig.from_json({"wings": 2, "tail": 1, "depth": 2})
+    with pytest.raises(ValueError, match=f"^preprocess holds tail, wings, {newer}$"):
+        UNetConfig.from_json({"preprocess": {"wings": 2, "tail": 1, "scale": 0.5}})

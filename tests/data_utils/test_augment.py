@@ -320,6 +320,8 @@ def test_gamma_keeps_the_mean_also_where_it_lies_outside_of_a_channel():
     assert bent.flatten()[12] == 15
     bent, _ = apply(image, mask, [Draw(gamma=2.0)], torch.tensor([99.0]), torch.ones(1))
     assert (bent.min(), bent.max()) == (10, 20)
+    flat, _ = apply(torch.full_like(image, 7.0), mask, [Draw(gamma=2.0)], torch.tensor([15.0]), torch.ones(1))
+    assert (flat == 7).all()
 
 
 def test_values_are_bent_before_their_contrast_changes():
@@ -342,6 +344,13 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
     assert spread == pytest.approx(1.2**2, rel=0.01)  # the kernel is cut off: measured 0.2%
     flat, _ = warp(torch.full((1, 1, 9, 2), 7.0), torch.zeros(1, 9, 2).long(), blur=1.5)
     assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
+    point = torch.zeros(1, 1, 9, 9, 9)
+    point[..., 4, 4, 4] = 1
+    blurred, _ = apply(
+        point, torch.zeros(1, 9, 9, 9).long(), [Draw(np.eye(3), blur=1.2)], torch.zeros(1), torch.ones(1)
+    )
+    lines = [blurred[0, 0, :, 4, 4], blurred[0, 0, 4, :, 4], blurred[0, 0, 4, 4, :]]
+    assert torch.allclose(lines[0], lines[1]) and torch.allclose(lines[0], lines[2]) and (lines[0] > 0).all()
 
 
 def test_a_share_of_the_voxels_is_rounded_to_whole_ones():

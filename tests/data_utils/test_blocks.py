@@ -3,11 +3,13 @@
 Modules: data_utils/sources/blocks.py, data_utils/image_io/scene_windows.py.
 """
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
 from in_process import run_train
+from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
@@ -15,7 +17,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import Grid, grid_of
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
 from data_utils.sources.blocks import BlockRecords, describe_neighbors
@@ -267,3 +270,26 @@ def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
         pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),
     ):
         load_records(DataConfig(str(tmp_path), val_blocks=8))
+
+
+def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
+    bands = np.arange(2 * 12 * 16, dtype=np.uint16).reshape(2, 12, 16)
+    scene = str(write_raster(tmp_path / "a.tif", bands, nodata=0))
+    box = Box(2, 9, 3, 15)
+    window = SceneWindow(scene, "a", (12, 16), box, is_mask=False)
+    assert read_header(window, "a") == ((7, 12), "uint16 x 2")
+    assert np.array_equal(window.read(), np.moveaxis(bands[:, 2:9, 3:15], 0, 2))
+    with window.open() as picture:
+        assert picture.may_miss and picture.in_windows and picture.extent == (7, 12)
+        assert np.array_equal(picture.read(1, 3), np.moveaxis(bands[:, 3:5, 3:15], 0, 2))
+        assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(bands[:, 3:5, 7:9], 0, 2))
+    Image.fromarray(bands[0].astype(np.uint8)).save(tmp_path / "m.png")
+    mask = SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), box, is_mask=True)
+    assert np.array_equal(mask.read(), bands[0, 2:9, 3:15])
+    with mask.open() as picture:
+        assert not picture.may_miss and not picture.in_windows
+    other = replace(mask, size=(12, 18))
+    with pytest.raises(DataError) as error:
+        other.read()
+    line = "a: image is 12 x 18, its mask 12 x 16; --val-blocks needs masks with a place, or of one size"
+    assert str(error.value) == line

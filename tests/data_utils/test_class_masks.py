@@ -15,6 +15,7 @@ from data_utils.image_io.class_masks import (
     combined,
     layered_label,
 )
+from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.volumes import read_label_volume
 from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
@@ -82,3 +83,55 @@ def test_ignored_values_are_unknown_in_files_and_in_channels(tmp_path):
         truth, unknown = unpack_bits(mask.render())
         assert truth.tolist() == [[1] * 4, [0] * 4, [0] * 4]
         assert unknown.tolist() == [[0] * 4, [2] * 4, [0] * 4]
+
+
+def test_channels_are_called_by_their_numbers_from_one_and_are_as_many_as_classes(tmp_path):
+    channels = np.zeros((2, 5, 2), np.uint8)
+    channels[..., 1] = np.arange(10).reshape(2, 5)
+    path = str(tmp_path / "a.npy")
+    np.save(path, channels)
+    with pytest.raises(
+        DataError, match=r"a\.npy channel 2: mask of one class holds 0, 1, 2, 3, 4, 5, 6, 7, \.\.\., exp"
+    ):
+        ClassChannels(path, (0, 1)).render()
+    with pytest.raises(DataError, match=r"a\.npy: mask has 2 channels, others have 3$"):
+        ClassChannels(path, (0, 1, 2)).render()
+    truth, unknown = unpack_bits(ClassChannels(path, (0, None)).render())  # a class that is left out may hold anything
+    assert not truth.any() and not unknown.any()
+
+
+def test_the_mask_of_a_class_that_is_left_out_is_read_only_where_no_other_says_the_size(tmp_path):
+    path = str(tmp_path / "a.png")
+    Image.fromarray(np.ones((2, 3), np.uint8)).save(path)
+    missing = ClassFile(str(tmp_path / "nowhere.png"))
+    assert unpack_bits(ClassMasks((missing, ClassFile(path)), (None, 1)).render())[0].tolist() == [[2] * 3] * 2
+    truth, unknown = unpack_bits(ClassMasks((ClassFile(""), ClassFile(path)), (0, None)).render())
+    assert truth.tolist() == [[0] * 3] * 2 and unknown.tolist() == [[1] * 3] * 2
+    label = layered_label(("a", "b"), (None, 1))
+    assert (label.paths, label.layers.bits, label.layers.unknown) == (("b",), (1,), ())
+
+
+def test_a_color_to_ignore_is_in_no_mask_of_numbers():
+    inside, is_ignored = binary(np.array([[0, 255]], np.uint8), "a", ("#0000ff",))
+    assert inside.tolist() == [[False, True]] and not is_ignored.any()
+
+
+def test_labels_of_a_class_each_lie_on_one_grid(tmp_path):
+    values = np.ones((2, 3, 4), np.uint8)
+    first = str(write_nifti(tmp_path / "first.nii", values))
+    for affine, other in ((np.diag([1.0, 1, 1.01, 1]), values), (np.eye(4), values[:, :, :3])):
+        second = str(write_nifti(tmp_path / "second.nii", other, affine))
+        with pytest.raises(DataError) as error:
+            read_label_volume(layered_label((first, second), (0, 1)), "case")
+        assert str(error.value) == f"{second}: has another shape or affine than {first}; resample one of them"
+
+
+def test_channels_of_a_label_are_as_many_as_classes_and_called_by_their_numbers_from_one(tmp_path):
+    values = np.zeros((2, 3, 4, 2), np.uint8)
+    values[..., 1] = np.arange(4)
+    path = str(write_nifti(tmp_path / "a.nii", values))
+    label = VolumeFile((path,), layers=ClassLayers((0, 1)))
+    with pytest.raises(DataError, match=r"^case: label channel 2: mask of one class holds 0, 1, 2, 3, expected 0 and"):
+        read_label_volume(label, "case")
+    with pytest.raises(DataError, match=r"^case: label has 2 channels, others have 3$"):
+        read_label_volume(label._replace(layers=ClassLayers((0, 1, 2))), "case")

@@ -124,3 +124,11 @@ def test_nothing_of_a_volume_is_mirrored_where_that_has_no_answer():
         options = {"strength": strength, "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": (1.0, 1.0, 1.0)}
         draws = [draw((0, index), may_mirror=False, **options) for index in range(30)]
         assert all(np.linalg.det(drawn.matrix) > 0 for drawn in draws)
+
+
+@pytest.mark.parametrize("strength", ["mirror", "basic", "strong"])
+def test_nothing_of_an_image_is_mirrored_where_that_has_no_answer(strength):
+    for may_mirror in (False, True):
+        options = {"strength": strength, "seed": 0, "size": (20, 30), "channels": 1, "may_mirror": may_mirror}
+        draws = [draw((0, index), **options) for index in range(30)]
+        assert any(drawn.is_mirrored for drawn in draws) is may_mirror

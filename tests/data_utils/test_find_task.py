@@ -10,6 +10,7 @@ from objects import Masks, numbered
 from data_utils.config import DataConfig
 from data_utils.targets.find import EITHER, find_task, holds_many_values, reading_of_numbers, task_warnings
 from data_utils.targets.objects import ObjectReader
+from runtime.errors import DataError, SettingsError
 
 NOTHING = np.zeros((2, 2), np.uint8)
 
@@ -106,3 +107,15 @@ def test_what_is_kept_of_one_data_set_is_not_that_of_another():
     assert [reader.smallest for reader in readers] == [1, 10]
     objects.read.clear()
     assert find_task(objects, DataConfig()) == "objects" and len(objects.read) == 1  # it is not looked at again
+
+
+def test_a_task_that_the_records_or_the_flags_do_not_fit_is_one_line():
+    records = Masks([numbered(3)])
+    vars(records)["landmarks"] = None
+    with pytest.raises(
+        DataError, match=r"^--task landmarks: somewhere holds masks, and no points; leave the flag out$"
+    ):
+        find_task(records, DataConfig("somewhere", task="landmarks"))
+    with pytest.raises(SettingsError, match=r"^--regions is for --task regions, and --task is classes; leave one out$"):
+        find_task(records, DataConfig(regions="a=1", task="classes"))
+    assert find_task(records, DataConfig(regions="a=1", task="regions")) == "regions"

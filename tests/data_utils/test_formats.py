@@ -1,10 +1,21 @@
-"""How much memory the pixels of an image take, and from which size on it is asked for."""
+"""How much memory the pixels of an image take, from which size on it is asked for, and names of files.
 
+Modules: data_utils/image_io/formats.py.
+"""
+
+import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from data_utils.image_io import formats
-from data_utils.image_io.formats import check_decoding, check_memory, readable
+from data_utils.image_io.formats import (
+    RenderedMask,
+    check_decoding,
+    check_memory,
+    format_remedy,
+    is_visible_file,
+    readable,
+)
 from runtime.errors import DataError, ImageError
 
 
@@ -32,3 +43,35 @@ def test_what_a_library_raises_names_the_file_and_what_we_raise_stays_as_it_is()
         raise IndexError("no header")
     with pytest.raises(DataError, match=r"^b\.png: has 3 bands$"), readable("a.png"):
         raise DataError("b.png: has 3 bands")
+
+
+def test_a_file_counts_by_its_ending_in_any_case_unless_it_is_hidden():
+    names = ("a.png", "A.PNG", "b.Tif", ".a.png", "a.png.txt", "png")
+    assert [name for name in names if is_visible_file(name, (".png", ".tif"))] == ["a.png", "A.PNG", "b.Tif"]
+
+
+def test_files_of_other_formats_are_told_how_to_become_images():
+    assert format_remedy(["a.png", "B.HEIC", "c.zip"]) == "; convert HEIC to JPEG or PNG"
+    assert format_remedy(["mp4"]) == "; take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
+    assert format_remedy(["a.png", "notes.txt"]) == format_remedy([]) == ""
+    with pytest.raises(ImageError) as error, readable("b.PDF: image"):
+        raise UnidentifiedImageError("cannot identify <BytesIO>")
+    assert str(error.value) == (
+        "b.PDF: image cannot be read (empty, not an image, or in a format that is not read here; export them as PNG)"
+    )
+    bomb = r"^a cannot be read \(a bomb To train on it, give --crop-size .* cut it into smaller images\)$"
+    with pytest.raises(ImageError, match=bomb), readable("a"):
+        raise Image.DecompressionBombError("a bomb")
+
+
+class Drawn(RenderedMask):
+    """A mask of 3 x 5 pixels that are all different."""
+
+    def render(self) -> np.ndarray:
+        return np.arange(15, dtype=np.uint8).reshape(3, 5)
+
+
+def test_a_part_of_a_rendered_mask_has_its_rows_and_columns():
+    assert Drawn().render_part((1, 3), (0, 4)).tolist() == [[5, 6, 7, 8], [10, 11, 12, 13]]
+    with pytest.raises(DataError, match=r"^these annotations tell no objects apart; leave out --task objects$"):
+        Drawn().render_objects()

@@ -217,6 +217,10 @@ def test_a_good_meta_image_is_read(tmp_path):
         ({"axes": "-3"}, "NDims = -3"),
         ({"sides": "2 3"}, "DimSize = 2 3"),
         ({"sides": "2 3 0"}, "DimSize = 2 3 0"),
+        ({"sides": "2 3 2.5"}, "DimSize = 2 3 2.5"),
+        ({"channels": "0"}, "ElementNumberOfChannels = 0"),
+        ({"channels": "1\nOffset = 1 1 1"}, "its header is damaged"),  # it says Offset twice
+        ({"channels": "1\nPosition = 1 1"}, "Position = 1 1, expected 3 numbers"),
         ({"sides": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
         ({"channels": "100"}, "the file ends before its voxels do"),
         ({"kind": "MET_NONE"}, "ElementType = MET_NONE"),
@@ -246,8 +250,9 @@ def nrrd(path: Path, kind="uint8", sizes="2 3 4", encoding="raw", more="") -> Pa
 @pytest.mark.parametrize("kind", ["uint8", "unsigned char", "uchar", "uint8_t", "int8"])
 def test_a_good_nrrd_is_read(tmp_path, kind):
     pytest.importorskip("SimpleITK")
-    voxels, _ = read_volume(VolumeFile((str(nrrd(tmp_path / "a.nrrd", kind)),)), "a")
-    assert voxels.shape == (4, 3, 2, 1)
+    for more in ("", "# a comment: of someone\nname:=value\n"):
+        voxels, _ = read_volume(VolumeFile((str(nrrd(tmp_path / "a.nrrd", kind, more=more)),)), "a")
+        assert voxels.shape == (4, 3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +261,7 @@ def test_a_good_nrrd_is_read(tmp_path, kind):
         ({"sizes": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
         ({"sizes": "2 3 5"}, "the file ends before its voxels do"),
         ({"sizes": "2 3 -4"}, "sizes = 2 3 -4"),
+        ({"sizes": "2 3"}, "dimension = 3, and 2 sizes"),
         ({"kind": "block"}, "type = block"),
         ({"encoding": "zstd"}, "encoding = zstd"),
         ({"more": "data file: /etc/passwd\n"}, "data file = /etc/passwd"),
@@ -273,6 +279,45 @@ def test_a_damaged_nrrd_is_refused_before_simpleitk_reads_it(tmp_path, fields, r
     (tmp_path / "in").mkdir()
     with pytest.raises(ImageError, match=reason):
         read_volume(VolumeFile((str(nrrd(tmp_path / "in" / "a.nrrd", **fields)),)), "a")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("NRRD0004", "NRRD0005", None),
+        ("NRRD0004", "NRRD0006", "it is no NRRD file, or of a newer version"),
+        ("origin: (0,0,0)", "origin: (0,0,0) (1,1,1)", "spaceorigin = .*, expected 1 of the form"),
+        ("(1,0,0) (0,1,0)", "(1,0,0)", "spacedirections = .*, expected 3 of the form"),
+        ("type: uint8\ndim", "type: unsigned long long int\ndim", "the file ends before its voxels do"),
+        ("sizes: 2 3 4", "sizes: 2 3 4\nSizes: 1 1 1", "its header says Sizes twice"),
+        ("encoding: raw", "encoding: gz", None),
+        ("2 3 4\nendian: little\n", "24 100 10\nendian: little\nblock size: 1\n", "the file ends before its voxels do"),
+    ],
+)
+def test_the_header_of_a_nrrd_says_what_the_format_has(tmp_path, before, after, reason):
+    path = nrrd(tmp_path / "a.nrrd")
+    content = path.read_bytes()
+    assert content.count(before.encode()) == 1
+    path.write_bytes(content.replace(before.encode(), after.encode()))
+    if reason is None:
+        check_nrrd(str(path))
+        return
+    with pytest.raises(ValueError, match=reason):
+        check_nrrd(str(path))
+
+
+def test_a_compressed_volume_may_be_a_thousand_times_as_large_as_its_file(tmp_path):
+    for sides, is_possible in (("24 1000 1", True), ("24 1033 1", False)):
+        deflated = nrrd(tmp_path / "a.nrrd", sizes=sides, encoding="gzip")
+        meta = meta_image(tmp_path / "a.mhd", sides=sides, data="a.raw")
+        (tmp_path / "a.raw").write_bytes(bytes(24))
+        meta.write_text(meta.read_bytes()[:-24].decode().replace("CompressedData = False", "CompressedData = TRUE"))
+        for check, path in ((check_nrrd, deflated), (check_meta_image, meta)):
+            if is_possible:
+                check(str(path))
+                continue
+            with pytest.raises(ValueError, match="the file ends before its voxels do"):
+                check(str(path))
 
 
 def test_a_volume_that_lacks_its_last_byte_is_cut_off(tmp_path):
@@ -341,6 +386,18 @@ def test_volumes_are_measured_before_they_are_inflated_or_resampled(tmp_path, li
     with pytest.raises(ImageError, match=r"4\.0 GB of memory"):
         read_volume(VolumeFile((str(bomb),)), "bomb")
     extended = nifti(tmp_path / "extended.nii.gz", (2, 2, 2), 1, bytes(8), begin=1e9)
+    for check, name, header in (
+        (
+            check_meta_image,
+            "a.mha",
+            META_IMAGE.format(axes=3, sides="2000 1000 1000", channels=1, kind="MET_UCHAR", data="LOCAL"),
+        ),
+        (check_nrrd, "a.nrrd", NRRD.format(kind="uint8", sizes="2000 1000 1000", encoding="raw", more="")),
+    ):
+        (tmp_path / name).write_text(header)
+        os.truncate(tmp_path / name, 2 * 10**9 + 1000)
+        with pytest.raises(ValueError, match=r"the volume needs 2\.0 GB of memory, 1\.0 GB are free"):
+            check(str(tmp_path / name))
     with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
         read_volume(VolumeFile((str(extended),)), "extended")
     coarse = nifti(tmp_path / "coarse.nii.gz", (4, 4, 4), 1000, bytes(64))

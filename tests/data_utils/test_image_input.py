@@ -47,8 +47,9 @@ def test_pixels_of_each_type_that_training_has_seen_are_welcome():
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             ImageInput(WindowedArray(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
-        assert [str(warning.message)[:65] for warning in said] == [
-            "images hold float32 pixels, but the model was trained on uint8 an"
+        assert [str(warning.message) for warning in said] == [
+            "images hold float32 pixels, but the model was trained on uint8 and uint16: results are meaningless unless"
+            " you store them like the training images"
         ] * (kind == "float32")
 
 

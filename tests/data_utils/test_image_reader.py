@@ -8,8 +8,9 @@ import pytest
 import tifffile
 from PIL import Image
 
+from data_utils.image_io.formats import PictureFile
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_header, read_image, read_palette_mask
-from runtime.errors import ImageError
+from runtime.errors import DataError, ImageError
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -78,3 +79,54 @@ def test_of_a_mask_without_data_in_places_only_what_is_no_number_is_unknown():
     values = np.ma.MaskedArray(np.array([[1, 7, np.nan]], np.float32), [[False, True, True]])
     assert decode_mask(values, "a").values.tolist() == [[1, 7, 255]]
     assert decode_mask(values[:, :2].astype(np.uint8), "a").values.tolist() == [[1, 7]]
+
+
+def test_pictures_and_arrays_of_two_values_or_with_alpha_are_grey(tmp_path):
+    assert read_image(np.array([[True, False]])).tolist() == [[[1], [0]]]
+    assert read_image(np.array([[True, False]])).dtype == np.uint8
+    half = Image.merge("LA", [Image.new("L", (2, 1), 70), Image.new("L", (2, 1), 128)])
+    assert read_image(half).tolist() == [[[70], [70]]] and decode_mask(half, "a").values.tolist() == [[70, 70]]
+    assert read_image(Image.new("CMYK", (2, 1))).shape == (1, 2, 3)
+
+
+def test_a_page_is_the_one_that_its_source_names(tmp_path):
+    path = str(tmp_path / "a.tif")
+    tifffile.imwrite(
+        path, np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8), photometric="minisblack"
+    )
+    assert [int(read_image({"path": path, "page": page}).max()) for page in range(3)] == [0, 1, 2]
+    assert read_image(PictureFile(path, 1), page=2).max() == 1 and read_image(PictureFile(path), page=2).max() == 2
+    content = (tmp_path / "a.tif").read_bytes()
+    assert read_image({"path": "nowhere", "bytes": content}, page=1).max() == 1
+
+
+@pytest.mark.parametrize(
+    ("array", "line"),
+    [
+        (
+            np.array([[0, 0.25, 1]]),
+            "a: mask holds 0.25, expected whole numbers; of probabilities save what is above 0.5 as 1",
+        ),
+        (
+            np.zeros((2, 3, 5), np.int16),
+            "a: mask is an array of shape (2, 3, 5) and type int16, expected (H, W) whole numbers;"
+            " --dims 3 reads stacks as volumes",
+        ),
+        (
+            np.zeros((0, 4), np.uint8),
+            "a: mask is an array of shape (0, 4) and type uint8, expected (H, W) whole numbers",
+        ),
+        (np.zeros(3, complex), "a: mask is an array of shape (3,) and type complex128, expected (H, W) whole numbers"),
+    ],
+)
+def test_an_array_that_is_no_mask_is_one_line(array, line):
+    with pytest.raises(DataError) as error:
+        decode_mask(array, "a")
+    assert str(error.value) == line
+
+
+def test_the_header_of_an_array_says_its_type_and_channels():
+    assert read_header(np.zeros((2, 3), np.int16), "a") == ((2, 3), "int16")
+    assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")
+    with pytest.raises(ImageError, match=r"^a is an array of shape \(4,\), expected \(H, W\) or \(H, W, C\)$"):
+        read_header(np.zeros(4), "a")

@@ -22,3 +22,25 @@ def test_a_wrong_name_is_shown_with_eight_classes_and_in_eighty_characters():
         LabelSets.of({("z" * 99,): "here"}, names, values, ())
     listed = ", ".join(names[:8])
     assert str(error.value) == f"here: no class is called {'z' * 80!r}; the classes are {listed}, ..."
+
+
+def test_an_image_is_labeled_for_a_joined_class_if_it_is_for_each_of_its_values():
+    sets = [("a",), ("a", "b"), ("both",), ("1", "2"), ("1", "bee"), ("1", "rest"), ("3",)]
+    file_classes = ((1, "a"), (2, "b"), (3, "c"), (2, "bee"))
+    label_sets = LabelSets.of(dict.fromkeys(sets, "here"), ("both", "rest"), ((1, 2), (3,)), file_classes)
+    expected = [(False, False), *[(True, False)] * 4, (False, True), (False, True)]
+    assert [label_sets.flags_of(names) for names in sets] == expected
+    assert label_sets.flags_of(None) == label_sets.flags[0] == (True, True)
+    assert label_sets.describe() == ", some images labeled for some of these only (here)"
+
+
+def test_pixels_of_a_class_are_counted_in_images_that_are_labeled_for_it():
+    label_sets = LabelSets(((True, True), (True, False)), {("a",): 1})
+    pixels = {None: {0: 1, 1: 2}, ("a",): {0: 10, 1: 20}}
+    assert label_sets.class_pixels(pixels, lambda counts: (counts[0], counts[1])) == (11, 2)
+
+
+def test_a_name_that_is_nearly_one_of_a_class_is_asked_about():
+    with pytest.raises(DataError) as error:
+        LabelSets.of({("livre",): "a.csv"}, ("liver", "lung"), ((1,), (2,)), ())
+    assert str(error.value) == "a.csv: no class is called 'livre'; the classes are liver, lung; did you mean liver?"

@@ -347,3 +347,16 @@ def test_what_stops_numbers_that_are_taken_for_classes_says_that_they_may_be_obj
         Image.fromarray(ids).save(tmp_path / "masks" / f"{index:02}.png")
     with pytest.raises(DataError, match=r"more than 255 values: .*; the numbers in the masks may count objects"):
         load_info(tmp_path)
+
+
+def test_the_report_says_what_becomes_of_small_predictions_and_of_holes(tmp_path):
+    records = Masks([numbered(3)])
+    records.records.insert(0, {"image": "", "target": "nowhere.png", "name": "gone"})  # it is among the problems
+    for reader, holes in (
+        (ObjectReader(smallest=1200), "kept"),
+        (ObjectReader(smallest=1200, fills_holes=True), "filled"),
+    ):
+        *census, line = reader.describe_records([records, Masks([numbered(2)])])
+        assert line == f"predictions of fewer than 1,200 pixels will be left out, and holes in predictions {holes}"
+        assert census[0] == "objects: 5 in 2 of 2 images; 2.5 an image, 3 at most"
+    assert ObjectReader().describe_records([Masks([NOTHING])])[0] == "objects: none"

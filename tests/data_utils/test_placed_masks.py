@@ -23,7 +23,8 @@ from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
+from data_utils.image_io.formats import BandSource
+from data_utils.image_io.placed_masks import Grid, PlacedMask, file_and_page, grid_of, on_grid
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
@@ -442,3 +443,20 @@ def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
         os.utime(file, ns=(moment, moment))
         assert len(read_shapes(str(file), None).shapes) == count
         assert len(shapes_in(str(file), None, 32633).shapes) == count
+
+
+def test_the_grid_of_a_source_is_that_of_its_file_and_page():
+    assert file_and_page("a.tif") == ("a.tif", 0) and file_and_page({"path": "a.tif", "page": 2}) == ("a.tif", 2)
+    assert file_and_page({"path": "a.tif"}) == ("a.tif", 0) and file_and_page({"path": "a", "bytes": b"x"}) is None
+    assert file_and_page(BandSource(("b.tif", "c.tif"), page=3)) == ("b.tif", 3) and file_and_page(b"x") is None
+
+
+def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):
+    colors = np.zeros((3, 4, 5), np.uint8)
+    colors[0, 0, 0] = 9
+    mask = str(write_raster(tmp_path / "m.tif", colors, photometric="rgb"))
+    shifted = NORTH_UP * Affine.translation(1, 0)
+    image = grid_of(str(write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8), transform=shifted)))
+    assert on_grid(mask, grid_of(mask), "a") == mask
+    with pytest.raises(DataError, match=r"^a: is a color mask on another grid than its image; store it as numbers$"):
+        on_grid(mask, image, "a").render()

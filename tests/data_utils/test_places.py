@@ -6,7 +6,7 @@ import rasterio
 import tifffile
 from rasters import write_raster
 
-from data_utils.image_io.places import Crs, Place, _crs, geo_keys, place_of
+from data_utils.image_io.places import Crs, Place, _crs, geo_keys, has_place_tags, place_of
 
 
 def test_the_place_of_a_pixel_goes_to_the_world_and_back():
@@ -19,7 +19,14 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
     assert place.is_grid_of(place, (50, 60))
     coarser = place._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0))
     assert not place.has_pixels_of(coarser, (50, 60))
+    for e, size, is_alike in ((-3.01, (50, 10), False), (-3.01, (10, 50), True)):  # the rows alone differ
+        other = place._replace(transform=(2.0, 0.5, 100.0, 0.25, e, 200.0))
+        assert place.has_pixels_of(other, size) is is_alike and not place.is_grid_of(other, size)
+    plain = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
+    for shift, is_grid in ((0.0009, True), (0.0011, False)):
+        assert plain.is_grid_of(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid
     assert Crs(1, ("x",)).same(Crs(1, ("y",))) and not Crs(1, ()).same(Crs(2, ()))
+    assert not Crs(None, ()).same(Crs(1, ())) and not Crs(1, ()).same(Crs(None, ()))
     assert Crs(None, ("x",)).same(Crs(None, ("x",))) and not Crs(None, ("x",)).same(Crs(None, ("y",)))
 
 
@@ -51,3 +58,36 @@ def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
     assert places[0].crs.same(places[1].crs) and not places[0].crs.same(places[2].crs)
     assert str(places[0].crs) == "a CRS without EPSG number" and str(places[3].crs) == "EPSG:4326"
     assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1} and geo_keys(None) == {}
+
+
+SCALE = (33550, "d", 3, (2.0, 3.0, 0.0), False)
+TIE = (33922, "d", 6, (4.0, 5.0, 0.0, 100.0, 200.0, 0.0), False)
+KEYS = (34735, "H", 4, (1, 1, 0, 0), False)
+PIXELS_THEMSELVES = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0)
+
+
+def matrix(values: tuple[float, ...]) -> tuple:
+    return (34264, "d", 16, values, False)
+
+
+@pytest.mark.parametrize(
+    ("tags", "transform", "has_tags"),
+    [
+        ([SCALE, TIE], (2, 0, 92, 0, -3, 215), True),  # the tie is a pixel within
+        ([SCALE], None, True),
+        ([TIE], None, False),
+        ([matrix((2, 1, 0, 7, 3, 4, 0, 8, *8 * [0]))], (2, 1, 7, 3, 4, 8), True),
+        ([matrix((2, 1, 0, 7, 4, 2, 0, 8, *8 * [0]))], None, True),  # its pixels have no area
+        ([matrix(PIXELS_THEMSELVES)], None, True),
+        ([matrix(PIXELS_THEMSELVES), (34735, "H", 8, (1, 1, 0, 1, 1024, 0, 1, 1), False)], (1, 0, 0, 0, 1, 0), True),
+        ([KEYS], None, True),
+        ([], None, False),
+    ],
+)
+def test_the_grid_of_a_page_is_what_its_tags_say(tmp_path, tags, transform, has_tags):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        page = tiff.pages[0].aspage()
+        place = place_of(page)
+        assert (None if place is None else place.transform) == transform
+        assert has_place_tags(page) is has_tags

@@ -62,6 +62,7 @@ def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
 
 def test_a_reader_of_points_hands_on_all_that_the_task_needs():
     given = {"unit": "mm", "layout": "tps", "space": "LPS", "sigma": 1.5, "nowhere": 3.0, "mirrors": False}
+    given |= {"always_there": (1,), "absent": "not-there"}
     reader = PointReader(("b", "a"), (1, 0), (1, 0), **given)
     task = reader.task("", None)
     assert {name: getattr(task, name) for name in given} == given
@@ -70,6 +71,11 @@ def test_a_reader_of_points_hands_on_all_that_the_task_needs():
     points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long")
     chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
     assert (chosen.chosen, chosen.partners, chosen.unit) == ((2, 1), (1, 0), "px")
+    assert (chosen.layout, chosen.space, chosen.absent, chosen.mirrors) == ("long", "pixels", "unknown", True)
+    plain = PointReader.of_records(points, {}, (), DataConfig(augment="none", absent="not-there"))
+    assert (plain.names, plain.absent, plain.mirrors) == (points.landmarks[0], "not-there", False)
+    with pytest.raises(DataError, match=r"^--classes nose,tail: expected some of nose, right_eye, left_eye$"):
+        PointReader.of_records(points, {}, (), DataConfig(classes="nose,tail"))
     swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
     assert swapped.partners == (2, 1, 0)
     assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)

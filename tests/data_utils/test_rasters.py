@@ -122,7 +122,8 @@ def test_alpha_and_the_mask_of_a_file_say_where_there_is_data(tmp_path):
     path = write_raster(tmp_path / "alpha.tif", colors, photometric="rgb", alpha="yes")
     pixels = read_image(path)
     assert pixels.shape == (20, 30, 3) and np.ma.getmaskarray(pixels)[:, :7].all() and not pixels.mask[:, 7:].any()
-    assert read_image(BandSource((str(path),), ("4", "1"))).shape == (20, 30, 2)
+    with_alpha = read_image(BandSource((str(path),), ("4", "1")))  # where it is chosen it is a band like others
+    assert with_alpha.shape == (20, 30, 2) and not np.ma.is_masked(with_alpha)
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
         masked = write_raster(tmp_path / "mask.tif", colors[:3], photometric="rgb")
         with rasterio.open(masked, "r+") as file:
@@ -485,3 +486,86 @@ def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(tmp
     for paths, in_windows in ((files[:1], True), (files, False), (files[::-1], False)):
         with open_windowed_file(BandSource(tuple(paths))) as picture:
             assert picture.in_windows is in_windows
+
+
+PLACED = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
+
+
+def written_raster(path: Path, pixels: np.ndarray, *tags: tuple, **options) -> str:
+    """A TIFF with a place and further tags."""
+    tifffile.imwrite(path, pixels, photometric="minisblack", extratags=[*PLACED, *tags], **options)
+    return str(path)
+
+
+def test_a_pixel_misses_data_for_any_of_three_reasons(tmp_path):
+    pixels = np.ones((2, 3, 2), np.float32)
+    pixels[0, 0, 0], pixels[0, 1, 0], pixels[1, 2, 1] = np.nan, -9, 0  # no number, the value for no data, transparent
+    nodata = (42113, "s", 0, "-9", False)
+    path = written_raster(tmp_path / "a.tif", pixels, nodata, extrasamples=["unassalpha"], planarconfig="contig")
+    assert np.ma.getmaskarray(read_image(path))[:, :, 0].tolist() == [[True, True, False], [False, False, True]]
+
+
+@pytest.mark.parametrize(("text", "is_missing"), [(" 7 ", True), ("7.5", False), ("-9999", False), ("none", False)])
+def test_a_value_for_no_data_is_one_that_a_pixel_may_hold(tmp_path, text, is_missing):
+    path = written_raster(tmp_path / "a.tif", np.full((2, 3), 7, np.uint8), (42113, "s", 0, text, False))
+    with open_windowed_file(Path(path)) as picture:
+        assert picture.may_miss is is_missing
+    assert np.ma.is_masked(read_image(path)) is is_missing
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"), [("int8", "int32"), ("int16", "int32"), ("float16", "float32"), ("float64", "float32")]
+)
+def test_pixels_with_a_place_have_the_types_of_those_without(tmp_path, stored, read):
+    path = written_raster(tmp_path / "a.tif", np.full((2, 3), -2, stored))
+    pixels = read_image(path)
+    assert pixels.dtype == read and (pixels == -2).all()
+    assert read_header(path, "a") == ((2, 3), f"{read} x 1")
+
+
+def test_only_files_whose_bands_are_read_say_the_type_and_whether_data_are_missing(tmp_path):
+    paths = (
+        written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8)),
+        written_raster(tmp_path / "b.tif", np.zeros((2, 3), np.uint16), (42113, "s", 0, "5", False)),
+    )
+    for bands, dtype, may_miss in ((("a",), "uint8", False), (("a", "b"), "uint16", True), (("b",), "uint16", True)):
+        with ExitStack() as stack:
+            raster = open_raster(BandSource(paths, bands), stack)
+            assert (raster.dtype, raster.may_miss) == (dtype, may_miss)
+
+
+def test_names_of_bands_that_are_not_there_are_passed_over(tmp_path):
+    items = '<Item name="DESCRIPTION" sample="{}" role="description">{}</Item>'
+    text = f"<GDALMetadata>{items.format(0, ' red &amp; more ')}{items.format(1, 'none')}</GDALMetadata>"
+    path = written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), (42112, "s", 0, text, False))
+    with ExitStack() as stack:
+        assert open_raster(path, stack).files[0].names == ("red & more",)
+
+
+@pytest.mark.parametrize(("shape", "is_its_mask"), [((8, 9), True), ((4, 9), False), ((8, 5), False)])
+def test_a_page_of_another_size_does_not_say_where_data_are(tmp_path, shape, is_its_mask):
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=PLACED)
+        tiff.write(np.ones(shape, bool), photometric="mask", subfiletype=4)
+    with ExitStack() as stack:
+        assert (open_raster(tmp_path / "a.tif", stack).files[0].mask is not None) is is_its_mask
+
+
+def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(tmp_path):
+    bands = np.ones((1, 24, 32), np.uint8)
+    bands[0, :6, :9] = 0
+    for name in "abc":
+        write_raster(tmp_path / "images" / f"{name}.tif", bands, nodata=0)
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(tmp_path / "masks" / f"{name}.png")
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.3))
+    split = replace(info.train, class_locations={0: [np.array([[0, 0]])]})
+    samples = new_samples(split, info, Preprocess(mean=(4.0,), std=(1.0,)), fit_targets=True)
+    pixels, target = samples.load_crop(0, (24, 32), np.random.default_rng(0))
+    assert (pixels[0, :6, :9] == 4).all() and (pixels[0, 6:] == 1).all()
+    assert (target.main[:6, :9] == 255).all() and (target.main == 255).sum() == 54
+    assert samples.load_crop(1, (24, 32), np.random.default_rng(0)) is None  # it is not large
+    record = split.records[0]
+    Image.new("L", (24, 20)).save(record["target"])  # since the data set was looked at
+    with pytest.raises(DataError, match="image is 24 x 32, its mask 20 x 24"):
+        samples.load_crop(0, (24, 32), np.random.default_rng(0))

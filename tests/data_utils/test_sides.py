@@ -33,3 +33,17 @@ def test_a_point_has_one_partner_and_another_than_itself(swap):
     assert point_sides(("a", "b", "c"), "a=b, ").partners == (1, 0, 2)
     with pytest.raises(DataError, match="--swap "):
         point_sides(("a", "b", "c"), swap)
+
+
+def test_three_pairs_or_names_without_partner_are_said():
+    names = [f"{side}_{part}" for part in "abcd" for side in ("left", "right")]
+    pairs = "left_a and right_a; left_b and right_b; left_c and right_c; ..."
+    assert point_sides(names, None).line == f"in the mirror {pairs} change places"
+    line = "mirroring is off: {} have a side, but no partner of their name; --swap left=right,... names them"
+    assert point_sides(["left_a", "right_b"], None).line == line.format("left_a, right_b")
+    assert point_sides(["left_a", "left_b", "left_c", "right_d"], None).line == line.format(
+        "left_a, left_b, left_c, ..."
+    )
+    numbers = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
+    assert point_sides(["1", "2"], None).line == numbers
+    assert point_sides(["1", "2"], "1=2").line == point_sides(["tip"], None).line == ""

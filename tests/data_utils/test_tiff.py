@@ -5,7 +5,7 @@ import pytest
 import tifffile
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.tiff import has_windows, page_numbers, read_window
+from data_utils.image_io.tiff import has_windows, page_numbers, read_window, tiff_pages
 from runtime.errors import ImageError
 
 
@@ -48,5 +48,30 @@ def test_a_compressed_strip_is_read_in_windows_up_to_a_limit(tmp_path, monkeypat
     pixels = np.zeros((45, 70), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", compression="zlib", rowsperstrip=45)
     monkeypatch.setattr(tiff_module, "SEGMENT_BYTES", limit)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert has_windows(tiff.pages[0].aspage()) is is_read
+
+
+def test_the_size_of_a_page_is_that_of_the_picture_as_it_is_seen(tmp_path):
+    for orientation, size in ((1, (4, 6)), (3, (4, 6)), (5, (6, 4)), (6, (6, 4)), (8, (6, 4))):
+        tags = [(274, "H", 1, orientation, False)]
+        tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 6), np.uint8), photometric="minisblack", extratags=tags)
+        assert tiff_pages(tmp_path / "a.tif") == [(0, size)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "is_read"),
+    [
+        ((4, 16, 4), {"photometric": "rgb", "extrasamples": ["unassalpha"]}, True),
+        ((4, 16, 4), {"photometric": "rgb", "extrasamples": ["assocalpha"]}, False),  # colors are divided by it
+        ((3, 4, 16), {"photometric": "rgb", "planarconfig": "separate"}, False),
+        ((4, 16), {"photometric": "minisblack", "extratags": [(274, "H", 1, 6, False)]}, False),
+        ((4, 16), {"photometric": "miniswhite"}, False),
+        ((16, 16, 16), {"photometric": "minisblack", "volumetric": True, "tile": (16, 16, 16)}, False),
+    ],
+    ids=["alpha", "alpha within colors", "planes", "turned", "negative", "deep"],
+)
+def test_a_page_whose_pixels_must_be_changed_is_not_read_in_windows(tmp_path, shape, options, is_read):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, np.uint8), **options)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
         assert has_windows(tiff.pages[0].aspage()) is is_read

@@ -187,7 +187,7 @@ def test_reading_holds_the_voxels_once(tmp_path):
 
 
 def test_names_of_volumes():
-    assert [volume_stem(name) for name in ("a.nii.gz", "a.b.NII", "c.nrrd", "d.npy")] == ["a", "a.b", "c", "d"]
+    assert [volume_stem(name) for name in ("a.nii.gz", "a.b.NII", "c.nrrd", "d.npy", "e")] == [*"a", "a.b", *"cde"]
     assert is_volume("x/a.nii.gz") and not is_volume("a.npy") and not is_volume("a.gz")
 
 
@@ -491,3 +491,38 @@ def test_a_stack_of_four_axes_has_channels(tmp_path):
     np.save(tmp_path / "a.npy", stack[0, 0])
     with pytest.raises(ImageError, match=r"its shape is \(5, 2\), not \(z, y, x\) or \(z, y, x, channels\)"):
         read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
+
+
+def test_numbers_that_only_begin_elsewhere_are_moved(tmp_path):
+    image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
+    image.header.set_slope_inter(1, -1024)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
+    assert (header.dtype, voxels.min(), voxels.max()) == ("float32", -1024, -1001)
+
+
+def test_a_stack_of_two_values_has_zeros_and_ones(tmp_path):
+    stack = np.arange(24).reshape(2, 3, 4) % 3 == 0
+    np.save(tmp_path / "a.npy", stack)
+    voxels, header = read_volume(source(tmp_path / "a.npy"), "a")
+    assert header.dtype == "uint8" and (voxels[..., 0] == stack).all()
+
+
+def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path):
+    first = write_nifti(tmp_path / "first.nii", IMAGE)
+    for other, line in (
+        (IMAGE.astype(np.complex64), "a: has voxels of type complex64, expected one real number for each channel"),
+        (np.stack([IMAGE, IMAGE], axis=3), "a: its channels have different shapes or affines"),
+        (IMAGE[:, :, :-1], "a: its channels have different shapes or affines"),
+    ):
+        second = write_nifti(tmp_path / "second.nii", other)
+        with pytest.raises(ImageError, match=line):
+            read_volume(source(first, second), "a")
+
+
+def test_what_two_channels_hold_is_read_in_a_type_that_holds_both(tmp_path):
+    first = write_nifti(tmp_path / "first.nii", np.full((2, 3, 4), 200, np.uint8))
+    second = write_nifti(tmp_path / "second.nii", np.full((2, 3, 4), -5, np.int16))
+    voxels, header = read_volume(source(first, second), "a")
+    assert (header.dtype, header.channels) == ("int16", 2)
+    assert (voxels[..., 0] == 200).all() and (voxels[..., 1] == -5).all()

@@ -13,9 +13,17 @@ from PIL import Image
 from rasterio.windows import Window
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.formats import PictureFile
+from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.tiff import tiff_pages
-from data_utils.image_io.windowed import WindowedArray, WindowedTiff, open_if_large, open_windowed_file, strips
+from data_utils.image_io.windowed import (
+    WindowedArray,
+    WindowedTiff,
+    open_if_large,
+    open_windowed,
+    open_windowed_file,
+    strips,
+)
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from runtime.errors import ImageError
@@ -230,3 +238,31 @@ def test_four_million_pixels_are_read_together():
     picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
     rows = [(top, len(part)) for top, part in strips(WindowedArray(picture))]
     assert rows == [(0, 4194), (4194, 4194), (8388, 612)]
+
+
+def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_gif(tmp_path):
+    pages = np.arange(2 * 4 * 6, dtype=np.int32).reshape(2, 4, 6)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    sources = [{"path": str(tmp_path / "a.tif"), "page": 1}, PictureFile(str(tmp_path / "a.tif"), 1)]
+    for source in sources:
+        with open_windowed(source) as picture:
+            assert not picture.in_windows and picture.size == (4, 6)
+            assert np.array_equal(read_image(picture.read(1, 3, 2))[:, :, 0], pages[1, 1:3, 2:])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pages[0].astype(np.uint8)).save(tmp_path / "a.png", exif=exif)
+    indices = Image.fromarray(np.array([[0, 1, 1], [1, 0, 0]], np.uint8))
+    indices.putpalette([9, 9, 9, 200, 140, 80])
+    indices.save(tmp_path / "a.gif")
+    for name in ("a.png", "a.gif"):
+        whole = read_mask(str(tmp_path / name), name)
+        with open_windowed_file(tmp_path / name) as picture:
+            assert picture.size == picture.extent == whole.shape[:2]
+            assert np.array_equal(read_mask(picture.read(0, 2, 1, 3), name), whole[:2, 1:3])
+
+
+def test_a_window_of_an_array_may_miss_data_where_the_array_does():
+    array = np.ma.MaskedArray(np.zeros((4, 5)), np.eye(4, 5) > 0)
+    assert WindowedArray(array).may_miss and not WindowedArray(array.data).may_miss
+    assert WindowedArray(array).read(1, 2).mask.tolist() == [[False, True, False, False, False]]
+    assert WindowedArray(array.data, (8, 10), (3.5, 4.5)).size == (8, 10)

@@ -1,6 +1,6 @@
 """The launch profiles as accelerate reads them, and the guards around launches that do not fit the machine.
 
-Modules: runtime/launch.py.
+Modules: runtime/launch.py, runtime/launch_profile.py.
 """
 
 import json

@@ -72,6 +72,8 @@ def test_patches_are_as_long_along_each_axis_and_what_a_short_one_leaves_the_oth
 def test_patches_of_a_model_to_start_from_have_its_spacing():
     info = info_of(split_of(5, (200, 200, 200), (1, 1, 1)))
     assert patch_size(info, 60, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
+    few_slices = info_of(split_of(5, (4, 64, 64), (1, 1, 1)))
+    assert patch_size(few_slices, 60, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4
 
 
 def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of_the_model_before(tmp_path):

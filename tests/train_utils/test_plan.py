@@ -85,7 +85,7 @@ def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "scale"), [((128, 160), 1.0), ((480, 640), 0.25), ((2400, 1935), 0.06), ((9000, 12000), 0.01)]
+    ("size", "scale"), [((128, 160), 1.0), ((480, 640), 0.25), ((2400, 1935), 0.06), ((30_000, 40_000), 0.01)]
 )
 def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale):
     write_dots(tmp_path, 4, seed=0)
@@ -179,6 +179,32 @@ def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(fe
         replace(few, train=Split(Subset(few.train.records, np.arange(5)), info.train.sizes)), 0.25
     )
     assert 0 < kept < 1
+
+
+def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeypatch):
+    names = []
+    read_mask = plan.read_mask
+    monkeypatch.setattr(plan, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
+    records = ListRecords([few.train.records[index % 9] | {"name": f"{index}"} for index in range(100)])
+    detail_kept(replace(few, train=Split(records, np.full((100, 2), (32, 40)))), 0.5)
+    assert len(names) == len(set(names)) == 32 and (names[0], names[-1]) == ("0", "99")
+
+
+def test_the_usual_image_decides_the_scale_and_the_size_of_crops_and_the_mean_whether_there_are_crops(few, monkeypatch):
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+    info = sized(few, 10, (400, 500))
+    assert planned(info)["crop_size"] is None
+    info.train.sizes[4] = (4000, 5000)
+    settings = planned(info)
+    assert settings["scale"] == 1.0 and settings["crop_size"] == (384, 480)
+
+
+def test_classes_that_an_image_is_not_labeled_for_have_no_detail(few, monkeypatch):
+    monkeypatch.setattr(type(few.reader), "labeled_in_map", lambda reader, labeled: labeled)
+    for labeled, keeps_all in ((None, False), ((0,), True)):
+        records = ListRecords([few.train.records[index] | {"labeled": labeled} for index in range(9)])
+        kept = detail_kept(replace(few, train=Split(records, few.train.sizes)), 0.25)
+        assert (kept == 1.0) is keeps_all
 
 
 def test_ignored_pixels_have_no_detail(tmp_path):
@@ -374,6 +400,9 @@ def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder_
     flags = ("--dataset", photographs.config.dataset, "--scale", "1")
     largest = sized(photographs, 10, (4096, 4096))
     assert planned(largest, *flags)["encoder"] == "lite0"
+    mixed = sized(photographs, 10, (128, 160))
+    mixed.train.sizes[4] = (9000, 9000)
+    assert planned(mixed, *flags)["encoder"] == "lite0"
     overlapping = replace(largest, config=replace(largest.config, task="overlapping"))
     assert planned(overlapping, *flags)["encoder"] is None
 
@@ -442,6 +471,8 @@ def test_crops_must_have_the_axes_of_the_data(folder):
     with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images, which take H W"):
         check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4", "4"))
     check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4"))
+    check_axes(info, parsed("--dataset", "data", "--normalization", "ct"))
+    check_axes(info, parsed("--dataset", "data", "--init-from", "x"))
     records = ListRecords([])
     records.dims = 3
     volumes = replace(info, train=replace(info.train, records=records))
@@ -465,6 +496,9 @@ def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_th
     line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
     with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
         check(0.2, 0.2)
+    usual = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[30, 40], [31, 30], [9, 900]])))
+    with pytest.raises(SettingsError, match=r"of 30 x 40 pixels as small as 3 x 4, .* give --scale 0\.27 or more"):
+        check_scale(usual, 0.1, UNetConfig(depth=3, preprocess=Preprocess(scale=0.1)))  # for 8 pixels
     low = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[6, 50]])))
     with pytest.raises(
         SettingsError, match=r"as small as 3 x 25, .* give --scale 1 or more"

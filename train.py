@@ -183,7 +183,7 @@ def evaluate(
             sizes = [target.shape for target in batch["targets"]]
             images = predicted_strips(model, batch["images"], sizes, config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
-                target = target.at(None)  # a batch of one
+                target = target.as_batch()
                 prediction, partial_sums = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)

@@ -194,7 +194,7 @@ def read_maps_of_model(model: str, dataset: str, fold: str) -> None:
         inputs = predictor.inputs(record["image"], record["name"])
         target = info.reader.read(record, inputs.size)
         is_present = torch.from_numpy(target.states == PRESENT)
-        (logits,) = predictor.in_batch([inputs.tensors], [inputs.size])
+        (logits,) = predictor.logits_of_batch([inputs.tensors], [inputs.size])
         for name, places in readings(logits.double(), predictor.task).items():
             own = (places + 0.5) * torch.tensor(inputs.size) / torch.tensor(logits.shape[1:]) - 0.5
             distances = (own - torch.from_numpy(target.points)).norm(dim=1)

@@ -362,7 +362,7 @@ def score_decodings(
         image = next((sample / "images").iterdir())
         ids = OneObjectMasks(str(sample / "masks"), str(image)).render()
         inputs = predictor.inputs(image, image.name)
-        (logits,) = predictor.in_batch([inputs.tensors], [inputs.size])
+        (logits,) = predictor.logits_of_batch([inputs.tensors], [inputs.size])
         answers = decoder.decode(logits).int().numpy()
         for decoding, (of_all, of_dark) in scores.items():
             labels = decoding.labels(answers, task)

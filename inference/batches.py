@@ -7,7 +7,7 @@ from inference.outputs.jobs import Job
 
 
 def batches_of(
-    jobs: Iterable[Job], batch_of: Callable[[tuple[int, ...]], tuple[Hashable, int] | None]
+    jobs: Iterable[Job], batch_key: Callable[[tuple[int, ...]], tuple[Hashable, int] | None]
 ) -> list[list[Job]]:
     """Batches of jobs that are computed together, and batches of one for the others.
 
@@ -15,34 +15,38 @@ def batches_of(
     the same.
 
     Args:
-        batch_of: (H, W) -> the key that such images share with others in a batch, and how many fit; None if none do.
+        batch_key: (H, W) -> the key that such images share with others in a batch, and how many fit; None if none do.
     """
     batches: list[list[Job]] = []
-    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # each with the share of it that is taken
+    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # each with the share of it that is filled
     for job in jobs:
-        group = None
+        key_and_count = None
         if job.size and job.shares_batches:
-            group = batch_of(job.size)
-        if group is None:
+            key_and_count = batch_key(job.size)
+        if key_and_count is None:
             batches.append([job])
             continue
-        key, count = group
-        batch, taken = open_batches.get(key, ([], Fraction(1)))
-        if taken + Fraction(1, count) > 1:
+        key, count = key_and_count
+        batch, filled_share = open_batches.get(key, ([], Fraction(1)))
+        if filled_share + Fraction(1, count) > 1:
             batch = []
-            taken = Fraction(0)
+            filled_share = Fraction(0)
             batches.append(batch)
         batch.append(job)
-        open_batches[key] = batch, taken + Fraction(1, count)
+        open_batches[key] = batch, filled_share + Fraction(1, count)
     return batches
 
 
 def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
     """The batches of one of several processes; each, largest first, goes to the process with the fewest pixels."""
-    pixels = [0] * processes
+    process_pixels = [0] * processes
     shares: list[list[list[Job]]] = [[] for _ in range(processes)]
-    for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):
-        least = pixels.index(min(pixels))
-        pixels[least] += sum(job.pixels for job in batch)
-        shares[least].append(batch)
+    for batch in sorted(batches, key=_pixels_of, reverse=True):
+        emptiest = process_pixels.index(min(process_pixels))
+        process_pixels[emptiest] += _pixels_of(batch)
+        shares[emptiest].append(batch)
     return shares[process]
+
+
+def _pixels_of(batch: list[Job]) -> int:
+    return sum(job.pixels for job in batch)

@@ -84,12 +84,12 @@ def prepare_work(args: PredictSettings, predictor: Predictor, writer: Prediction
         say(f"{len(finished)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
 
     @cache
-    def batch_of(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
-        if predictor.in_windows(size):
+    def batch_key(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
+        if predictor.needs_windows(size):
             return None
-        return predictor.batch_of(size)
+        return predictor.batch_key(size)
 
-    batches = batches_of(unfinished, batch_of)
+    batches = batches_of(unfinished, batch_key)
     if args.truth:
         batches += [[job] for job in jobs if job in finished]
     return Work(jobs, batches, finished)
@@ -128,7 +128,7 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
     shapes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in jobs if job.size)
     tilings: Counter[Tiling] = Counter()
     for (size, spacing, is_raster), count in shapes.items():
-        low_rows = is_raster and predictor.in_windows(size)
+        low_rows = is_raster and predictor.needs_windows(size)
         # networks of an ensemble that cut alike count once
         for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
             if tiling is not None:
@@ -240,7 +240,7 @@ class ImageSteps:
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
         """The inputs of the networks; None for an image that is read in windows."""
-        if job.size and self.predictor.in_windows(job.size):
+        if job.size and self.predictor.needs_windows(job.size):
             return None
         if job.size is None and is_tiff(job.image):
             check_pages(job.image)
@@ -256,12 +256,12 @@ class ImageSteps:
         """Compute the logits of images; returns a function for each that writes it."""
         first, first_inputs = batch[0]
         if first_inputs is None:
-            score = self._in_windows(first)
+            score = self._predict_in_windows(first)
             return [lambda: score]
         images = [(job, inputs) for job, inputs in batch if inputs is not None]
         tensors = [inputs.tensors for _, inputs in images]
         sizes = [inputs.size for _, inputs in images]
-        logits = self.predictor.in_batch(tensors, sizes)
+        logits = self.predictor.logits_of_batch(tensors, sizes)
         finishing: list[Callable[[], Score | None]] = []
         for (job, inputs), image_logits in zip(images, logits, strict=True):
             finishing.append(partial(self._finish, job, inputs, image_logits))
@@ -273,7 +273,7 @@ class ImageSteps:
             for _ in self.predictor.strips(picture, job.name):
                 pass
 
-    def _in_windows(self, job: ImageJob) -> Score | None:
+    def _predict_in_windows(self, job: ImageJob) -> Score | None:
         with open_windowed_file(job.source, job.page) as picture:
             if not picture.in_windows:
                 say(

@@ -187,10 +187,10 @@ class Predictor:
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
-        return self._decoder.mask(self.prediction(image, name, page))
+        return self._decoder.mask(self.predict_rows(image, name, page))
 
     @torch.inference_mode()
-    def prediction(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+    def predict_rows(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction as scores and pictures take it, (H, W) or (D, H, W)."""
         strips, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
         return _joined_rows(strips)
@@ -204,7 +204,7 @@ class Predictor:
         if volume is None:
             inputs = self.inputs(image, name, page)
             size = inputs.size
-            logits = iter(self.in_batch([inputs.tensors], [inputs.size]))
+            logits = iter(self.logits_of_batch([inputs.tensors], [inputs.size]))
         else:
             size = read_volume_header(volume, name).size
             logits = self.strips(volume, name)
@@ -247,19 +247,20 @@ class Predictor:
 
     def is_shareable(self, size: Size, spacing: Spacing | None = None) -> bool:
         """Whether several processes can predict an image or volume of `size` together: it is read and cut in rows."""
-        if len(size) == 2 and not self.in_windows(size):
+        if len(size) == 2 and not self.needs_windows(size):
             return False
         has_all_axes = self.config.dims == len(size)
         return has_all_axes and None not in self.tilings(size, spacing)
 
-    def in_windows(self, size: Size) -> bool:
-        """Whether an image of `size` (H, W) is better predicted by `strips` than `in_batch`."""
+    def needs_windows(self, size: Size) -> bool:
+        """Whether an image of `size` (H, W) is better predicted by `strips` than by `logits_of_batch`."""
         return self._logits_bytes(size) > WINDOW_MEMORY
 
-    def batch_of(self, size: Size) -> tuple[Hashable, int]:
-        """The key that images of `size` (H, W) share with others in a batch of `in_batch`, and how many fit into one.
+    def batch_key(self, size: Size) -> tuple[Hashable, int]:
+        """The key that images of `size` (H, W) share with others in a batch, and how many fit into one.
 
-        For whole images the key is the shape that the network sees; for images in tiles it is how they are cut.
+        A batch is what `logits_of_batch` takes. For whole images the key is the shape that the network sees, for images
+        in tiles how they are cut.
         """
         tilings = self.tilings(size)
         shapes = self.input_sizes(size)
@@ -292,10 +293,10 @@ class Predictor:
         return read_inputs(image, [network.config for network in self.networks], name, page, keep_pixels=keep_pixels)
 
     @torch.inference_mode()
-    def in_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    def logits_of_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
         """Logits (num_classes, H, W) of images, given their `inputs` and their own sizes (H, W).
 
-        Images with the same key of `batch_of` share forward passes.
+        Images with the same `batch_key` share forward passes.
         """
         inputs_of_networks = zip(*inputs, strict=True)
         tilings_of_networks = zip(*map(self.tilings, sizes), strict=True)

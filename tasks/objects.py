@@ -26,7 +26,7 @@ class ObjectTarget(Target):
     mask: Any = labels(unknown=IGNORE_INDEX)
     ids: Any = labels(unknown=0, dtype="int32")
 
-    def numbered(self) -> "ObjectTarget":
+    def renumbered(self) -> "ObjectTarget":
         """The target with its objects numbered anew, so that numbers are smaller than the number of pixels."""
         return replace(self, ids=without_gaps(self.ids))
 

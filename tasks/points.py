@@ -73,14 +73,14 @@ class PointTarget(Target):
 
     def moved(
         self,
-        labels: Callable[[Tensor, int], Tensor],
-        points: Callable[[Tensor], Tensor],
+        move_labels: Callable[[Tensor, int], Tensor],
+        move_points: Callable[[Tensor], Tensor],
     ) -> "PointTarget":
-        moved = points(self.points)
-        last = upload_like(self.shape[1:], moved) - 0.5
-        is_inside = ((moved >= -0.5) & (moved < last)).all(dim=-1)
+        points = move_points(self.points)
+        last = upload_like(self.shape[1:], points) - 0.5
+        is_inside = ((points >= -0.5) & (points < last)).all(dim=-1)
         states = self.states.masked_fill((self.states == PRESENT) & ~is_inside, OUTSIDE)
-        return replace(self, points=moved, states=states)
+        return replace(self, points=points, states=states)
 
     def locations(self) -> list[Any]:
         pixels = self.points.round().astype(int)

@@ -111,11 +111,16 @@ class Target:
         arrays = {}
         for name in self.field_names():
             array = getattr(self, name)
-            if name in self.image_field_names() and index is not None:
+            if name in self.image_field_names():
                 indices = index if isinstance(index, tuple) else (index,)
                 arrays[name] = array[(*indices[: array.ndim], ...)]
             else:
                 arrays[name] = array[index]
+        return type(self)(**arrays)
+
+    def as_batch(self: AnyTarget) -> AnyTarget:
+        """The target of one image as a batch of one."""
+        arrays = {name: getattr(self, name)[None] for name in self.field_names()}
         return type(self)(**arrays)
 
     def padded(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
@@ -143,16 +148,16 @@ class Target:
 
     def moved(
         self: AnyTarget,
-        labels: Callable[[Tensor, int], Tensor],
-        points: Callable[[Tensor], Tensor],
+        move_labels: Callable[[Tensor, int], Tensor],
+        move_points: Callable[[Tensor], Tensor],
     ) -> AnyTarget:
-        """A batch that moves with its images.
+        """A batch that moves with its images; a target without points needs the first function alone.
 
         Args:
-            labels: moves labels (B, *spatial), told what they are where nothing is known.
-            points: moves points (B, K, axes).
+            move_labels: moves labels (B, *spatial), told what they are where nothing is known.
+            move_points: moves points (B, K, axes).
         """
-        return self.map_with_unknown(labels)
+        return self.map_with_unknown(move_labels)
 
     def locations(self) -> list[np.ndarray] | None:
         """(n, axes) each, pixels that training crops may be centered on; None where the labels of `main` say it."""
@@ -168,8 +173,11 @@ class Target:
         """The target as a prediction would say it, which scores and pictures compare with one."""
         return self.main
 
-    def numbered(self: AnyTarget) -> AnyTarget:
-        """The target of an image or crop as a network learns it: without what only the whole image gives a meaning."""
+    def renumbered(self: AnyTarget) -> AnyTarget:
+        """The target of an image or crop as training sees it.
+
+        Objects are numbered anew, since their numbers say nothing outside of the whole image.
+        """
         return self
 
     @property

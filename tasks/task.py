@@ -45,7 +45,11 @@ class Scores(ABC):
         """The comparison of each image, in 0..1."""
 
     def merge(self, other: "Scores") -> None:
-        """Count what `other` has counted of further images; what is known of each image is not kept."""
+        """Add what `other` has counted of further images.
+
+        What a task keeps of each image, beside its sums, stays that of its own images, unless all its scores are made
+        of it.
+        """
         self.sums += other.sums
         if other.reliability is not None:
             self.add_reliability(other.reliability)

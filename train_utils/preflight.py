@@ -305,7 +305,7 @@ class EvaluationFit(NamedTuple):
         _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=device)  # held to the end
         with torch.inference_mode(), self.accelerator.autocast():
             images = torch.rand((size.images, self.channels, *size.input), device=device)
-            target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(device)
+            target = task.unknown_target(size.target).map(torch.from_numpy).as_batch().to(device)
             sizes = [size.target] * size.images
             for strips in predicted_strips(trial, images, sizes, self.network.config, new_decoder(task)):
                 counts = no_counts(device)

@@ -154,11 +154,11 @@ class SlabLoss(StepLoss):
 
     def sums(self, logits: Tensor, targets: Target) -> Tensor:
         """(T,): the sum of each term over whole images, from the slabs of all processes."""
-        partial = self._partial(logits, targets)
-        flat = torch.cat([values.flatten() for values in partial])
-        totals = _SumOverSlabs.apply(flat, self.slabs.mesh).split([values.numel() for values in partial])
-        shaped = [total.view_as(values) for total, values in zip(totals, partial, strict=True)]
-        return self.task.finish(tuple(shaped))
+        slab_sums = self._partial(logits, targets)
+        flat = torch.cat([values.flatten() for values in slab_sums])
+        totals = _SumOverSlabs.apply(flat, self.slabs.mesh).split([values.numel() for values in slab_sums])
+        image_sums = [total.view_as(values) for total, values in zip(totals, slab_sums, strict=True)]
+        return self.task.finish(tuple(image_sums))
 
     def of_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """Each process of a group has an equal share of what all of them have computed."""

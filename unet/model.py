@@ -44,7 +44,7 @@ class UNet(
     """
 
     activation_checkpointing = False
-    levels = 1  # how many levels have logits in training
+    supervised_levels = 1  # how many levels have logits in training
 
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__()
@@ -55,19 +55,7 @@ class UNet(
         self.register_buffer("mean", torch.tensor(mean).view(column), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(column), persistent=False)
 
-        # channels of each level, finest first: `outputs` on the way up, `skips` on the way down
-        widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
-        if config.dims == 3:
-            widest = max(WIDEST_OF_VOLUMES, config.base_channels)
-            widths = [min(width, widest) for width in widths]
-        outputs = list(widths)
-        if config.upsample != "transpose":
-            outputs = [max(width // 2, config.base_channels) for width in widths]
-            # interpolation does not halve the channels, so the lowest level is already as wide as its neighbor
-            outputs[-1] = widths[-1] // 2
-        skips = list(widths)
-        skips[-1] = outputs[-1]
-
+        skips, outputs = _level_channels(config)
         steps_down = config.depth
         self.encoder: Encoder | None = None
         if config.encoder is not None:
@@ -159,7 +147,7 @@ class UNet(
     @property
     def head_strides(self) -> Axes:
         """For the logits of each coarser level in training, the factor along each axis from the level above."""
-        return self.config.level_strides[: self.levels - 1]
+        return self.config.level_strides[: self.supervised_levels - 1]
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -329,9 +317,9 @@ class DeeplySupervisedUNet(UNet):
 
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__(config)
-        self.levels = max(1, self.config.depth - 1)
+        self.supervised_levels = max(1, self.config.depth - 1)
         self.heads = nn.ModuleList()
-        coarser_levels = self.ups[::-1][1 : self.levels]
+        coarser_levels = self.ups[::-1][1 : self.supervised_levels]
         for up in coarser_levels:
             width = up.conv.conv2.out_channels
             self.heads.append(OutConv(width, self.config.num_classes, self.config.dims))
@@ -347,10 +335,27 @@ class DeeplySupervisedUNet(UNet):
             x = self._run(up, x, skips.pop())
             features.insert(0, x)
         logits = [self._cropped(self.head(x), images)]
-        for head, level_features in zip(self.heads, features[1 : self.levels], strict=True):
+        for head, level_features in zip(self.heads, features[1 : self.supervised_levels], strict=True):
             logits.append(head(level_features))
         return logits
 
     def published_state(self) -> dict[str, Tensor]:
         """The entries of model.safetensors: all but the heads that only training has."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}
+
+
+def _level_channels(config: UNetConfig) -> tuple[list[int], list[int]]:
+    """The channels of each level, finest first: on the way down, which the skip connections carry, and on the way up.
+
+    The lowest level has no way up: both numbers are its own.
+    """
+    widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
+    if config.dims == 3:
+        widest = max(WIDEST_OF_VOLUMES, config.base_channels)
+        widths = [min(width, widest) for width in widths]
+    if config.upsample == "transpose":
+        return list(widths), list(widths)
+    # interpolation does not halve the channels, so the lowest level is already as wide as its neighbor
+    lowest = widths[-1] // 2
+    finer_outputs = [max(width // 2, config.base_channels) for width in widths[:-1]]
+    return [*widths[:-1], lowest], [*finer_outputs, lowest]

@@ -79,8 +79,8 @@ def augment(
         if drawn.noise:
             new_images[i] += drawn.noise * std * unit_noise(images[i].shape, drawn.noise_seed, images.device)
     new_targets = targets.moved(
-        labels=lambda labels, unknown: _moved(labels, unknown, grid, outside, unmoved),
-        points=lambda points: _moved_points(points, draws, size),
+        move_labels=lambda labels, unknown: _moved(labels, unknown, grid, outside, unmoved),
+        move_points=lambda points: _moved_points(points, draws, size),
     )
     return torch.where(outside[:, None], fill, new_images), new_targets
 

@@ -128,7 +128,7 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
             expected.append(model(torch.from_numpy(batch)))
             continue
         inputs = [predictor.inputs(image.transpose(1, 2, 0)) for image in batch]
-        logits = predictor.in_batch([image.tensors for image in inputs], [image.size for image in inputs])
+        logits = predictor.logits_of_batch([image.tensors for image in inputs], [image.size for image in inputs])
         expected.append(torch.stack(logits))
     return expected
 

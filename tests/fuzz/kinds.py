@@ -688,7 +688,7 @@ def read_objects(config: DataConfig) -> None:
         for record in records:
             inspect(record)
             with suppress(DataError):
-                ObjectTarget(reader.ids(record), reader.ids(record)).numbered()
+                ObjectTarget(reader.ids(record), reader.ids(record)).renumbered()
 
 
 def read_written_objects(path: Path) -> None:

@@ -110,6 +110,7 @@ def test_names_of_files_and_classes_are_no_html(tmp_path):
     page = PagePredictor(tmp_path / "model")
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
     html, _ = page(str(tmp_path / "a.png"))
+    assert '<img class="mask" style="background: rgb(1, 2, 3)" src=' in html
     assert "&lt;b&gt;sky&lt;/b&gt;" in html and "sea &amp; land" in html and "background: rgb(4, 5, 6)" in html
     (tmp_path / "<i>.png").write_text("no picture")
     assert page(str(tmp_path / "<i>.png"))[0].startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
@@ -119,6 +120,7 @@ def test_a_large_image_is_shown_with_less_detail_and_its_mask_written_with_all(p
     Image.new("RGB", (3000, 50)).save(tmp_path / "wide.png")
     html, mask = page(str(tmp_path / "wide.png"))
     assert {picture.size for picture in pictures(html)} == {(1000, 17)}
+    assert html.count("aspect-ratio: 3000 / 50;") == 2
     assert Image.open(mask).size == (3000, 50)
 
 
@@ -172,7 +174,7 @@ def test_the_model_is_the_flags_or_the_environments_or_lies_beside(monkeypatch, 
         app.parse_args("")
     (tmp_path / "model").mkdir()
     assert app.parse_args("").model == str(tmp_path / "model")
-    assert app.parse_args("").host == "127.0.0.1"
+    assert (app.parse_args("").host, app.parse_args("").port) == ("127.0.0.1", None)
     monkeypatch.setenv("MODEL", "me/cells")
     assert app.parse_args("").model == "me/cells"
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", "runs/x/model"])
@@ -184,15 +186,16 @@ def test_uploads_of_any_size_go_to_a_folder_that_goes_with_the_page(monkeypatch,
 
     def serve(predict: PagePredictor, host: str, port: int | None) -> None:
         served.append(Path(os.environ["GRADIO_TEMP_DIR"]))
-        assert served[0].is_dir() and Image.MAX_IMAGE_PIXELS is None and (host, port) == ("0.0.0.0", 7861)
+        assert served[1].is_dir() and Image.MAX_IMAGE_PIXELS is None and (host, port) == ("0.0.0.0", 7861)
 
     monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    monkeypatch.setattr(app, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(app, "exit_on_sigterm", lambda: served.append("ends on SIGTERM"))
     monkeypatch.setattr(app, "serve", serve)
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", str(model), "--host", "0.0.0.0", "--port", "7861"])
     app.main()
-    assert len(served) == 1 and not served[0].exists()
+    first, folder = served
+    assert first == "ends on SIGTERM" and not folder.exists()
 
 
 def test_a_model_that_cannot_be_loaded_is_the_predictors_line(tmp_path):
@@ -226,6 +229,12 @@ def test_a_page_tells_nobody_and_keeps_uploads_for_ten_minutes(page, gradio, cap
     launched = gradio.page.launch.call_args.kwargs
     assert (launched["server_name"], launched["server_port"], launched["share"]) == ("0.0.0.0", 7861, False)
     assert (launched["max_file_size"], launched["run_history"]) == (100_000_000, False)
+    assert launched["css"].count("opacity: var(--mask-opacity, 0.5)") == 1
+    answers = [gradio.HTML.return_value, gradio.DownloadButton.return_value]
+    upload, opacity = gradio.File.return_value, gradio.Slider.return_value
+    upload.change.assert_called_once_with(page, upload, answers, api_name="predict", concurrency_limit=1)
+    assert gradio.Slider.call_args.args == (0, 1, 0.5)
+    assert "setProperty('--mask-opacity', opacity)" in opacity.input.call_args.kwargs["js"]
     assert gradio.page.block_thread.called and "open http://here/ in a browser" in capsys.readouterr().out
 
 

@@ -5,18 +5,22 @@ Modules: inference/outputs/classes.py.
 
 import numpy as np
 import pytest
+import torch
+from prediction import volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.visualize import outlined_overlay
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
+from inference.outputs.volumes import VolumeWriter
 from runtime.errors import ImageError
+from tasks.classes import Classes
 from unet.config import Preprocess, UNetConfig
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 
 
-def test_classes_are_written_as_the_values_that_they_had():
+def test_classes_are_written_as_the_values_that_they_had(tmp_path):
     output_format = ClassFormat(CLASSES)
     rows = np.array([[0, 1], [2, 0]], np.uint8)
     assert (
@@ -37,6 +41,10 @@ def test_classes_are_written_as_the_values_that_they_had():
     assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
     with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
         colors.check_volume("v")
+    job = volume_job(tmp_path, None)
+    with pytest.raises(ImageError, match=r"image\.nii: the model's classes are colors"):
+        VolumeWriter(colors, Classes(("a", "b")), (".png",)).write(job, (3, 4, 5), [torch.zeros(2, 3, 4, 5)])
+    assert not job.output.parent.exists()
     assert colors.area_properties(0, 2, None) == {"class": "b", "value": "#040506"}
     assert output_format.area_properties(0, 1, None) == {"class": "sky", "value": 10}
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -25,16 +26,17 @@ from PIL import Image
 
 from data_utils.image_io.resize import resize_image
 from inference import Predictor
-from inference.export import proof
-from inference.export.__main__ import main as export_command
-from inference.export.export_format import Options, export_proved
+from inference.export import __main__ as command
+from inference.export import export_format as export_format_module
+from inference.export import opener, proof
+from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
-from inference.export.graph import resized, resized_bytes
+from inference.export.graph import ExportedNetwork, resized, resized_bytes
 from inference.export.hub import Hub
 from inference.export.onnx import export
 from inference.export.opener import text_of, turn_network_off
 from inference.onnx_network import OnnxNetwork
-from runtime.errors import ModelError, SettingsError
+from runtime.errors import ModelError, SettingsError, WriteError
 from unet import Preprocess, UNet, UNetConfig
 
 PREPROCESS = Preprocess(
@@ -132,19 +134,33 @@ def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
         export_proved(EXPORT_FORMATS["torch"], model, tmp_path / "model.zip", Options())
 
 
+KINDS = {
+    "instance": UNetConfig(3, 3, 4, 3, "instance", "bilinear", preprocess=PREPROCESS),
+    "lite0": UNetConfig(3, 3, 4, 5, encoder=LITE0),
+    "volumes": UNetConfig(1, 3, 4, 2, "instance", dims=3),
+    "flat volumes": UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2))),
+    "unit range": UNetConfig(1, 2, 4, 2, "group", preprocess=UNIT_RANGE),
+    "landmarks": UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS),
+}
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
+    torch.manual_seed(0)
+    model = UNet(config).eval()
+    sizes = ((2, 37, 53), (1, 3, 40), (1, 1, 1)) if config.dims == 2 else ((2, 9, 19, 26), (1, 3, 3, 5))
+    batches = [proof.images_of(config, size) for size in sizes]
+    if config.preprocess.detect_unit_range:
+        batches.append((batches[0] > 900).astype(np.uint16))
+        batches.append(np.concatenate([batches[0][:1], batches[-1][:1]]))  # each image has its own range
+    for images, expected in zip(batches, proof.expected_logits(model, batches), strict=True):
+        with torch.inference_mode():
+            answer = ExportedNetwork(model)(torch.from_numpy(images.astype(np.float32)))
+        torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        UNetConfig(3, 3, 4, 3, "instance", "bilinear", preprocess=PREPROCESS),
-        UNetConfig(3, 3, 4, 5, encoder=LITE0),
-        UNetConfig(1, 3, 4, 2, "instance", dims=3),
-        UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2))),
-        UNetConfig(1, 2, 4, 2, "group", preprocess=UNIT_RANGE),
-        UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS),
-    ],
-    ids=["instance", "lite0", "volumes", "flat volumes", "unit range", "landmarks"],
-)
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("target", ["onnx", "torch"])
 def test_all_kinds_of_models_are_proved(config, target, tmp_path):
     torch.manual_seed(0)
@@ -205,6 +221,197 @@ def test_the_network_of_a_hub_folder_is_ours(norm, upsample, tmp_path):
         images = torch.rand(2, 1, *size) * 255
         with torch.inference_mode():
             torch.testing.assert_close(theirs(images).logits, model(images))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        UNetConfig(3, 3, 4, 2, "group", preprocess=PREPROCESS),
+        UNetConfig(1, 2, 4, 2, preprocess=Preprocess((40, 56), mean=(90.0,), std=(30.0,), detect_unit_range=True)),
+        UNetConfig(3, 2, 4, 5, encoder=LITE0),
+    ],
+    ids=["scale", "one size", "lite0"],
+)
+def test_the_image_processor_of_a_hub_folder_and_its_network_give_the_masks_of_predict_py(config, tmp_path):
+    torch.manual_seed(0)
+    model = UNet(config).eval()
+    Hub().write(model, tmp_path, Options(license="mit"))
+    spec = spec_from_file_location("modeling_unet", tmp_path / "modeling_unet.py")
+    code = module_from_spec(spec)
+    spec.loader.exec_module(code)
+    theirs = code.UNetForSemanticSegmentation.from_pretrained(tmp_path).eval()
+    processor = code.UNetImageProcessor.from_pretrained(tmp_path)
+    rng = np.random.default_rng(0)
+    grey = rng.integers(0, 256, (37, 53), dtype=np.uint8)
+    pictures = [grey, grey // 128, rng.integers(0, 256, (64, 9, 3), dtype=np.uint8)]
+    if config.in_channels == 1:
+        with pytest.raises(ValueError, match="the image is in color, but the model takes grey images"):
+            processor.preprocess(Image.fromarray(pictures.pop()))
+    for picture in pictures:
+        inputs = processor.preprocess(Image.fromarray(picture), return_tensors="pt")
+        with torch.inference_mode():
+            outputs = theirs(**inputs)
+        (mask,) = processor.post_process_semantic_segmentation(outputs, [picture.shape[:2]])
+        np.testing.assert_array_equal(mask, Predictor(model, tta=False).mask(picture))
+    names = ["a", "b", "c"] if config.preprocess.class_names else ["class 0", "class 1"]
+    assert theirs.config.id2label == dict(enumerate(names))
+    assert theirs.config.label2id == {name: index for index, name in enumerate(names)}
+    card = ModelCard.load(tmp_path / "README.md")
+    assert (card.data.pipeline_tag, card.data.library_name, card.data.license) == (
+        "image-segmentation",
+        "transformers",
+        "mit",
+    )
+    assert f"Classes: {', '.join(names)}.\n" in card.text and "`modeling_unet.py` holds the network" in card.text
+
+
+def test_images_that_an_export_is_checked_on_are_like_those_of_the_training():
+    deep = Preprocess(mean=(30_000.0, 500.0), std=(100.0, 50.0), pixel_types=("uint16",))
+    images = proof.images_of(UNetConfig(2, 2, preprocess=deep), (2, 97, 131))
+    assert images.shape == (2, 2, 97, 131) and images.dtype == np.uint16
+    assert images.mean(axis=(0, 2, 3)) == pytest.approx([30_000, 500], rel=0.1)
+    assert 50 < images[:, 0].std() < 200 and 25 < images[:, 1].std() < 100
+    plain = proof.images_of(UNetConfig(3, 2), (1, 15, 15))
+    assert plain.shape == (1, 3, 15, 15) and plain.dtype == np.uint8 and 80 < plain.mean() < 170
+    signed = proof.images_of(UNetConfig(1, 2, preprocess=Preprocess(pixel_types=("int16",), mean=(0.0,))), (1, 15, 15))
+    assert signed.dtype == np.int16 and signed.min() == 0
+    real = Preprocess(pixel_types=("float32",), mean=(0.5,), std=(0.1,))
+    assert proof.images_of(UNetConfig(1, 2, preprocess=real), (1, 15, 15)).dtype == np.float32
+    scans = Preprocess(mean=(50.0,), std=(10.0,), pixel_types=("int16",))
+    volume = proof.images_of(UNetConfig(1, 2, dims=3, preprocess=scans), (2, 5, 20, 30))
+    assert volume.shape == (2, 1, 5, 20, 30) and volume.dtype == np.float32
+    assert (volume.mean(), volume.std()) == (pytest.approx(50, abs=1), pytest.approx(10, abs=1))
+    sizes = [[images.shape for images in proof.checked_images(UNetConfig(1, 2, 4, 2, dims=dims))] for dims in (2, 3)]
+    assert [len(shapes) for shapes in sizes] == [7, 5]
+    assert sizes[0][4] == (3, 1, 23, 130) and sizes[1][1] == (2, 1, 9, 19, 26)
+
+
+class Empty(ExportFormat):
+    """A format of an empty file."""
+
+    runtime = "nothing"
+    openers = ("onnx", "torch")
+
+    def hint(self, config: UNetConfig) -> str:
+        return "take another" if config.norm == "batch" else ""
+
+    def write(self, model: UNet, path: Path, options: Options) -> None:
+        assert not model.training and {weight.dtype for weight in model.parameters()} == {torch.float32}
+        path.touch()
+
+
+def test_what_opens_a_file_is_asked_by_each_name_and_a_refusal_has_the_hint_of_its_format(tmp_path, monkeypatch):
+    asked = []
+
+    def check_answers(opener: str, runtime: str, path: Path, batches: list, expected: list) -> None:
+        asked.append((opener, runtime, len(batches), [len(answer) for answer in expected]))
+        if len(asked) > 2:
+            raise ModelError("its answers differ")
+
+    monkeypatch.setattr(export_format_module, "check_answers", check_answers)
+    model = UNet(UNetConfig(1, 2, 2, 1, dims=3)).half().train()
+    export_proved(Empty(), model, tmp_path / "a", Options())
+    assert asked == [(name, "nothing", 5, [1, 2, 1, 1, 3]) for name in ("onnx", "torch")]
+    with pytest.raises(ModelError, match=r"^its answers differ; take another$"):
+        export_proved(Empty(), model, tmp_path / "b", Options())
+    with pytest.raises(ModelError, match=r"^its answers differ$"):
+        export_proved(Empty(), UNet(UNetConfig(1, 2, 2, 1, "group", dims=3)), tmp_path / "b", Options())
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    with pytest.raises(ModelError, match=r"^no_such_package is not installed: pip install x$"):
+        export_format_module.import_package("no_such_package", "pip install x")
+
+
+def test_a_format_hints_at_what_its_runtime_does_not_take():
+    onnx_format, openvino_format = EXPORT_FORMATS["onnx"], EXPORT_FORMATS["openvino"]
+    swin = "encoders with window attention (Swin) cannot be exported"
+    assert (onnx_format.hint(KINDS["lite0"]), onnx_format.hint(KINDS["volumes"])) == (swin, "")
+    assert openvino_format.hint(KINDS["unit range"]).endswith("just as predict.py does: take --to onnx")
+    assert openvino_format.hint(KINDS["lite0"]) == openvino_format.hint(KINDS["volumes"]) == ""
+
+
+def test_a_file_says_what_it_takes_and_of_which_size_its_logits_are():
+    images, volumes, points = (
+        EXPORT_FORMATS["onnx"].description(KINDS[kind]) for kind in ("lite0", "volumes", "landmarks")
+    )
+    assert images["images"] == "(batch, channels, height, width), pixel values as they are in image files"
+    assert volumes["images"] == (
+        "(batch, channels, depth, height, width), voxels clipped, standardized and resampled as `preprocess` in the"
+        " config says"
+    )
+    assert images["logits"] == volumes["logits"] == "of the size of the images"
+    assert points["logits"] == "of the size at which the network sees the images"
+    assert EXPORT_FORMATS["onnx"].description(KINDS["instance"])["logits"] == "of the size of the images"
+
+
+def test_the_command_passes_its_flags_on_and_says_what_was_proved(tmp_path, monkeypatch, capsys):
+    taken = []
+    model = UNet(UNetConfig(3, 2, 2, 1))
+    volumes = UNet(UNetConfig(1, 2, 2, 1, dims=3))
+    networks = {"runs/x/model": model, "me/liver": volumes}
+    monkeypatch.setattr(UNet, "from_pretrained", networks.__getitem__)
+    monkeypatch.setattr(command, "export_proved", lambda *arguments: taken.append(arguments))
+
+    def exported(*words: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", ["export", *map(str, words)])
+        command.main()
+        return capsys.readouterr().out
+
+    file = tmp_path / "a"
+    agree = "its logits agree with torch's to 0.0001"
+    assert exported("runs/x/model", file) == f"wrote {file}; in onnxruntime {agree} on 7 image sizes\n"
+    assert exported("me/liver", file, "--to", "torch") == f"wrote {file}; in torch {agree} on 5 image sizes\n"
+    printed = exported("runs/x/model", file, "--to", "openvino", "--mask")
+    assert printed == f"wrote {file}; in OpenVINO its masks are those of predict.py on 7 image sizes\n"
+    exported("runs/x/model", file, "--to", "bioimageio", "--license", "mit", "--author", "A", "--author", "B")
+    folder = Path("runs/x/model")
+    names = ("onnx", "torch", "openvino", "bioimageio")
+    assert [arguments[0] for arguments in taken] == [EXPORT_FORMATS[name] for name in names]
+    assert [arguments[1] for arguments in taken] == [model, volumes, model, model]
+    assert {arguments[2] for arguments in taken} == {file}
+    assert [arguments[3] for arguments in taken] == [
+        Options(folder=folder),
+        Options(folder=Path("me/liver")),
+        Options(mask=True, folder=folder),
+        Options("mit", ["A", "B"], None, folder),
+    ]
+
+    def full_disk(*arguments: object) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(command, "export_proved", full_disk)
+    with pytest.raises(WriteError, match=r"a: cannot be written \(\[Errno 28\] No space left\)$"):
+        exported("runs/x/model", file)
+
+
+def test_the_answers_before_an_error_are_written_and_none_of_what_cannot_be_opened(tmp_path, monkeypatch):
+    def open_model(path: str) -> opener.Answer:
+        if path == "broken":
+            raise ValueError("no\nmodel")
+        return answer
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        if len(images) == 3:
+            raise ValueError("too  large")
+        return images + 1
+
+    monkeypatch.setattr(opener, "turn_network_off", lambda: None)
+    monkeypatch.setitem(opener.OPENERS, "onnx", open_model)
+    np.savez(tmp_path / "images.npz", np.zeros(1), np.zeros(2), np.zeros(3), np.zeros(4))
+    answers = tmp_path / "answers.npz"
+    with pytest.raises(SystemExit, match=r"^no model$"):
+        opener.main("onnx", "broken", str(tmp_path / "images.npz"), str(answers))
+    assert not answers.exists()
+    with pytest.raises(SystemExit, match=r"^too large$"):
+        opener.main("onnx", "model", str(tmp_path / "images.npz"), str(answers))
+    with np.load(answers) as content:
+        assert [content[key].tolist() for key in content.files] == [[1], [1, 1]]
+
+
+def test_the_first_error_of_a_test_is_told():
+    error = SimpleNamespace(msg="differs")
+    details = [SimpleNamespace(name="load", errors=[]), SimpleNamespace(name="run", errors=[error, None])]
+    assert opener.first_error(SimpleNamespace(details=details)) == "run: differs"
+    assert opener.first_error(SimpleNamespace(details=details[:1])) == "it says not why"
 
 
 def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
@@ -348,7 +555,7 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
 def test_a_file_without_a_name_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["export", "model", ""])
     with pytest.raises(SystemExit, match="2"):
-        export_command()
+        command.main()
     assert capsys.readouterr().err.endswith("argument output: it is empty\n")
 
 

@@ -4,6 +4,7 @@ Modules: inference/export/bioimageio.py.
 """
 
 import hashlib
+import re
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
@@ -16,11 +17,16 @@ import yaml
 from conftest import launch
 from PIL import Image
 
+from data_utils.visualize import palette
 from inference import Predictor
 from inference.export import bioimageio as module
 from inference.export.bioimageio import (
     BioImageIo,
+    answer_names,
+    answer_text,
+    card_of,
     checked_license,
+    cover,
     input_tensor,
     output_tensor,
     overlap_text,
@@ -178,6 +184,36 @@ def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
     assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(plain).split()[0])
     assert overlap_text(UNetConfig(3, 2, 4, 2, norm="group")) == "half a tile"
+
+
+def test_tiles_of_volumes_are_to_overlap_by_each_axis():
+    flat = {"kernels": ((1, 3, 3),) * 2, "strides": ((1, 2, 2),)}
+    config = UNetConfig(1, 2, 4, 1, dims=3, preprocess=Preprocess(**NAMES), **flat)
+    assert re.fullmatch(r"0 x [1-9]\d* pixels", overlap_text(config))
+
+
+def test_a_model_of_objects_answers_a_depth_too_and_regions_no_place_without_any():
+    objects = {"name": "objects", "classes": ["background", "round cell"], "smallest": 1}
+    assert answer_text(UNetConfig(3, 3, task=objects)) == "the probability of background, round_cell, depth"
+    regions = {"name": "regions", "regions": [["whole", [1, 2]], ["core", [2]]]}
+    preprocess = Preprocess(class_names=("whole", "core"))
+    assert answer_names(UNetConfig(3, 2, task=regions, preprocess=preprocess)) == ["whole", "core"]
+
+
+def test_a_model_without_card_or_run_shows_the_middle_of_a_test_image_beside_its_answer(tmp_path):
+    config = UNetConfig(1, 2, dims=3, preprocess=Preprocess(**NAMES))
+    for folder in (None, tmp_path):
+        assert card_of(config, folder) == ("U-Net", "A U-Net that gives the probability of other, liver.")
+    answer = torch.zeros(2, 5, 20, 20)
+    answer[1, 2] = 1  # the middle slice is of the second class
+    image = np.zeros((1, 5, 20, 20), np.float32)
+    image[:, 2, :10] = 9
+    picture = np.asarray(cover(image, answer, tmp_path / "model"))
+    assert picture.shape == (400, 800, 3)
+    right = picture[:, 500:700].reshape(-1, 3)
+    assert np.median(right, axis=0).tolist() == palette(2)[1].tolist()
+    left = picture[:, 100:300].mean(axis=2)
+    assert left[100:150].mean() > 200 and left[250:300].mean() < 50
 
 
 def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):

@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_told_a_tile_that_does(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(predictor, "strips", refuse)
-    monkeypatch.setattr(predictor, "in_batch", refuse)
+    monkeypatch.setattr(predictor, "logits_of_batch", refuse)
     touch(tmp_path, "a.png")
     image = ImageJob(image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a")
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))

@@ -75,11 +75,13 @@ def test_areas_are_those_that_gdal_outlines():
         with (
             mock.patch.object(outlines, "PENDING", int(rng.integers(1, 200))),
             mock.patch.object(outlines, "ROWS", int(rng.integers(1, 20))),
+            mock.patch.object(polygons_module, "MOVED", int(rng.integers(1, 60))),
         ):
             areas = outlined(mask, int(rng.integers(1, 9)))
         expected = [shape["coordinates"] for shape, _ in shapes(mask, mask=mask > 0, connectivity=4)]
         assert sorted(map(pixels_and_holes, (rings for _, rings in areas))) == sorted(map(pixels_and_holes, expected))
         for _, rings in areas:
+            assert [signed_area(ring) > 0 for ring in rings] == [True] + [False] * (len(rings) - 1)
             for ring in rings:  # no ring meets itself
                 assert len(set(map(tuple, ring.tolist()))) == len(ring) - 1
         drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]

@@ -79,7 +79,7 @@ def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
     views = 8 if predictor.tta else 1
 
     with Uploads() as uploads:
-        logits = predictor.in_batch([predictor.inputs(image).tensors for image in IMAGES], SHAPES)
+        logits = predictor.logits_of_batch([predictor.inputs(image).tensors for image in IMAGES], SHAPES)
     assert [tuple(of_image.shape) for of_image in logits] == [(3, *shape) for shape in SHAPES]
     assert uploads.waits == []
     # the tiles of a forward pass, and once for each image what their pixels count for
@@ -98,7 +98,7 @@ def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
     for networks in ([network(), network(0.5, device)], [network(0.5, device), network()]):
         predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
         with Uploads() as uploads:
-            (logits,) = predictor.in_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
+            (logits,) = predictor.logits_of_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
             strips = list(predictor.strips(WindowedArray(IMAGES[0])))
         assert uploads.waits == []
         assert logits.is_meta and all(strip.is_meta for strip in strips)

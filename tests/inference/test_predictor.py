@@ -25,20 +25,20 @@ from unet.config import Preprocess, UNetConfig
 def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows():
     network = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group"))  # whole up to 4 GB
     predictor = Predictor(network)
-    assert not predictor.in_windows((2048, 4096)) and predictor.in_windows((2048, 4097))
+    assert not predictor.needs_windows((2048, 4096)) and predictor.needs_windows((2048, 4097))
     tiled = Predictor(network, tile_size=512)  # sums of tiles, and copies of what they share
-    assert not tiled.in_windows((1024, 2048)) and tiled.in_windows((1024, 2049))
+    assert not tiled.needs_windows((1024, 2048)) and tiled.needs_windows((1024, 2049))
     halved = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=2.0)))
-    assert not Predictor(halved).in_windows((1024, 2048)) and Predictor(halved).in_windows((1024, 2050))
+    assert not Predictor(halved).needs_windows((1024, 2048)) and Predictor(halved).needs_windows((1024, 2050))
 
 
 def test_images_share_a_batch_where_the_network_sees_one_shape():
     config = UNetConfig(base_channels=1, depth=1, norm="group", preprocess=Preprocess(scale=0.5))
     predictor = Predictor(UNet(config))
-    key, count = predictor.batch_of((100, 60))
+    key, count = predictor.batch_key((100, 60))
     assert key == ((50, 30),) and count >= 2
-    assert predictor.batch_of((100, 62))[0] == ((50, 31),)
-    assert predictor.batch_of((1000, 600))[1] < count
+    assert predictor.batch_key((100, 62))[0] == ((50, 31),)
+    assert predictor.batch_key((1000, 600))[1] < count
 
 
 def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_mask(tmp_path):
@@ -100,7 +100,7 @@ def test_tiles_that_are_turned_are_not_exact():
 
 
 def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):
-    network_of().save_pretrained(tmp_path)
+    UNet(UNetConfig(1, 2, base_channels=2, depth=1)).save_pretrained(tmp_path)
     predictor = Predictor.from_pretrained(tmp_path, ensemble=[tmp_path], tile_size=64, overlap=8, tta=True)
     assert (len(predictor.networks), predictor.tile_size, predictor.overlap, predictor.tta) == (2, 64, 8, True)
     for network in predictor.networks:
@@ -122,7 +122,7 @@ def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_
     expected, other = (predictor(page) for page in pages[::-1])  # either class is at half of the pixels
     np.testing.assert_array_equal(predictor(tmp_path / "a.tif", page=1).probabilities, expected.probabilities)
     assert not np.array_equal(expected.mask, other.mask)
-    for predict in (predictor.mask, predictor.prediction):
+    for predict in (predictor.mask, predictor.predict_rows):
         np.testing.assert_array_equal(predict(tmp_path / "a.tif", page=1), expected.mask)
     for predict in (predictor, predictor.mask, predictor.prediction):
         with pytest.raises(ImageError, match=r"^my picture: "):

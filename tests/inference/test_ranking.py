@@ -57,10 +57,16 @@ def test_an_image_is_of_the_class_that_most_of_its_foreground_has(tmp_path):
         Image.fromarray(np.array([values], np.uint8)).save(tmp_path / f"{name}.png")
         Image.fromarray(np.array([[0, 51, 51, 102, 102, 0]], np.uint8)).save(tmp_path / f"{name}.uncertainty.png")
         jobs.append(ImageJob(image=tmp_path / f"{name}.jpg", size=(1, 6), output=tmp_path / name))
+    tall = np.zeros((300, 2), np.uint8)
+    tall[0] = 1
+    tall[290:] = 7  # below the rows that are read first
+    Image.fromarray(tall).save(tmp_path / "tall.png")
+    Image.fromarray(np.full((300, 2), 51, np.uint8)).save(tmp_path / "tall.uncertainty.png")
+    jobs.append(ImageJob(image=tmp_path / "tall.jpg", size=(300, 2), output=tmp_path / "tall"))
     candidates = find_candidates(jobs, output_format)
     strata = [(candidate.name, candidate.stratum) for candidate in candidates]
-    assert strata == [("none.jpg", "background"), ("front.jpg", "front"), ("back.jpg", "back")]
-    assert [candidate.entropy for candidate in candidates] == pytest.approx([0.2] * 3)
+    assert strata == [("none.jpg", "background"), ("front.jpg", "front"), ("back.jpg", "back"), ("tall.jpg", "back")]
+    assert [candidate.entropy for candidate in candidates] == pytest.approx([0.2] * 4)
 
 
 def test_ten_images_are_named_and_all_are_in_the_table(tmp_path, capsys):

@@ -147,7 +147,8 @@ LARGE = (20_000, 30_000)
         ({"base_channels": 16}, {}, (960, 960)),  # ten reaches of 96 pixels
         ({"base_channels": 16}, {"adds_reach": True}, (672, 672)),  # seven
         ({"base_channels": 64, "norm": "group"}, {}, (640, 640)),  # 768 MB
-        ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # 256 MB of logits, and four reaches at least
+        ({"base_channels": 16, "num_classes": 3}, {}, (752, 1248)),  # 256 MB of logits, to the grid of 16
+        ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # four reaches at least
         ({"base_channels": 16, "in_channels": 5}, {}, (960, 960)),
         ({"base_channels": 16, "in_channels": 4}, {"low_rows": True}, (960, 960)),
         ({"base_channels": 16, "in_channels": 5}, {"low_rows": True}, (384, 2400)),
@@ -213,7 +214,7 @@ def test_tiles_and_strips_of_a_predictor_equal_the_whole_image_at_any_scale(scal
     model = network(2, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
-    (expected,) = whole.in_batch([whole.inputs(image).tensors], [shape])
+    (expected,) = whole.logits_of_batch([whole.inputs(image).tensors], [shape])
     for predictor in (whole, tiles):
         logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 2e-16
@@ -238,7 +239,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
-    (expected,) = whole.in_batch([whole.inputs(image).tensors], [image.shape[:2]])
+    (expected,) = whole.logits_of_batch([whole.inputs(image).tensors], [image.shape[:2]])
     # docs/performance.md promises 1e-5; measured 3e-8. With half the overlap, blended, it would be 2.5e-5.
     assert (torch.cat(list(tiles.strips(WindowedArray(image))), dim=1) - expected).abs().max() < 1e-6
 
@@ -283,12 +284,12 @@ def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_
     model = network(2, mean=(100.0,) * 3, std=(50.0,) * 3)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
     shapes = [(150, 170), (140, 210)]
-    assert tiles.batch_of(shapes[0])[0] == tiles.batch_of(shapes[1])[0]
-    assert whole.batch_of(shapes[0])[0] != whole.batch_of(shapes[1])[0]
+    assert tiles.batch_key(shapes[0])[0] == tiles.batch_key(shapes[1])[0]
+    assert whole.batch_key(shapes[0])[0] != whole.batch_key(shapes[1])[0]
     images = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
-    together = tiles.in_batch([tiles.inputs(image).tensors for image in images], shapes)
+    together = tiles.logits_of_batch([tiles.inputs(image).tensors for image in images], shapes)
     for image, shape, logits in zip(images, shapes, together, strict=True):
-        (alone,) = whole.in_batch([whole.inputs(image).tensors], [shape])
+        (alone,) = whole.logits_of_batch([whole.inputs(image).tensors], [shape])
         assert (logits - alone).abs().max() < 1e-13  # float64: measured 0
 
 
@@ -298,7 +299,7 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         image = np.zeros((300, 90, 3), np.uint8)
         image[280:, 30:] = brightest
         predictor = Predictor(model, tile_size=64)
-        (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
+        (expected,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [image.shape[:2]])
         logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
 

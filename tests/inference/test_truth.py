@@ -55,6 +55,25 @@ def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_t
     assert score.to_json("a")["boundary_iou"] == boundary_scores(under_centers, truth, 3).to_json()["boundary_iou"]
 
 
+@pytest.mark.parametrize("size", [(14, 10), (3, 2)])
+def test_predictions_are_as_sure_as_under_the_centers_of_true_pixels(size):
+    rng = np.random.default_rng(0)
+    pred = rng.integers(0, 3, (7, 5), np.uint8)
+    certainty = rng.random((7, 5)).astype(np.float32)
+    truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
+    scorer = TruthScorer(TASK, pred.shape, rows_of(truth))
+    for top in range(0, 7, 3):
+        scorer.add(pred[top : top + 3], certainty=certainty[top : top + 3])
+    centers = [
+        [int((place + 0.5) * side / true) for place in range(true)] for side, true in zip((7, 5), size, strict=True)
+    ]
+    under_centers = np.ix_(*centers)
+    whole = TruthScorer(TASK, size, rows_of(truth))
+    whole.add(pred[under_centers], certainty=certainty[under_centers])
+    assert torch.equal(scorer.score().scores.reliability, whole.score().scores.reliability)
+    assert scorer.score().scores.reliability[:, 0].sum() == (truth != 255).sum()
+
+
 def test_areas_that_touch_the_last_row_are_counted():
     truth = np.zeros((30, 40), np.uint8)
     truth[25:, 3:5] = 1  # 10 pixels

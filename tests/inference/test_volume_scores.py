@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from prediction import matrix_of, scores_of, volume_job
+from scipy.ndimage import label
 from volumes import write_volume
 
 from data_utils.class_map import ClassMap
 from inference.outputs.classes import ClassFormat
+from inference.scoring.components import area_report
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import SurfaceScores, VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from predict import ScoredImage, print_scores
@@ -30,6 +32,8 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
         scorer = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")), surfaces=True)
         score = scorer.score_mask(volume_job(tmp_path, file), pred)
         assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
+        areas = area_report([score.areas], ("sky", "land"))["by_class"]["land"]
+        assert (areas["areas"], areas["predicted"]) == (label(truth)[1], label(pred)[1])
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
         plain = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")))
         assert plain.score_mask(volume_job(tmp_path, file), pred).surfaces is None

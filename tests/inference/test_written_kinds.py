@@ -72,6 +72,7 @@ def volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> VolumeJo
 def test_folders_of_classes_have_names_of_their_own_on_any_system():
     assert folder_names(CLASSES) == ["blood", "a_b", "A_B_2", "class"]
     assert folder_names(("x", "X", "x ", "x?")) == ["x", "X_2", "x_3", "x_"]
+    assert folder_names((r"""a<b>c:d"e\f|g?h*i""", "j\nk\x1f.")) == ["a_b_c_d_e_f_g_h_i", "j_k_"]
     assert folder_names(("class", " . ")) == ["class", "class_2"]
 
 
@@ -140,6 +141,8 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     rows = np.arange(8).reshape(2, 4)
     assert output_format.mask_values(rows).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
     assert output_format.mask_values(rows).dtype == np.uint16 and output_format.written_values == (0, 1, 2, 300)
+    properties = [output_format.area_properties(0, number, None) for number in (1, 3)]
+    assert properties == [{"class": "whole", "value": 1}, {"class": "active", "value": 300}]
     assert RegionFormat(regions[:2], ()).mask_values(rows % 4).dtype == np.uint8
     largest = RegionFormat((Region("a", (255,)),), ()).mask_values(rows % 2)
     assert largest.max() == 255 and largest.dtype == np.uint8
@@ -203,7 +206,23 @@ def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path)
     with (tmp_path / "a.csv").open("wb") as file:
         ObjectFormat(("nothing", "cell", "dirt")).write_tables({TABLE: file}, decoder, None)
     lines = (tmp_path / "a.csv").read_text().splitlines()
+    output_format = ObjectFormat(("nothing", "cell", "dirt"))
+    properties = [output_format.area_properties(0, number, decoder) for number in (1, 2)]
+    assert properties == [{"number": 1, "class": "dirt"}, {"number": 2, "class": "cell"}]
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
+
+
+def test_objects_have_the_colors_of_their_prediction_and_are_counted():
+    output_format = ObjectFormat(("nothing", "cell"))
+    decoder = SimpleNamespace(
+        objects=[DETECTED._replace(number=number, shade=shade) for number, shade in ((1, 5), (2, 3))]
+    )
+    rows = pack_labels(np.array([[0, 2, 1, 1]]), np.array([[0, 1, 1, 1]]))
+    assert output_format.of_prediction(decoder).shades(rows).tolist() == [[0, 3, 5, 5]]
+    texts = [output_format.legend_entries(part)[0].text for part in (rows[:, :1], rows[:, :2], rows)]
+    assert texts == ["0 objects", "1 object", "2 objects"]
+    many = pack_labels(np.arange(1235)[None], np.ones((1, 1235), int))
+    assert output_format.legend_entries(many)[0] == (None, "1,234 objects")
 
 
 def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path, capsys):
@@ -223,6 +242,12 @@ def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path
     assert [row["image"] for row in rows] == ["sub/a\udce9.tif", "sub/a\udce9.tif", "v.nii"]
     assert [(row["area"], row["voxels"]) for row in rows] == [("4", ""), ("4", ""), ("", "7")]
     assert set(rows[0]) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
+    output_format.write_joined(tmp_path / "out", jobs[:1])
+    header = (tmp_path / "out" / "objects.csv").read_text(errors="replace").splitlines()[0]
+    assert header == "image,number,class,area,center_y,center_x,top,left,bottom,right,score"
+    output_format.write_joined(tmp_path / "out", jobs[3:])
+    header = (tmp_path / "out" / "objects.csv").read_text().splitlines()[0]
+    assert header.startswith("image,number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,")
     assert f"3 objects in 2 images are listed in {tmp_path / 'out' / 'objects.csv'}" in capsys.readouterr().out
 
 
@@ -238,6 +263,12 @@ def test_a_mask_of_very_many_objects_comes_in_strips(tmp_path, monkeypatch):
             mask.write(output_format.mask_values(pack_labels(numbers[top : top + 7], np.ones((1, 1), int))))
     assert np.array_equal(tifffile.imread(tmp_path / "out" / "a.tif"), numbers)
     assert output_format.mask_file(job) == tmp_path / "out" / "a.tif" and not job.file(MASK).exists()
+    with output_format.open_mask(job, (1, 3), SimpleNamespace(objects=[DETECTED] * 2)) as mask:  # fewer, this time
+        mask.write(output_format.mask_values(pack_labels(numbers[:1] % 3, np.ones((1, 1), int))))
+    assert np.array_equal(np.asarray(Image.open(job.file(MASK))), numbers[:1] % 3)
+    assert not (tmp_path / "out" / "a.tif").exists()
+    (tmp_path / "out" / "a.tif").write_bytes(b"of somebody else")
+    assert output_format.mask_file(job) == job.file(MASK)
 
 
 def test_nothing_is_written_of_an_image_that_is_given_up(tmp_path):
@@ -338,7 +369,17 @@ def test_a_coco_file_lists_images_categories_and_objects(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["x,cell,4,0,0,0,0,2,2,0.5", "1,cell,4,0,0,0,0,2,2,high", "1,cell,4,0,0,0,0,2,2.5,0.5", "1,cell"]
+    "line",
+    [
+        "x,cell,4,0,0,0,0,2,2,0.5",
+        "1,cell,4.5,0,0,0,0,2,2,0.5",
+        "1,cell,4,0,0,a,0,2,2,0.5",
+        "1,cell,4,0,0,0,b,2,2,0.5",
+        "1,cell,4,0,0,0,0,c,2,0.5",
+        "1,cell,4,0,0,0,0,2,2.5,0.5",
+        "1,cell,4,0,0,0,0,2,2,high",
+        "1,cell",
+    ],
 )
 def test_a_table_of_objects_that_was_changed_is_refused(tmp_path, line):
     table = write_table(tmp_path / "a.csv", (1, "cell", (0, 0, 2, 2)))

@@ -867,8 +867,8 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.reader.unknown_target(target.shape) if slot.filler else target.numbered()",
-        "target.numbered()",
+        "self.reader.unknown_target(target.shape) if slot.filler else target.renumbered()",
+        "target.renumbered()",
         "test_dataset.py test_equality.py",
     ),
     Mutant(

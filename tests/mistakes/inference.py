@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "inference/batches.py",
         "share_of",
-        "pixels[least] += sum(job.pixels for job in batch)",
+        "process_pixels[emptiest] += _pixels_of(batch)",
         "pass",
         "test_batches.py",
     ),
@@ -262,6 +262,20 @@ MUTANTS = [
         "test_export_bioimageio.py",
     ),
     Mutant(
+        "inference/export/export_format.py",
+        "export_proved",
+        "model.cpu().float().eval()",
+        "model.cpu()",
+        "test_export.py",
+    ),
+    Mutant(
+        "inference/export/graph.py",
+        "ExportedNetwork._prepared",
+        "images.amax((1, 2, 3), keepdim=True)",
+        "images.amax()",
+        "test_export.py",
+    ),
+    Mutant(
         "inference/export/hub.py",
         "Hub.problem",
         "config.kernels or config.strides",
@@ -280,6 +294,20 @@ MUTANTS = [
         "check_mask",
         "max(1.0, logits.abs().max().item())",
         "logits.abs().max().item()",
+        "test_export.py",
+    ),
+    Mutant(
+        "inference/export/proof.py",
+        "images_of",
+        "max(limits.min, 0)",
+        "limits.min",
+        "test_export.py",
+    ),
+    Mutant(
+        "inference/export/templates/modeling_unet.py",
+        "UNetImageProcessor._pixels",
+        "pixels.max() <= 1",
+        "pixels.max() < 1",
         "test_export.py",
     ),
     Mutant("inference/inputs.py", "_grouped_files", "match[2] == '0000'", "True", "test_predict_inputs.py"),
@@ -412,6 +440,13 @@ MUTANTS = [
         "test_written_kinds.py",
     ),
     Mutant(
+        "inference/outputs/objects.py",
+        "ObjectFormat.area_properties",
+        "decoder.objects[number - 1]",
+        "decoder.objects[0]",
+        "test_written_kinds.py",
+    ),
+    Mutant(
         "inference/outputs/overlapping.py",
         "folder_names",
         "folder.lower() in {other.lower() for other in folders}",
@@ -455,6 +490,20 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/polygons.py", "PolygonSink.add", "np.where(missing, 0, layer)", "layer", "test_polygons.py"
+    ),
+    Mutant(
+        "inference/outputs/polygons.py",
+        "_rings_in_world",
+        "a * e - b * d < 0",
+        "True",
+        "test_polygons.py",
+    ),
+    Mutant(
+        "inference/outputs/polygons.py",
+        "_rings_in_world",
+        "(stops[first:last] - start).tolist()",
+        "stops[first:last].tolist()",
+        "test_polygons.py",
     ),
     Mutant(
         "inference/outputs/rasters.py",
@@ -681,6 +730,13 @@ MUTANTS = [
         "test_ranking.py",
     ),
     Mutant(
+        "inference/ranking.py",
+        "_pixels_of_image",
+        "range(0, height, SCORED_ROWS)",
+        "range(0, 1, SCORED_ROWS)",
+        "test_ranking.py",
+    ),
+    Mutant(
         "inference/readers.py",
         "read_inputs",
         "(preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)",
@@ -888,6 +944,13 @@ MUTANTS = [
         "test_truth.py",
     ),
     Mutant(
+        "inference/scoring/truth.py",
+        "TruthScorer.add",
+        "certainty[..., rows, :][..., self._columns]",
+        "certainty[..., rows, :]",
+        "test_truth.py",
+    ),
+    Mutant(
         "inference/scoring/volume.py",
         "_surface_distances",
         "distance_transform_edt(~second, sampling=spacing)",
@@ -930,6 +993,13 @@ MUTANTS = [
         "VolumeScorer._read_truth",
         "volume = volume._replace(spacing=header.spacing)",
         "pass",
+        "test_volume_scores.py",
+    ),
+    Mutant(
+        "inference/scoring/volume.py",
+        "VolumeScorer.score_mask",
+        "counter.add(pred, target.main)",
+        "counter.add(target.main, pred)",
         "test_volume_scores.py",
     ),
     Mutant("inference/tiling/cuts.py", "_weights", "half if index else 0", "0", "test_tiling.py"),

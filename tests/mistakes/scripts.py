@@ -52,6 +52,7 @@ MUTANTS = [
         "len(by_image) > 0",
         "test_predict_scores.py",
     ),
+    Mutant("review.py", "", "WORST = 10", "WORST = 5", "test_review.py"),
     Mutant(
         "predict.py",
         "check_outputs",

@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "unet/model.py",
-        "UNet.__init__",
+        "_level_channels",
         "max(WIDEST_OF_VOLUMES, config.base_channels)",
         "WIDEST_OF_VOLUMES",
         "test_volumes_network.py",

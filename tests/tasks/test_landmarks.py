@@ -283,8 +283,8 @@ def test_a_band_of_points_is_counted_from_its_own_first_row():
 def test_a_moved_point_is_outside_only_where_it_was_there():
     target = batch_of(marked([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
     moved = target.moved(
-        labels=lambda labels, unknown: labels,
-        points=lambda points: points + torch.tensor([1.5, 0.0]),
+        move_labels=lambda labels, unknown: labels,
+        move_points=lambda points: points + torch.tensor([1.5, 0.0]),
     )
     assert moved.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, OUTSIDE]]  # 3.5 is the border of the last pixel
 

@@ -125,7 +125,7 @@ def test_each_class_is_scored_on_the_images_that_are_labeled_for_it():
     preds = predictions(1)
     scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(len(SETS))
     for index in range(len(SETS)):
-        scores.add(preds[index][None], targets.at(index).at(None), index)
+        scores.add(preds[index][None], targets.at(index).as_batch(), index)
     truth, pred = targets.mask.numpy(), preds.numpy()
     values = scores.values
     for c in range(len(NAMES)):
@@ -173,7 +173,7 @@ def test_the_number_of_an_image_stays_in_crops_padding_and_batches():
     assert crop.shape == (3, 3) and crop.label_set == 3 and isinstance(crop.label_set, np.ndarray)
     padded = crop.padded((4, 5))
     assert padded.shape == (4, 5) and padded.label_set == 3 and (padded.mask[3:] == 255).all()
-    assert target.at(None).label_set.shape == (1,)
+    assert target.as_batch().label_set.shape == (1,)
     assert PartlyLabeledTarget.unknown(SIZE).label_set == 0
     tensors = [crop.map(torch.from_numpy)] * 2
     stacked = PartlyLabeledTarget.stack(tensors)

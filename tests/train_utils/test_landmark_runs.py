@@ -169,7 +169,7 @@ def test_maps_are_the_mean_of_those_of_the_image_and_of_its_mirror_image(network
     maps = network(batch)
     mirrored = network(batch.flip(3)).flip(3)[:, [1, 0, 2]]
     predictor = Predictor(network)
-    (logits,) = predictor.in_batch([predictor.inputs(image).tensors], [(30, 37)])
+    (logits,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [(30, 37)])
     torch.testing.assert_close(logits, (maps + mirrored)[0] / 2)
     strips = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
     torch.testing.assert_close(strips, logits)
@@ -177,7 +177,7 @@ def test_maps_are_the_mean_of_those_of_the_image_and_of_its_mirror_image(network
     (evaluated,) = predicted_strips(network, batch, [(30, 37)], network.config, decoder)
     torch.testing.assert_close(torch.cat(list(evaluated), dim=2)[0], logits)
     alone = Predictor(network, tta=False)
-    (logits,) = alone.in_batch([alone.inputs(image).tensors], [(30, 37)])
+    (logits,) = alone.logits_of_batch([alone.inputs(image).tensors], [(30, 37)])
     torch.testing.assert_close(logits, maps[0])
 
 

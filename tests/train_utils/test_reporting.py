@@ -255,12 +255,12 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
 
 
 def predictor_of(broken: str = "") -> SimpleNamespace:
-    def prediction(source: object, name: str) -> np.ndarray:
+    def predict_rows(source: object, name: str) -> np.ndarray:
         if name == broken:
             raise ImageError(f"{name}: cut")
         return np.zeros((4, 6), np.uint8)
 
-    return SimpleNamespace(prediction=prediction)
+    return SimpleNamespace(predict_rows=predict_rows)
 
 
 def test_eight_pictures_are_spread_from_the_first_image_to_the_last():

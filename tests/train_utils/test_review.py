@@ -65,6 +65,61 @@ def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
     assert "no model could be calibrated" in result.errors
 
 
+def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(monkeypatch, tmp_path):
+    reviews = []
+    for number in range(12):
+        shifts = ["moved", "turned"] if number in (1, 11) else []
+        reviews.append(MaskReview(f"{number}.png", number / 100, 0.0, 0.0, [], shifts, None, []))
+    runs, written = [], []
+
+    def review_runs(folders: list[Path], dataset: str | None, device: torch.device) -> tuple[list[MaskReview], list]:
+        runs.append((folders, dataset))
+        return reviews, ["runs/x: it is left out"]
+
+    monkeypatch.setattr(review, "review_runs", review_runs)
+    monkeypatch.setattr(review, "write_review", lambda *arguments: written.append(arguments))
+    result = reviewed("--runs", "a", "b", "--model", "c/model", "--dataset", "d", "--output", tmp_path)
+    lines = result.text.splitlines()
+    assert lines[:3] == [
+        "runs/x: it is left out",
+        "score 0.0000, 0.png: nothing in particular",
+        "score 0.0100, 1.png: moved; turned",
+    ]
+    assert lines[10:] == [
+        "score 0.0900, 9.png: nothing in particular",
+        f"12 masks reviewed, 2 look wrong; page in {tmp_path / 'review.html'}",
+    ]
+    assert runs == [([Path("a"), Path("b"), Path("c")], "d")]
+    assert written == [(tmp_path, reviews, ["runs/x: it is left out"])]
+
+    def full_disk(*arguments: object) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(review, "write_review", full_disk)
+    result = reviewed("--runs", "a")
+    assert result.errors == "review.py: error: --output review cannot be written (No space left); choose another\n"
+    assert result.code == 1
+
+
+def test_each_run_is_calibrated_with_the_flags_and_shown_on_one_page(monkeypatch, tmp_path):
+    runs, written = [], []
+
+    def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> SimpleNamespace:
+        runs.append((folder, dataset))
+        return SimpleNamespace(folder=folder, sentence=lambda: f"{folder} is calibrated")
+
+    def write_calibration(output: Path, calibrations: list[SimpleNamespace]) -> None:
+        written.append((output, [calibration.folder for calibration in calibrations]))
+
+    monkeypatch.setattr(review, "calibrate_run", calibrate_run)
+    monkeypatch.setattr(review, "write_calibration", write_calibration)
+    result = reviewed("--runs", "a", "b", "--dataset", "d", "--output", tmp_path, "--calibrate")
+    folders = [Path("a"), Path("b")]
+    assert runs == [(folder, "d") for folder in folders] and written == [(tmp_path, folders)]
+    lines = ["a is calibrated", "b is calibrated", f"page in {tmp_path / 'calibration.html'}"]
+    assert result.text.splitlines() == lines
+
+
 def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(trained, tiny_folder, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(tiny_folder, data)

@@ -38,7 +38,7 @@ def show(records: list[dict], scores: list[float], count: int) -> dict:
         ClassReader(CLASS_MAP, (1, 1)),
         Normalization((100.0,), (1.0,), ("uint8",)),
     )
-    predictor = SimpleNamespace(prediction=lambda source, name: np.zeros((4, 6), np.uint8))
+    predictor = SimpleNamespace(predict_rows=lambda source, name: np.zeros((4, 6), np.uint8))
     return worst_and_best(info, predictor, new_section(info), scores, count)
 
 

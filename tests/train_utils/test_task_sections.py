@@ -219,7 +219,7 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))
     )
     prediction = np.array([[0.25, 0.5, 0.7, 0.9], [0.5, 0.75, 0.4, 0.9]])
-    predictor = SimpleNamespace(prediction=lambda source, name: prediction)
+    predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
     section = new_section(info)
     assert isinstance(section, LandmarkSection)
     name, shown, truth, pred = section.example(info, 0, predictor)
@@ -265,7 +265,7 @@ def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     info = DatasetInfo(
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))
     )
-    predictor = SimpleNamespace(prediction=lambda source, name: np.array([[0.5, 0.5, 0.5, 0.9, 0.9]]))
+    predictor = SimpleNamespace(predict_rows=lambda source, name: np.array([[0.5, 0.5, 0.5, 0.9, 0.9]]))
     section = LandmarkSection(reader)
     example = section.example(info, 0, predictor)
     assert example.name == "v" and example.truth is None and example.image.dtype == np.uint8

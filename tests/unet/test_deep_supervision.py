@@ -52,12 +52,12 @@ def test_evaluation_knows_nothing_of_the_heads(tmp_path):
 
 def test_a_shallow_network_has_one_level():
     network = deep(depth=1)
-    assert network.levels == 1 and len(network.train()(torch.rand(1, 3, 16, 16))) == 1
+    assert network.supervised_levels == 1 and len(network.train()(torch.rand(1, 3, 16, 16))) == 1
 
 
 def test_levels_with_logits_and_the_way_between_them_are_all_but_the_lowest_two():
     network = DeeplySupervisedUNet(tiny(depth=4, strides=[(1, 2), (2, 2), (2, 1), (2, 2)]))
-    assert (network.levels, network.head_strides) == (3, ((1, 2), (2, 2)))
+    assert (network.supervised_levels, network.head_strides) == (3, ((1, 2), (2, 2)))
     assert not [name for name in network.published_state() if name.startswith("heads.")]
     assert {"head.conv.weight", "head.conv.bias"} <= network.published_state().keys()
     assert UNet(tiny(depth=4)).head_strides == ()

@@ -64,7 +64,7 @@ class LandmarkSection(Section):
         image = read_image(record["image"], name)
         size = image.shape[:2]
         truth = info.reader.read(record, size, size)
-        prediction = predictor.prediction(record["image"], name)
+        prediction = predictor.predict_rows(record["image"], name)
         points = PredictedPoints.of(prediction)
         return Example(name, image, truth, np.column_stack([points.positions(size), points.presence]))
 
@@ -74,7 +74,7 @@ class LandmarkSection(Section):
         voxels, header = read_volume(record["image"], name)
         truth = info.reader.read_volume(record, header)
         assert isinstance(truth, PointTarget)
-        points = PredictedPoints.of(predictor.prediction(record["image"], name))
+        points = PredictedPoints.of(predictor.predict_rows(record["image"], name))
         positions = points.positions(header.size)
         is_present = truth.states == PRESENT
         drawn = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)

@@ -96,7 +96,7 @@ class Section(ABC):
             voxels, header = read_volume(record["image"], name)
             truth = info.reader.shown_truth(info.reader.read_volume(record, header))
             center = busiest_voxel(truth)
-            pred = predictor.prediction(record["image"], name).astype(truth.dtype, copy=False)
+            pred = predictor.predict_rows(record["image"], name).astype(truth.dtype, copy=False)
             image = orthogonal_slices(voxels, center, header.spacing)
             truth = orthogonal_slices(truth, center, header.spacing, fill=unknown)
             pred = orthogonal_slices(pred, center, header.spacing, fill=unknown)
@@ -104,7 +104,7 @@ class Section(ABC):
         image = read_image(record["image"], name)
         size = image.shape[:2]
         truth = info.reader.shown_truth(info.reader.read(record, size, size))
-        pred = predictor.prediction(record["image"], name)
+        pred = predictor.predict_rows(record["image"], name)
         return Example(name, image, truth, pred)
 
     @abstractmethod

@@ -98,7 +98,7 @@ def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> l
     """A validation image with its mask and prediction, or these slices of a volume, as radiologists see them."""
     record = run.info.val.records[index]
     name = record["name"]
-    prediction = run.predictor.prediction(record["image"], name)
+    prediction = run.predictor.predict_rows(record["image"], name)
     if not run.has_volumes:
         return [read_example(run, index)._replace(pred=prediction)]
     voxels, header = read_volume(record["image"], name)

@@ -100,7 +100,7 @@ def test_tiles_that_are_turned_are_not_exact():
 
 
 def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):
-    network_of().save_pretrained(tmp_path)
+    UNet(UNetConfig(1, 2, base_channels=2, depth=1)).save_pretrained(tmp_path)
     predictor = Predictor.from_pretrained(tmp_path, ensemble=[tmp_path], tile_size=64, overlap=8, tta=True)
     assert (len(predictor.networks), predictor.tile_size, predictor.overlap, predictor.tta) == (2, 64, 8, True)
     for network in predictor.networks:
@@ -122,7 +122,7 @@ def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_
     expected, other = (predictor(page) for page in pages[::-1])  # either class is at half of the pixels
     np.testing.assert_array_equal(predictor(tmp_path / "a.tif", page=1).probabilities, expected.probabilities)
     assert not np.array_equal(expected.mask, other.mask)
-    for predict in (predictor.mask, predictor.prediction):
+    for predict in (predictor.mask, predictor.predict_rows):
         np.testing.assert_array_equal(predict(tmp_path / "a.tif", page=1), expected.mask)
     for predict in (predictor, predictor.mask, predictor.prediction):
         with pytest.raises(ImageError, match=r"^my picture: "):

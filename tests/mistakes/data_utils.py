@@ -512,6 +512,20 @@ MUTANTS = [
         "target[coarsest] >= ANISOTROPIC * target.min()",
         "test_volume_findings.py",
     ),
+    Mutant(
+        "data_utils/class_map.py",
+        "choose_classes",
+        "dict.fromkeys(filter(None, names))",
+        "filter(None, names)",
+        "test_chosen_classes.py",
+    ),
+    Mutant(
+        "data_utils/class_map.py",
+        "ClassMap.background",
+        "as_grey(value) == 0 and name == show([value])",
+        "as_grey(value) == 0",
+        "test_class_map.py",
+    ),
     Mutant("data_utils/class_map.py", "ClassMap.encode", "codes - np.uint8(1)", "codes", "test_class_map.py"),
     Mutant(
         "data_utils/class_map.py",
@@ -1150,6 +1164,13 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/pack.py",
+        "pack",
+        "np.cumsum(sizes) - sizes",
+        "np.cumsum(sizes)",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/pack.py",
         "_size",
         "os.path.getsize(path) // pages[path]",
         "os.path.getsize(path)",
@@ -1480,9 +1501,30 @@ MUTANTS = [
         "pass",
         "test_rasters.py",
     ),
+    Mutant(
+        "data_utils/sources/blocks.py",
+        "_key",
+        "place.crs.epsg or place.crs.keys",
+        "place.crs.epsg",
+        "test_blocks.py",
+    ),
+    Mutant(
+        "data_utils/sources/blocks.py",
+        "describe_neighbors",
+        "depth > -NEAR",
+        "depth > 0",
+        "test_blocks.py",
+    ),
     Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "_block_side", "min(side, LARGEST_SIDE)", "side", "test_blocks.py"),
+    Mutant(
+        "data_utils/sources/class_volumes.py",
+        "ChannelVolumeRecords.derivation",
+        "(OVERLAPPING, repr(self.layers))",
+        "(OVERLAPPING,)",
+        "test_overlapping_data.py",
+    ),
     Mutant(
         "data_utils/sources/class_volumes.py",
         "find_class_volumes",
@@ -1523,6 +1565,13 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/holdout.py",
+        "hold_out_shards",
+        "np.bincount(file_of_group, weights=records.group_sizes)",
+        "np.bincount(file_of_group)",
+        "test_holdout.py",
+    ),
+    Mutant(
+        "data_utils/sources/holdout.py",
         "hold_out",
         "np.random.default_rng(seed).permutation",
         "np.arange",
@@ -1553,6 +1602,20 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/label_files.py",
+        "LabelFiles._find_rule",
+        "folders += self._up_to_root(folder.parent)[:-1]",
+        "pass",
+        "test_label_files.py",
+    ),
+    Mutant(
+        "data_utils/sources/label_files.py",
+        "LabeledRecords.derivation",
+        "('labeled', self._sets, self.numbers.tobytes())",
+        "('labeled', self._sets)",
+        "test_label_files.py",
+    ),
+    Mutant(
+        "data_utils/sources/label_files.py",
         "_labeled",
         "finding is None and classes is not None",
         "classes is not None",
@@ -1560,10 +1623,31 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/load.py",
+        "_load_splits",
+        "by_channel(openers[val_name](), config)",
+        "openers[val_name]()",
+        "test_overlapping_data.py",
+    ),
+    Mutant(
+        "data_utils/sources/load.py",
+        "load_records",
+        "val = BandRecords(val, config.bands)",
+        "pass",
+        "test_rasters.py",
+    ),
+    Mutant(
+        "data_utils/sources/load.py",
         "open_folder",
         "has_masks = holds_masks(path, named_splits)",
         "has_masks = False",
         "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/sources/overlapping.py",
+        "open_channels",
+        "config.allow_unpaired",
+        "True",
+        "test_overlapping_data.py",
     ),
     Mutant(
         "data_utils/sources/overlapping.py",
@@ -1578,6 +1662,13 @@ MUTANTS = [
         "2 * len(shared) <= len(stems)",
         "2 * len(shared) < len(stems)",
         "test_overlapping_data.py",
+    ),
+    Mutant(
+        "data_utils/sources/placed.py",
+        "_shift",
+        "max(abs(right), abs(down))",
+        "abs(right)",
+        "test_placed_masks.py",
     ),
     Mutant(
         "data_utils/sources/placed.py",
@@ -1682,6 +1773,13 @@ MUTANTS = [
         'specimen.fields.get("IMAGE") or specimen.fields.get("ID")',
         'specimen.fields.get("ID") or specimen.fields.get("IMAGE")',
         "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/sources/records.py",
+        "Subset.derivation",
+        "(self.indices.tobytes(),)",
+        "()",
+        "test_sources.py",
     ),
     Mutant(
         "data_utils/sources/records.py", "DerivedRecords.__init__", "records.classes", "()", "test_annotations_coco.py"
@@ -1792,6 +1890,13 @@ MUTANTS = [
         "SliceRecords.__init__",
         "digest('slices', volumes.digest)",
         "volumes.digest",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/sources/volumes.py",
+        "_by_channel",
+        "numbers != list(range(expected))",
+        "len(numbers) != expected",
         "test_volumes_sources.py",
     ),
     Mutant(
@@ -2019,6 +2124,13 @@ MUTANTS = [
         "has_both_sides",
         "test_sides.py",
     ),
+    Mutant(
+        "data_utils/visualize.py",
+        "outlined_areas",
+        "(width, height)",
+        "(height, width)",
+        "test_visualize.py",
+    ),
     Mutant("data_utils/visualize.py", "contours", "is_contour & (mask != 0)", "is_contour", "test_visualize.py"),
     Mutant(
         "data_utils/visualize.py",
@@ -2044,6 +2156,13 @@ MUTANTS = [
     ),
     Mutant("data_utils/visualize.py", "palette", "(k - 1) // ROUND", "k // ROUND", "test_visualize.py"),
     Mutant("data_utils/visualize.py", "outlined_classes", "1 + bits.shape[1] // OUTLINED", "1", "test_visualize.py"),
+    Mutant(
+        "data_utils/visualize_objects.py",
+        "shaded",
+        "numbers[0] != 0",
+        "False",
+        "test_object_decoding.py",
+    ),
     Mutant(
         "data_utils/visualize_objects.py", "shades_of", "shades[number] not in taken", "True", "test_object_decoding.py"
     ),

@@ -7,10 +7,8 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -220,20 +218,6 @@ def prepare(
         return accelerator.prepare(model, optimizer, *loaders)
 
 
-def rehearse_steps(
-    step: Callable[[list[MicroBatch]], Tensor],
-    timed: Iterator[tuple[list[MicroBatch], list[int]]],
-    tuning: KernelTuning,
-    guard: StepGuard,
-) -> None:
-    """Make the optimizer steps that are timed, as a run does."""
-    for micro_batches, indices in timed:
-        with tuning.for_shape(micro_batches[0].images.shape[2:]):
-            step(micro_batches)
-        guard.end_step(indices)
-        guard.settle(everything=guard.accelerator.device.type == "cpu")
-
-
 def rehearse(
     accelerator: Accelerator,
     criterion: StepLoss,
@@ -254,25 +238,32 @@ def rehearse(
     model.train()
     steps = steps_ahead(train_loader, compiled_recolor(accelerator))
 
-    step = partial(
-        train_step,
-        accelerator,
-        model,
-        optimizer,
-        criterion,
-        max_grad_norm=args.max_grad_norm,
-        guard=guard,
-        memory=memory,
-        communicating=nullcontext(),
-    )
-    rehearse_steps(step, rehearsal.timed(steps), tuning, guard)
+    def make_step(item: tuple[list[MicroBatch], list[int]]) -> None:
+        """As a run makes a step."""
+        micro_batches, indices = item
+        with tuning.for_shape(micro_batches[0].images.shape[2:]):
+            train_step(
+                accelerator,
+                model,
+                optimizer,
+                criterion,
+                micro_batches,
+                max_grad_norm=args.max_grad_norm,
+                guard=guard,
+                memory=memory,
+                communicating=nullcontext(),
+            )
+        guard.end_step(indices)
+        guard.settle(everything=accelerator.device.type == "cpu")
+
+    rehearsal.time_steps(make_step, steps)
     with eager(accelerator):
         rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
-    rehearse_steps(step, rehearsal.timed_again(steps), tuning, guard)
+    rehearsal.time_steps_again(make_step, steps)
     rehearsal.time_save(network, optimizer)
     if rehearsal.tries_bf16:
         with torch.autocast("cpu", torch.bfloat16):
-            rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
+            rehearsal.time_bf16_steps(make_step, steps)
     return rehearsal.finish()
 
 
@@ -325,9 +316,9 @@ def main() -> None:
     checkpoint_config = run.checkpoint.model_config()
     origin = on_main(
         accelerator,
-        lambda: starting_point(network_settings, axes, model=run.source, checkpoint=checkpoint_config),
+        lambda: starting_point(network_settings, axes, model=run.initial_model, checkpoint=checkpoint_config),
     )
-    preprocess = info.preprocess(origin.source_preprocess(info.channels))
+    preprocess = info.preprocess(origin.trained_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
     model = origin.build(info.channels, task, preprocess)

@@ -79,7 +79,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_shortage(what: str, remedy: str) -> Iterator[None]:
+def memory_shortage(subject: str, remedy: str) -> Iterator[None]:
     """Within, an error for lack of memory, on a GPU or in the machine, becomes a MemoryShortage of one line."""
     try:
         yield
@@ -87,4 +87,4 @@ def memory_shortage(what: str, remedy: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
-        raise MemoryShortage(f"{what}: does not fit into memory; {remedy} ({one_line(error, 100)})") from None
+        raise MemoryShortage(f"{subject}: does not fit into memory; {remedy} ({one_line(error, 100)})") from None

@@ -49,8 +49,8 @@ def split_batch(
     size = micro_batch_size or math.ceil(share / (accumulation or 1))
     if saved_size and not micro_batch_size and not accumulation:
         size = min(size, saved_size)
-    fixed = bool(micro_batch_size or accumulation)
-    batch_split = BatchSplit(batch_size, groups, size, 1, fixed).with_micro_batches(size)
+    is_fixed = bool(micro_batch_size or accumulation)
+    batch_split = BatchSplit(batch_size, groups, size, 1, is_fixed).with_micro_batches(size)
     if micro_batch_size and accumulation and batch_split.accumulation != accumulation:
         raise SettingsError(
             f"--micro-batch-size {size} makes {batch_split.accumulation} accumulation steps of"

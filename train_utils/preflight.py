@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,7 +155,7 @@ def fit_batch_split(
     Args:
         network: has `blocks` and `activation_checkpointing`, and is still where it was built.
         shape: (C, *spatial), the largest that training will see.
-        batch_split: the one that is wanted; `fixed` where nothing else will do.
+        batch_split: the one that is wanted; `is_fixed` where nothing else will do.
         copies: those of a training step.
 
     Raises SettingsError where nothing fits, or not what was asked for.
@@ -189,7 +189,7 @@ def fit_batch_split(
 
 def _candidates(batch_split: BatchSplit, most_images: int) -> list[BatchSplit]:
     """The batch splits that may be tried, those with the largest micro-batches first, of at most so many images."""
-    if batch_split.fixed:
+    if batch_split.is_fixed:
         return [batch_split]
     size = batch_split.micro_batch_size
     sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
@@ -216,12 +216,12 @@ def _largest_that_fits(step_fit: StepFit, candidates: list[BatchSplit]) -> Batch
 def say_split(batch_split: BatchSplit) -> None:
     """Print how a batch is cut, and which batch would leave no process without an image."""
     say(f"batch: {batch_split}")
-    if batch_split.idle:
+    if batch_split.idle_groups:
         where = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
         filling_size = batch_split.groups * batch_split.accumulation
         say(
-            f"batch: {batch_split.idle} of {batch_split.groups} {batch_split.group_words} have no image in {where},"
-            f" and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
+            f"batch: {batch_split.idle_groups} of {batch_split.groups} {batch_split.group_words} have no image in"
+            f" {where}, and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
 
 
@@ -422,15 +422,16 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> in
     trial.activation_checkpointing = False
     held: list[Tensor] = []  # kept alive, so that no two storages ever share an identity
     block_inputs: list[int] = []  # their bytes; a skip connection counts twice, since its gradient waits too
-    bounds = [0]  # len(held) at the start, then where each block begins and where it ends
+    block_begins: list[int] = []  # positions in `held`
+    block_ends: list[int] = []
 
     def begin_block(block: nn.Module, arguments: tuple) -> None:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         block_inputs.append(_bytes(tensors))
-        bounds.append(len(held))
+        block_begins.append(len(held))
 
     def end_block(block: nn.Module, arguments: tuple, output: Any) -> None:
-        bounds.append(len(held))
+        block_ends.append(len(held))
 
     for block in trial.blocks:
         block.register_forward_pre_hook(begin_block)
@@ -442,15 +443,25 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> in
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         trial(torch.empty(shape, device="meta"))
-    bounds.append(len(held))
     weights = weight_bytes(trial) + copies.bytes_for(trial)
     if not network.activation_checkpointing:
         return _bytes(held) + weights
-    # parts in turn: what lies between blocks, what a block keeps, what lies between blocks, ...
-    parts = [held[begin:end] for begin, end in pairwise(bounds)]
-    between_blocks = list(chain.from_iterable(parts[0::2]))
-    within_blocks = [_bytes(part) for part in parts[1::2]]
-    return sum(block_inputs) + _bytes(between_blocks) + max(within_blocks) + weights
+    block_ranges = list(zip(block_begins, block_ends, strict=True))
+    within_blocks = [_bytes(held[begin:end]) for begin, end in block_ranges]
+    # tensors that no block holds stay in memory for the whole step
+    between_blocks = _bytes(_outside(held, block_ranges))
+    return sum(block_inputs) + between_blocks + max(within_blocks) + weights
+
+
+def _outside(tensors: Sequence[Tensor], ranges: list[tuple[int, int]]) -> list[Tensor]:
+    """The tensors whose position is in none of the ranges, which are in order and do not overlap."""
+    outside: list[Tensor] = []
+    position = 0
+    for begin, end in ranges:
+        outside += tensors[position:begin]
+        position = end
+    outside += tensors[position:]
+    return outside
 
 
 def largest_tensor(network: nn.Module, shape: tuple[int, ...]) -> int:

@@ -78,7 +78,8 @@ class Publisher:
                 count = pictures_of_an_evaluation(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-            self.run_log.pictures(evaluation.step, pictures | self.section.pictures(evaluation.scores))
+            pictures |= self.section.draw_pictures(evaluation.scores)
+            self.run_log.write_pictures(evaluation.step, pictures)
         mark = ""
         if is_best:
             card = model_card(self.run_log.settings, evaluation, self.section)

@@ -44,7 +44,7 @@ class OpenedRun:
     finished_line: str | None = None
 
     @cached_property
-    def source(self) -> UNet | None:
+    def initial_model(self) -> UNet | None:
         """The model that a new run starts from, if any, loaded once by each process that asks for it.
 
         A run that goes on has none: its model may have changed or been deleted since.
@@ -75,7 +75,7 @@ class OpenedRun:
         """Whether TIFFs with a place are read as rasters: as asked for, else as the run or model before it did."""
         if args.place is not None:
             return args.place
-        config = self.checkpoint.model_config() if self.source is None else self.source.config
+        config = self.checkpoint.model_config() if self.initial_model is None else self.initial_model.config
         needs_places = bool(args.bands or args.label_column) or args.val_blocks is not None
         return config is None or config.preprocess.place or needs_places
 
@@ -118,7 +118,7 @@ class OpenedRun:
             recorded = self.checkpoint.state.settings.flags.get("crop_size")
             if recorded:
                 return tuple(recorded)
-        preprocess = None if self.source is None else self.source.config.preprocess
+        preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
         return patch_size(info, args.max_minutes or math.inf, preprocess)
 
     @property

@@ -40,9 +40,9 @@ class StepMemory:
     def __init__(self, accelerator: Accelerator, folder: Path, network: nn.Module, batch_split: BatchSplit) -> None:
         self.folder = folder
         self.network = network
-        self.is_fixed = batch_split.fixed
+        self.is_fixed = batch_split.is_fixed
         self.size = batch_split.micro_batch_size
-        self._repeats = can_repeat_steps(accelerator) and not batch_split.fixed
+        self._repeats = can_repeat_steps(accelerator) and not batch_split.is_fixed
 
     def cut(self, micro_batches: list[MicroBatch]) -> list[MicroBatch]:
         """The micro-batches in parts of at most `size`, or the list itself where no step can be made again."""

@@ -40,7 +40,7 @@ class BatchSplit(NamedTuple):
     Args:
         groups: how many groups of processes have images of their own. A group is a single process, unless several share
             each volume.
-        fixed: the user asks for it: where it does not fit into memory it is not changed.
+        is_fixed: the user asks for it: where it does not fit into memory it is not changed.
         processes_per_volume: how many processes share each image or volume.
     """
 
@@ -48,7 +48,7 @@ class BatchSplit(NamedTuple):
     groups: int
     micro_batch_size: int
     accumulation: int
-    fixed: bool = False
+    is_fixed: bool = False
     processes_per_volume: int = 1
 
     def with_micro_batches(self, size: int) -> "BatchSplit":
@@ -78,7 +78,7 @@ class BatchSplit(NamedTuple):
         return "processes" if self.processes_per_volume == 1 else f"groups of {self.processes_per_volume} processes"
 
     @property
-    def idle(self) -> int:
+    def idle_groups(self) -> int:
         """Groups that have no image in the last micro-batch of a step."""
         return self.sizes(self.batch_size).count(0)
 

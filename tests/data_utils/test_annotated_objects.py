@@ -286,3 +286,17 @@ def test_folders_of_one_object_masks_are_a_set_where_the_first_five_hold_images_
     assert one_object_masks.find(tmp_path, ()) == {"train": splits["train"]}
     (tmp_path / "other/b/images/b.png").unlink()
     assert one_object_masks.images_of_set(tmp_path / "other") == []
+
+
+def test_a_folder_of_one_object_masks_that_is_gone_or_holds_too_many_is_one_line(tmp_path, monkeypatch):
+    write_set(tmp_path, {"a": 1})
+    (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    folder = tmp_path / "a" / "masks"
+    monkeypatch.setattr(one_object_masks, "pictures", lambda _: ["m1.png"] * 65_536)
+    with pytest.raises(DataError, match=f"{folder}: holds 65,536 masks, at most 65,535 are read"):
+        record["target"].render()
+    monkeypatch.undo()
+    (folder / "m1.png").unlink()
+    folder.rmdir()
+    with pytest.raises(DataError, match=rf"{folder} cannot be read \(No such file or directory\)"):
+        record["target"].render()

@@ -253,6 +253,9 @@ def test_a_category_called_background_is_the_background(tmp_path):
     assert train.classes == ((0, "background"), (1, "cell"))
     mask = (masks(train) | masks(val))["1.png"]
     assert mask[2, 2] == 1 and mask[6, 6] == 0
+    assert train.annotations.instances == {"cell": 1}
+    write(tmp_path / "annotations.json", [], categories=categories[:1])
+    assert f"{tmp_path / 'annotations.json'} lists no categories" in error_of(tmp_path)
 
 
 def test_images_of_16_bits_and_sizes_that_the_file_leaves_out(tmp_path):
@@ -341,7 +344,7 @@ BAD_FIELDS = {  # list, field, value -> the message
     "file name": ("images", "file_name", None, "has file_name None, expected text"),
     "height in words": ("images", "height", "forty", "has height 'forty', expected 0 to 1,000,000 pixels"),
     "negative height": ("images", "height", -40, "has height -40, expected 0 to 1,000,000 pixels"),
-    "vast width": ("images", "width", 10**12, "has width 1000000000000, expected 0 to 1,000,000 pixels"),
+    "vast width": ("images", "width", 10**6, "has width 1000000, expected 0 to 1,000,000 pixels"),
     "image of an object": ("annotations", "image_id", [1], "has image_id [1], expected a number or text"),
     "category of an object": ("annotations", "category_id", {}, "has category_id {}, expected a number or text"),
     "category id": ("categories", "id", "a", "has id 'a', expected a number"),
@@ -646,3 +649,19 @@ def test_a_class_is_known_where_an_object_of_it_lies_on_a_crowd_of_it(tmp_path):
     write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
     truth, unknown = unpack_bits(loaded(tmp_path)[0][0]["target"].render_classes({1: 0}))
     assert (truth[6, 6], unknown[6, 6]) == (1, 0) and (truth[3, 3], unknown[3, 3]) == (0, 1)
+
+
+def test_the_later_one_of_two_objects_of_one_size_lies_on_top_and_crowds_below_both(tmp_path):
+    objects = [entry(1, 1, 7, [box(4, 4, 9, 9)]), entry(2, 1, 3, [box(8, 4, 9, 9)])]
+    objects.append(entry(3, 1, 90, [box(2, 2, 20, 4)], iscrowd=1))
+    write(tmp_path / "annotations.json", objects, tmp_path, 1)
+    write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
+    target = loaded(tmp_path)[0][0]["target"]
+    mask = target.render()
+    assert (mask[8, 5], mask[8, 10], mask[5, 10], mask[3, 3]) == (2, 1, 1, 255)
+    numbers, values = target.render_objects()
+    assert values.tolist() == [0, 255, 2, 1] and (numbers[8, 5], numbers[8, 10], numbers[3, 3]) == (2, 3, 1)
+    truth, unknown = unpack_bits(target.render_classes({1: 0, 2: 2, 3: 1}))
+    assert (truth[8, 10], truth[5, 10], unknown[5, 10], unknown[3, 3]) == (5, 5, 2, 2)
+    truth, unknown = unpack_bits(target.render_classes({2: 0}))  # the others are not asked for
+    assert (truth[8, 10], truth[8, 15]) == (1, 0) and not unknown.any()

@@ -15,6 +15,7 @@ from data_utils import pack
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
 
 SIZE = (12, 20)
 
@@ -299,3 +300,50 @@ def test_blank_lines_of_class_names_txt_are_no_classes(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2))
     (root / "class_names.txt").write_text("__ignore__\n_background_\n\ncat\n  \ndog\n")
     assert loaded(root)[0].classes == ((0, "background"), (1, "cat"), (2, "dog"))
+
+
+CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}
+CITYSCAPES |= {20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"}
+CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"}
+
+
+def test_ids_of_cityscapes_have_the_names_of_the_benchmark_and_a_license_plate_is_ignored(tmp_path):
+    root = cityscapes(tmp_path, "train", "val")
+    assert loaded(root)[0].classes == tuple(CITYSCAPES.items())
+    ids = [*range(-1, 35), 256 + 7]
+    np.save(tmp_path / "a_gtFine_labelIds.npy", np.array([ids], np.int16))
+    rendered = EvaluatedIds(str(tmp_path / "a_gtFine_labelIds.npy")).render()
+    assert rendered.tolist() == [[number if number in CITYSCAPES else 255 for number in ids]]
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    assert loaded(root)[0].classes == tuple(enumerate(CITYSCAPES.values()))
+
+
+def test_masks_of_cityscapes_without_image_are_named_and_endings_may_be_capitals(tmp_path):
+    root = cityscapes(tmp_path, "train", "val")
+    folder = root / "leftImg8bit/train"
+    (folder / "aachen/aachen_000000_000019_leftImg8bit.png").unlink()
+    file = folder / "zurich/zurich_000000_000019_leftImg8bit.png"
+    file.rename(file.with_suffix(".PNG"))
+    line = "aachen/aachen_000000_000019_gtFine_labelIds.png: mask without image"
+    assert f"{folder}: 1 files without partner: {line}; --allow-unpaired" in error_of(root)
+    train, _ = loaded(root, allow_unpaired=True)
+    assert train.unpaired == (line,)
+    assert [record["name"] for record in train] == ["zurich/zurich_000000_000019_leftImg8bit.PNG"]
+
+
+VOC_NAMES = ["background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"]
+VOC_NAMES += ["diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train"]
+VOC_NAMES += ["tvmonitor"]
+
+
+def test_values_of_voc_have_the_names_of_the_challenge(tmp_path):
+    assert loaded(voc(tmp_path, OWN, {}))[0].classes == tuple(enumerate(VOC_NAMES))
+
+
+def test_masks_of_cvat_with_a_fourth_channel_hold_colors(tmp_path):
+    mask = np.full((*SIZE, 4), 255, np.uint8)
+    mask[..., :3] = (0, 0, 0)
+    mask[:5, :, :3] = (128, 0, 64)
+    root = voc(tmp_path, ["a", "b"], {}, mask, palette=False)
+    (root / "labelmap.txt").write_text("background:0,0,0::\ncell:128,0,64::\n")
+    assert loaded(root)[0].classes == (((0, 0, 0), "background"), ((128, 0, 64), "cell"))

@@ -465,3 +465,35 @@ def test_objects_of_files_that_are_left_out_are_not_counted(tmp_path):
     (tmp_path / "c.png").unlink()
     summary = loaded(tmp_path, allow_unpaired=True)[0].annotations
     assert (summary.annotated, summary.empty, summary.instances) == (2, 0, {"cell": 2})
+
+
+def test_background_takes_objects_and_classes_away_and_other_classes_change_nothing(tmp_path):
+    whole, hole = [[0, 0], [40, 40]], [[10, 10], [20, 20]]
+    shapes = [shape("a", whole, "rectangle"), shape("background", hole, "rectangle"), shape("b", BOX, "rectangle")]
+    shapes.append(shape("__ignore__", [[30, 30], [35, 35]], "rectangle"))
+    file = write(tmp_path, "x", shapes)
+    mask = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2, "background": 0, "__ignore__": 255})
+    truth, unknown = unpack_bits(mask.render_classes({1: 1}))  # b is not asked for
+    assert (truth[15, 15], truth[7, 7], truth[32, 32]) == (0, 2, 0)
+    assert (unknown[15, 15], unknown[7, 7], unknown[32, 32]) == (0, 0, 2)
+    write(tmp_path, "x", [*shapes[:2], shape("background", [[30, 30], [35, 35]], "rectangle")])
+    numbers, values = mask.render_objects()
+    assert values.tolist() == [0, 1] and (numbers[15, 15], numbers[7, 7], numbers[32, 32]) == (0, 1, 0)
+
+
+def test_the_size_of_a_mask_is_that_of_the_image_in_the_file(tmp_path):
+    pixels = np.zeros((*SIZE, 3), np.uint8)
+    sizes = {"imageHeight": None, "imageWidth": None}
+    file = write(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData=png(pixels), **sizes)
+    assert LabelmeMask(str(file), "", {"a": 1}).render().shape == SIZE
+    write(tmp_path, "x", [shape("a", BOX, "rectangle")], **sizes)
+    with pytest.raises(DataError, match=r"x\.json has no image file beside it, and holds none"):
+        LabelmeMask(str(file), "", {"a": 1}).render()
+
+
+@pytest.mark.parametrize(("others", "is_found"), [(2, True), (3, False)])
+def test_a_folder_is_known_by_its_first_three_files(tmp_path, others, is_found):
+    write(tmp_path, "z", [shape("cell", BOX, "rectangle")])
+    for number in range(others):
+        (tmp_path / f"{number}.json").write_text("{}")
+    assert bool(labelme.find(tmp_path, ())) == is_found

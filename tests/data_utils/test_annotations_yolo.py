@@ -18,6 +18,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
 from data_utils.sources.annotations.yolo import labels_of
+from tasks.overlapping import unpack_bits
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
 LIST = "names: [car, dog]\n"
@@ -283,3 +284,28 @@ def test_images_may_lie_beside_the_folder_of_the_settings(tmp_path):
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings/data.yaml").write_text("train: ../images/train\n" + LIST)
     assert all(mask.any() for split in loaded(tmp_path / "settings") for mask in masks(split).values())
+
+
+def test_the_path_in_the_settings_is_where_images_and_labels_are(tmp_path):
+    write(tmp_path / "data", "images/train", "labels/train", {"a": TREE})
+    write(tmp_path / "data", "images/val", "labels/val", {"b": TREE})
+    (tmp_path / "data.yaml").write_text("path: data\ntrain: ../images/train\nval: images/val\n" + LIST)
+    splits = yolo.find(tmp_path, ())
+    assert [folder for folder, _ in splits.values()] == [tmp_path / "data/images/train", tmp_path / "data/images/val"]
+    assert all(masks(split).popitem()[1].any() for split in loaded(tmp_path))
+
+
+def test_classes_that_overlap_have_a_bit_each(folder):
+    large, small = "0 0 0 1 0 1 1 0 1\n", TREE.replace("0 ", "1 ", 1)
+    (folder / "labels/train/a.txt").write_text(small + large + "1 0 0 0.1 0 0.1 0.1\n")
+    target = loaded(folder)[0][0]["target"]
+    truth, unknown = unpack_bits(target.render_classes({1: 2, 2: 0}))
+    assert (truth[20, 20], truth[35, 60], truth[1, 3]) == (5, 4, 5) and not unknown.any()
+    truth, _ = unpack_bits(target.render_classes({2: 1}))  # the other one is not asked for
+    assert (truth[20, 20], truth[35, 60]) == (2, 0)
+
+
+def test_a_list_of_names_beside_images_alone_is_not_yolos(tmp_path):
+    write(tmp_path, "images", "images", {"a": TREE})
+    (tmp_path / "classes.txt").write_text("car\n")
+    assert yolo.find(tmp_path, ()) == {}

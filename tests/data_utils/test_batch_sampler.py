@@ -138,7 +138,7 @@ def test_a_process_without_an_image_repeats_one_and_all_others_have_equally_many
     real = [slots for slots in step if not slots[0].filler]
     assert [len(slots) for slots in real] == sizes
     fillers = step[len(real) :]
-    assert [len(slots) for slots in fillers] == [1] * split.idle
+    assert [len(slots) for slots in fillers] == [1] * split.idle_groups
     assert all(slots[0].index == step[0][0].index and slots[0].filler for slots in fillers)
 
 
@@ -154,8 +154,8 @@ def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it():
 
 def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
     split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
-    assert (split.world_size, split.group_words, split.idle) == (6, "groups of 3 processes", 0)
-    assert split._replace(batch_size=1, accumulation=1).idle == 1
+    assert (split.world_size, split.group_words, split.idle_groups) == (6, "groups of 3 processes", 0)
+    assert split._replace(batch_size=1, accumulation=1).idle_groups == 1
     assert "x 2 groups of 3 processes x 2 accumulation steps" in str(split)
 
 

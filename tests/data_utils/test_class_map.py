@@ -519,10 +519,19 @@ def test_where_two_values_or_more_hold_most_pixels_the_others_may_be_invented():
     assert describe_invented({0: 30, 9: 30} | others).startswith("60.0% of the pixels hold 0, 9; the others look like")
     others = {value: 41 for value in range(10, 20)}
     assert describe_invented({0: 300, 9: 290} | others).startswith("63.1% of the pixels hold 0, 9, 10; the others")
+    assert describe_invented({0: 97, 9: 2, 10: 1}).startswith("99.0% of the pixels hold 0, 9;")  # two at least
     assert describe_invented(dict.fromkeys(range(20), 5)) is describe_invented({0: 5}) is None
     assert describe_invented({0: 57, 9: 38, 1: 5}).startswith("100.0% of the pixels hold 0, 1, 9;")  # a twentieth
     assert describe_invented({0: 57, 9: 39, 1: 4}).startswith("96.0% of the pixels hold 0, 9;")
     assert "--check-data --classes 0=background,9=foreground lists" in describe_invented({0: 57, 9: 39, 1: 4})
+
+
+def test_other_values_are_mistakes_where_no_class_is_the_background():
+    classes = [(0, "sky"), (1, "land")]
+    assert resolve_classes({0: 1, 1: 1}, classes, None, "background").outside is None
+    assert resolve_classes({0: 1, 1: 1}, classes, None, "ignore").outside == 255
+    classes = [(1, "land"), (0, "background")]
+    assert resolve_classes({0: 1, 1: 1}, classes, None, "background").outside == 1
 
 
 def test_two_colors_of_which_one_is_black_are_background_and_foreground():

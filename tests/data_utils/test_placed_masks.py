@@ -8,6 +8,7 @@ data_utils/image_io/well_known_binary.py.
 import json
 import os
 import struct
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -248,7 +249,10 @@ def test_each_image_may_have_polygons_of_its_own(tmp_path):
         ('{"type": "Topology"}', "has no list"),
         (json.dumps({"features": [3]}), "feature 1 is no object"),
         (json.dumps({"features": [{"geometry": {"type": "Point", "coordinates": [1, 2]}}]}), "is of type 'Point'"),
-        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[[1, 2]]]}}]}), "fewer than 3"),
+        (
+            json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[[1, 2], [3, 4]]]}}]}),
+            "fewer than 3",
+        ),
         (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [["x"]]}}]}), "no list of positions"),
         (
             json.dumps({"features": [feature(square(0, 0, 9))], "crs": {"properties": {"name": "local"}}}),
@@ -382,6 +386,8 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp
         areas_of(tmp_path, label_column="kind")
     records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
     assert [record["name"] for record in records] == ["b.tif"] and records.classes[1:] == ((1, "x"),)
+    assert records.unpaired == ("a.tif: image without polygons", "c.geojson: polygons without image")
+    assert records.annotations == ("GeoJSON", 1, 0, {"x": 1}, 0)
 
 
 @pytest.mark.parametrize(
@@ -443,6 +449,29 @@ def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
         os.utime(file, ns=(moment, moment))
         assert len(read_shapes(str(file), None).shapes) == count
         assert len(shapes_in(str(file), None, 32633).shapes) == count
+
+
+def test_polygons_take_images_with_a_place_and_an_epsg_number(tmp_path):
+    one_image(tmp_path, feature(square(0, 0, 5)))
+    mask = areas_of(tmp_path)["train"][0]["target"]
+    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], crs="+proj=laea +lat_0=45 +lon_0=15")
+    with pytest.raises(DataError, match=r"a\.tif: its CRS has no EPSG number, so polygons cannot be brought to it"):
+        mask.render()
+    tifffile.imwrite(tmp_path / "images" / "b.tif", np.zeros((8, 9), np.uint8), photometric="minisblack")
+    with pytest.raises(DataError, match=r"b\.tif: has no place in the world, so polygons cannot be drawn on it"):
+        replace(mask, image=str(tmp_path / "images" / "b.tif")).render()
+    assert not replace(mask, file="").render_part((0, 4), (0, 5)).any()  # an image without polygons
+
+
+def test_the_boxes_of_polygons_are_their_borders_and_infinite_where_a_crs_does_not_reach(tmp_path):
+    file = tmp_path / "a.geojson"
+    triangle = [(15.0, 45.0), (16.5, 45.5), (15.5, 46.0)]
+    write_geojson(file, [feature(triangle), feature([(15.0, 45.0), (15.0, 95.0), (16.0, 95.0)])], crs=None)
+    shapes = shapes_in(str(file), None, 4326)
+    assert shapes.boxes[0].tolist() == [15.0, 45.0, 16.5, 46.0]
+    shapes = shapes_in(str(file), None, 32633)
+    assert shapes.boxes[0].round(-3).tolist() == [500_000, 4_983_000, 617_000, 5_094_000]
+    assert shapes.boxes[1].tolist() == [np.inf] * 4
 
 
 def test_the_grid_of_a_source_is_that_of_its_file_and_page():

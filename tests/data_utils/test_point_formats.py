@@ -23,6 +23,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
+from data_utils.sources.points.find import find_points
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.nnlandmark import case_of
 from data_utils.sources.points.spaces import from_pixels, to_pixels
@@ -512,3 +513,51 @@ def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
     assert to_pixels(resized, (5, 10), "a").tolist() == [[2.75, 2.25]]
     with pytest.raises(DataError, match=r"a: is 20 x 10 \(height x width\), but .* gives points of .* of 10 x 20"):
         to_pixels(resized, (20, 10), "a")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["all_landmarks_voxel.json", "prediction_all_landmark_voxel.json", "landmarks.json", "points.json", "more.json"],
+)
+def test_nnlandmarks_file_has_one_of_four_names(tmp_path, name):
+    (tmp_path / name).write_text(json.dumps({"a": {"tip": [1, 2, 3]}}))
+    tables = find_points(tmp_path, (), explicit=True)
+    assert [table.images for table in tables.values()] == ([] if name == "more.json" else [("a",)])
+
+
+def test_a_prediction_of_nnlandmark_says_likelihood_and_presence(tmp_path):
+    cases = {"a": {"tip": {"coordinates": [1, 2, 3], "likelihood": 0.25}, "rim": {"coordinates": None}}}
+    (tmp_path / "a.json").write_text(json.dumps(cases))
+    table = files.read(tmp_path / "a.json")  # as nnLandmark writes it, without presence
+    assert table.states.tolist() == [[PRESENT, UNKNOWN]] and table.presence is None
+    values = {"presence": np.array([[0.75, 0.5]]), "confidence": np.array([[0.25, 1.0]])}
+    written = json.loads(files.content(replace(table, **values)))
+    assert written["a"]["tip"] == {"coordinates": [1, 2, 3], "likelihood": 0.25, "presence": 0.75}
+
+
+@pytest.mark.parametrize("layout", ["coco", "nnlandmark"])
+def test_points_of_several_images_in_one_file_stay_with_their_images(tmp_path, layout):
+    axes = 2 if layout == "coco" else 3
+    positions = np.arange(4.0 * axes).reshape(2, 2, axes)
+    states = np.array([[PRESENT, PRESENT], [UNKNOWN, PRESENT]])
+    table = PointTable(
+        layout, ("a", "b"), ("one", "two"), positions, states, ("", ""), sizes=np.array([[9, 8], [0, 0]])
+    )
+    again = files.read(written(tmp_path, table))
+    assert again.images == ("one", "two") and again.states.tolist() == states.tolist()
+    assert np.array_equal(again.positions, positions * (states == PRESENT)[:, :, None])
+    if layout == "coco":
+        content = json.loads(written(tmp_path, table).read_text())
+        assert content["images"] == [
+            {"id": 1, "file_name": "one", "height": 9, "width": 8},
+            {"id": 2, "file_name": "two"},
+        ]
+        assert content["categories"][0]["keypoints"] == ["a", "b"] and content["categories"][0]["skeleton"] == []
+
+
+def test_a_note_of_a_prediction_has_six_digits():
+    table = PointTable("labelme", ("a",), ("x",), np.ones((1, 1, 2)), np.full((1, 1), PRESENT), ("",))
+    table = replace(table, presence=np.full((1, 1), 2 / 3), confidence=np.full((1, 1), 1 / 3))
+    content = json.loads(files.content(table))
+    assert content["shapes"][0]["description"] == "presence 0.666667 confidence 0.333333"
+    assert content["imagePath"] == "x" and content["shapes"][0]["points"] == [[1, 1]]

@@ -32,7 +32,7 @@ from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.find import find_points, lacks_masks, read_truth
+from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
 from data_utils.sources.points.spaces import PIXELS, UPWARD
 from data_utils.sources.points.table import (
     EMPTY,
@@ -548,6 +548,7 @@ def test_what_a_network_of_deeplabcut_found_is_present(tmp_path):
         ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "row 3, a: 'z' is no coordinate"),
         ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,z\n", "row 4, a: 'z' is no coordinate"),
         ("image,landmark,x,y\na.png,one,-10000001,2\n", "coordinate -10000001 is not within 10,000,000"),
+        ("image,landmark,x,y\na.png,one,10000000.5,2\n", "coordinate 10000000.5 is not within 10,000,000"),
     ],
 )
 def test_a_mistake_in_a_row_is_named_by_its_line(tmp_path, text, message):
@@ -734,3 +735,93 @@ def test_large_images_with_points_are_looked_at_in_windows_where_training_reads_
     train, _ = load_records(DataConfig(str(tmp_path)))
     inspector = choose_inspector(train, windows=windows)
     assert isinstance(inspector, PointInspector) and inspector.windows is windows
+
+
+HEADINGS = {
+    "long": ["image,landmark,x,y,state,confidence,presence", "i,1,0.5,2.0,present,0.333333,0.750000"],
+    "wide": ["image,X1,Y1,1_confidence,1_presence,X2,Y2,2_confidence,2_presence"],
+    "deeplabcut": [
+        "scorer,unet,unet,unet,unet,unet,unet,unet,unet",
+        "bodyparts,1,1,1,1,2,2,2,2",
+        "coords,x,y,likelihood,presence,x,y,likelihood,presence",
+    ],
+}
+ROWS = {
+    "long": "i,2,3.0,4.0,absent,0.666667,0.250000",
+    "wide": "i,0.5,2.0,0.333333,0.750000,3.0,4.0,0.666667,0.250000",
+    "deeplabcut": "i,0.5,2.0,0.333333,0.750000,3.0,4.0,0.666667,0.250000",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
+    table = PointTable(
+        layout=layout,
+        names=("1", "2"),
+        images=("i",),
+        positions=np.array([[[0.5, 2], [3, 4]]]),
+        states=np.array([[PRESENT, ABSENT]]),
+        files=("",),
+        presence=np.array([[0.75, 0.25]]),
+        confidence=np.array([[1 / 3, 2 / 3]]),
+    )
+    assert files.content(table).decode().splitlines() == [*HEADINGS[layout], ROWS[layout]]
+    truth = replace(table, presence=None, confidence=None)
+    lines = files.content(truth).decode().splitlines()
+    assert lines[-1] == {"long": "i,2,,,absent"}.get(layout, "i,0.5,2.0,,")
+    assert "confidence" not in lines[0] and "likelihood" not in lines[-2]
+
+
+def test_columns_may_have_any_of_these_titles(tmp_path):
+    for title in ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "Name"):
+        assert table_of(tmp_path, f"{title},a_x,a_y\nb,1,2\n").images == ("b",)
+    for title in ("landmark", "landmark_name", "point", "keypoint", "bodypart", "Label"):
+        table = table_of(tmp_path, f"x,y,{title},z,image\n1,2,tip,3,b\n")
+        assert (table.names, table.images, table.positions.tolist()) == (("tip",), ("b",), [[[1, 2, 3]]])
+    for titles in ("a_x,a_y", "a x,a y", "a.x,a.y", "a-x,a-y"):
+        assert table_of(tmp_path, f"image,{titles}\nb,1,2\n").names == ("a",)
+    for titles in ("x1,y1", "X_1,Y_1"):
+        assert table_of(tmp_path, f"image,{titles}\nb,1,2\n").names == ("1",)
+
+
+@pytest.mark.parametrize(
+    "titles", ["a,a_x,a_y,image", "a,b,c", "x,y,landmark", "image,landmark,x", "image,a_y,b_y", "image,x,y"]
+)
+def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
+    (tmp_path / "a.csv").write_text(f"{titles}\n1,2,3,4\n")
+    assert files.read(tmp_path / "a.csv") is None
+
+
+def test_points_may_be_as_far_away_as_ten_million(tmp_path):
+    assert coordinate("-1e7", "here") == -10_000_000
+    assert said_size(10_000_000, 1) == (10_000_000, 1)
+
+
+def test_predictions_of_several_tables_are_joined_and_follow_their_names():
+    def table(name: str, value: float) -> PointTable:
+        values = np.full((1, 1), value)
+        shape = (np.ones((1, 1, 2)), np.full((1, 1), PRESENT))
+        return PointTable("long", (name,), (name,), *shape, (name,), presence=values, confidence=values / 2)
+
+    joined = joined_tables([table("a", 0.75), table("b", 0.5)])
+    assert joined.presence.tolist() == [[0.75, 0], [0, 0.5]] and joined.confidence.tolist() == [[0.375, 0], [0, 0.25]]
+    assert joined.predicted(0, 0) == (0.375, 0.75)
+    assert joined.with_names(("b",)).presence.tolist() == [[0], [0.5]]
+    assert joined.rows([1]).presence is None and joined.rows([1]).confidence is None
+    assert joined.renamed(["x", "y"]).images == ("x", "y")
+
+
+def test_a_truth_without_points_is_one_line(tmp_path):
+    (tmp_path / "a.csv").write_text("name,r,g,b\ncar,1,2,3\n")
+    for path in (tmp_path / "a.csv", tmp_path):
+        with pytest.raises(DataError, match=rf"{path}: no file there lists points \(docs/landmarks.md\)"):
+            read_truth(path, "unknown")
+
+
+@pytest.mark.parametrize("folder", ["imgs", "image", "imagesTr", "data", "JPEGImages", "images/train", "train", "."])
+def test_images_of_a_table_lie_in_folders_of_these_names(tmp_path, folder):
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
+    (tmp_path / "train.csv").write_text("image,p_x,p_y\na.png,1,2\n")
+    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    assert splits["train"]()[0]["image"] == str(tmp_path / folder / "a.png")

@@ -465,6 +465,9 @@ def test_bands_have_numbers_from_one_up_to_their_number(tmp_path):
     path = str(write_raster(tmp_path / "b.tif", bands[:2], names=("my_red", "old red")))
     with ExitStack() as stack, pytest.raises(ImageError, match="has 2 bands, 2 that are called red; its bands are my_"):
         open_raster(BandSource((path,), ("red",)), stack)
+    path = str(write_raster(tmp_path / "c.tif", np.zeros((9, 4, 5), np.uint16), photometric="minisblack"))
+    with ExitStack() as stack, pytest.raises(ImageError, match=r"its bands are 1, 2, 3, 4, 5, 6, 7, 8, \.\.\.$"):
+        open_raster(BandSource((path,), ("red",)), stack)
 
 
 @pytest.mark.parametrize(("interleave", "segment_bytes"), [("pixel", 5 * 40 * 50 * 2), ("band", 40 * 50 * 2)])

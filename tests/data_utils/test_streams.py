@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
+import aiohttp
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -750,3 +752,80 @@ def test_a_stream_of_the_hub_is_that_of_its_configuration(monkeypatch, dataset_c
     monkeypatch.setattr("data_utils.sources.load.find_files", find)
     with pytest.raises(DataError, match=f"^found hf://datasets/{url}.$"):
         load_stream(DataConfig("owner/name", dataset_config=dataset_config), Path("owner/name"))
+
+
+def web_error(status: int) -> aiohttp.ClientResponseError:
+    return aiohttp.ClientResponseError(mock.Mock(real_url="https://x/a.tar"), (), status=status)
+
+
+FAILURES = [
+    (web_error(429), True),
+    (web_error(404), False),
+    (web_error(499), False),
+    (web_error(500), True),
+    (web_error(503), True),
+    (aiohttp.ServerDisconnectedError(), True),
+    (ConnectionResetError(), True),
+    (PermissionError(), False),
+    (IsADirectoryError(), False),
+    (NotADirectoryError(), False),
+    (ValueError(), False),
+]
+
+
+@pytest.mark.parametrize(("error", "may_pass"), FAILURES, ids=lambda value: type(value).__name__)
+def test_a_failure_of_the_network_or_a_server_is_tried_again_and_others_are_not(monkeypatch, error, may_pass):
+    pauses = []
+    monkeypatch.setattr(remote.time, "sleep", pauses.append)
+
+    @remote.retried
+    def read(file: str, share: int, *, end: int) -> int:
+        with remote.reachable(file, hint="; so it is"):
+            if len(pauses) < 2:
+                raise error
+        return share + end
+
+    if may_pass:
+        assert read("https://x/a.tar", 1, end=2) == 3 and len(pauses) == 2
+        return
+    with pytest.raises(DataError, match=r"^https://x/a\.tar cannot be read \(.*\); so it is$"):
+        read("https://x/a.tar", 1, end=2)
+    assert not pauses
+
+
+def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_path):
+    file = tmp_path / "a.tar"
+    with tarfile.open(file, "w") as tar:
+        for name in ("a.jpg", "a.png", "b.jpg", "c.jpg", "c.png", "d.png", "._e.jpg", "f/"):
+            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
+        TarRecords.open([str(file)], None, None)
+
+
+def test_row_groups_without_rows_are_left_out_and_rows_are_counted_from_the_first(tmp_path):
+    file = tmp_path / "a.parquet"
+    table = pyarrow.table({"image": [b"1", b"2", b"3"], "mask": [b"4", None, b"6"]})
+    with pyarrow.parquet.ParquetWriter(file, table.schema) as writer:
+        for part in (table[:2], table[:0], table[2:]):
+            writer.write_table(part)
+    records = ParquetRecords.open([str(file)], None, None)
+    assert records.group_sizes.tolist() == [2, 1]
+    assert [(record["image"], record["target"]) for record in records] == [(b"1", b"4"), (b"2", None), (b"3", b"6")]
+    assert [records.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]
+    fewer = records.part(np.array([False, True]))
+    assert len(fewer) == 1 and fewer[0] == records[2]
+
+
+def test_pictures_of_a_tar_are_read_at_once_up_to_a_gap_of_256_kilobytes(tmp_path, counted):
+    # headers and padding are 1528 bytes of each gap
+    sizes = {"0.jpg": 8, "0.png": 8, "x.bin": 260_608, "1.jpg": 8, "y.bin": 261_120, "1.png": 8}
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, size in sizes.items():
+            member = tarfile.TarInfo(name)
+            member.size = size
+            tar.addfile(member, io.BytesIO(name[0].encode() * size))
+    records = TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)
+    counted.clear()
+    assert [record["image"] + record["target"] for record in records] == [b"0" * 16, b"1" * 16]
+    spans = [(read.start, read.end) for read in counted.all()]
+    assert spans == [(512, 1544 + 262_136 + 8), (526_336, 526_344)]

@@ -85,8 +85,8 @@ def test_to_rgb_shows_the_rest_of_a_picture_with_outliers_or_gaps():
 
 def test_overlay_tints_all_but_the_background():
     image, mask = np.full((1, 3, 3), 100, np.uint8), np.array([[0, 1, 255]])
-    colors = np.array([[0, 0, 0], [200, 0, 50]], np.uint8)
-    assert overlay(image, mask, colors).tolist() == [[[100, 100, 100], [150, 50, 75], [114, 114, 114]]]
+    colors = np.array([[0, 0, 0], [201, 0, 50]], np.uint8)
+    assert overlay(image, mask, colors).tolist() == [[[100, 100, 100], [151, 50, 75], [114, 114, 114]]]
     assert (image == 100).all()
 
 

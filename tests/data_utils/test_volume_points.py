@@ -246,7 +246,7 @@ def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
         files.read(file)
 
 
-@pytest.mark.parametrize("folder", ["", "points", "landmarks", "fiducials", "images", "imagesTr"])
+@pytest.mark.parametrize("folder", ["", "points", "landmarks", "markups", "fiducials", "images", "imagesTr"])
 def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp_path, folder):
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")

@@ -100,7 +100,7 @@ def test_tiles_that_are_turned_are_not_exact():
 
 
 def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):
-    network_of().save_pretrained(tmp_path)
+    UNet(UNetConfig(1, 2, base_channels=2, depth=1)).save_pretrained(tmp_path)
     predictor = Predictor.from_pretrained(tmp_path, ensemble=[tmp_path], tile_size=64, overlap=8, tta=True)
     assert (len(predictor.networks), predictor.tile_size, predictor.overlap, predictor.tta) == (2, 64, 8, True)
     for network in predictor.networks:

@@ -147,7 +147,8 @@ LARGE = (20_000, 30_000)
         ({"base_channels": 16}, {}, (960, 960)),  # ten reaches of 96 pixels
         ({"base_channels": 16}, {"adds_reach": True}, (672, 672)),  # seven
         ({"base_channels": 64, "norm": "group"}, {}, (640, 640)),  # 768 MB
-        ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # 256 MB of logits, and four reaches at least
+        ({"base_channels": 16, "num_classes": 3}, {}, (752, 1248)),  # 256 MB of logits, to the grid of 16
+        ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # four reaches at least
         ({"base_channels": 16, "in_channels": 5}, {}, (960, 960)),
         ({"base_channels": 16, "in_channels": 4}, {"low_rows": True}, (960, 960)),
         ({"base_channels": 16, "in_channels": 5}, {"low_rows": True}, (384, 2400)),

@@ -450,7 +450,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/monitoring/tracking.py",
-        "RunLog.pictures",
+        "RunLog.write_pictures",
         'self.tracker == "tensorboard"',
         "True",
         "test_tracking.py",
@@ -950,7 +950,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/run_dir.py",
-        "OpenedRun.source",
+        "OpenedRun.initial_model",
         "self.checkpoint.state is not None",
         "False",
         "test_volumes_train.py test_encoder_training.py",
@@ -1159,8 +1159,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "_augmentation",
-        "minutes < SHORT and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes",
-        "minutes < SHORT and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "minutes < SHORT_MINUTES and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes",
+        "minutes < SHORT_MINUTES and len(info.train) >= IMAGES_A_MINUTE * minutes",
         "test_plan.py",
     ),
     Mutant(
@@ -1191,9 +1191,9 @@ MUTANTS = [
         "{name: getattr(self, name) for name in self.names()}",
         "test_plan.py",
     ),
-    Mutant("train_utils/settings/plan.py", "_has_rare_class", "RARE * sum(pixels)", "0", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", "_has_rare_class", "RARE_SHARE * sum(pixels)", "0", "test_plan.py"),
     Mutant("train_utils/settings/plan.py", "", "EVALUATION_SHARE = 0.1", "EVALUATION_SHARE = 0.2", "test_plan.py"),
-    Mutant("train_utils/settings/plan.py", "", "STEPS = 2000", "STEPS = 1000", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", "", "FEWEST_STEPS = 2000", "FEWEST_STEPS = 1000", "test_plan.py"),
     Mutant("train_utils/settings/plan.py", "", "SIDE_STEP = 32", "SIDE_STEP = 16", "test_plan.py"),
     Mutant(
         "train_utils/settings/plan.py",
@@ -1202,7 +1202,7 @@ MUTANTS = [
         "LONG_CROPPED_PIXELS = 256 * 512",
         "test_plan.py",
     ),
-    Mutant("train_utils/settings/plan.py", "", "RARE = 0.02", "RARE = 0.04", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", "", "RARE_SHARE = 0.02", "RARE_SHARE = 0.04", "test_plan.py"),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "len(pixels) > 2", "len(pixels) > 1", "test_plan.py"),
     Mutant(
         "train_utils/settings/plan.py",
@@ -1242,15 +1242,15 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "_most_voxels",
-        "_finds_points_of_volumes_fast(info, minutes)",
+        "_is_very_short_run_on_volume_points(info, minutes)",
         "False",
         "test_plan.py",
     ),
     Mutant(
         "train_utils/settings/plan.py",
-        "_finds_points_of_volumes_fast",
-        "info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT",
-        "info.train.records.dims == 3 and minutes < VERY_SHORT",
+        "_is_very_short_run_on_volume_points",
+        "info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT_MINUTES",
+        "info.train.records.dims == 3 and minutes < VERY_SHORT_MINUTES",
         "test_plan.py",
     ),
     Mutant("train_utils/settings/plan.py", "patch_size", "room /= patch[axis]", "pass", "test_numbers_by_hand.py"),
@@ -1364,7 +1364,7 @@ MUTANTS = [
     Mutant(
         "train_utils/step_memory.py",
         "StepMemory.__init__",
-        "can_repeat_steps(accelerator) and not batch_split.fixed",
+        "can_repeat_steps(accelerator) and not batch_split.is_fixed",
         "can_repeat_steps(accelerator)",
         "test_step_memory.py",
     ),

@@ -183,7 +183,7 @@ def test_what_the_cpu_says_when_memory_runs_out_is_known():
 )
 def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
     split = split_batch(batch, world, micro, profile, saved)
-    assert split == BatchSplit(batch, world, *expected, fixed=any((micro, profile)))
+    assert split == BatchSplit(batch, world, *expected, is_fixed=any((micro, profile)))
     assert split.micro_batch_size * split.accumulation * world >= batch
 
 
@@ -449,7 +449,7 @@ def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
 
     for wanted, accumulation, less in [
         (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
-        (BatchSplit(64, 1, 2, 40, fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
+        (BatchSplit(64, 1, 2, 40, is_fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
     ]:
         room = step_bytes(network, (2, *shape), Copies(3)) + 2 * accumulation * 2 * 32 * 32 * 24
         assert found(wanted, room + 10) == (2, accumulation, False)
@@ -681,7 +681,7 @@ def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, 
     smallest = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
     with pytest.raises(torch.OutOfMemoryError):
         smallest.halve_or_raise(error, guard)
-    fixed = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, fixed=True))
+    fixed = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, is_fixed=True))
     with pytest.raises(torch.OutOfMemoryError):
         fixed.halve_or_raise(error, guard)
     halved = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))

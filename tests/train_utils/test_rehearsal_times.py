@@ -52,17 +52,23 @@ def new_rehearsal(minutes: float) -> Rehearsal:
 def test_steps_are_timed_for_three_hundredths_of_the_time_and_forty_at_most(clock, minutes, seconds, timed, again):
     rehearsed = new_rehearsal(minutes)
     steps = iter(range(1000))
-    made = 0
-    for _ in rehearsed.timed(steps):
-        made += 1
-        clock.takes(seconds if made > 3 else 999)
-    assert made == 3 + timed
+    made = []
+
+    def make_step(step: int) -> None:
+        made.append(step)
+        clock.takes(seconds if len(made) > 3 else 999)
+
+    rehearsed.time_steps(make_step, steps)
+    assert made == list(range(3 + timed))
     assert rehearsed.times.step == pytest.approx(seconds)
-    made_again = 0
-    for _ in rehearsed.timed_again(steps):
-        made_again += 1
+    made_again = []
+
+    def make_slow_step(step: int) -> None:
+        made_again.append(step)
         clock.takes(2 * seconds)
-    assert made_again == again
+
+    rehearsed.time_steps_again(make_slow_step, steps)
+    assert made_again == list(range(3 + timed, 3 + timed + again))
     assert rehearsed.times.step == pytest.approx((timed * seconds + again * 2 * seconds) / (timed + again))
 
 
@@ -76,11 +82,14 @@ def test_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(can, 
 
 def test_three_steps_are_timed_in_bf16_behind_one_that_is_not(clock):
     rehearsed = new_rehearsal(10)
-    count = 0
-    for _ in rehearsed.timed_in_bf16(iter(range(9))):
-        count += 1
-        clock.takes(50 if count == 1 else 0.5)
-    assert count == 1 + 3 and rehearsed._bf16_step == 0.5
+    made = []
+
+    def make_step(step: int) -> None:
+        made.append(step)
+        clock.takes(50 if len(made) == 1 else 0.5)
+
+    rehearsed.time_bf16_steps(make_step, iter(range(9)))
+    assert made == list(range(1 + 3)) and rehearsed._bf16_step == 0.5
 
 
 class Batches:

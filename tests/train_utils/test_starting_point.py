@@ -22,7 +22,7 @@ def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narr
     assert (plain.base_channels, plain.depth, plain.norm, plain.upsample) == (64, 4, "batch", "transpose")
     with_encoder = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
     assert with_encoder.architecture.base_channels == 16 and with_encoder.encoder.weights is None
-    assert with_encoder.source_preprocess(3) is None
+    assert with_encoder.trained_preprocess(3) is None
     assert start_from(None, {"depth": 2, "dropout": 0.5}).architecture.dropout == 0.5
 
 
@@ -80,7 +80,7 @@ def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample,
     else:
         start = starting_point(settings, model=model)
         assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
-        assert (start.source, start.model, start.trained) == ("m", model, model.config)
+        assert (start.model_name, start.model, start.trained) == ("m", model, model.config)
 
 
 def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
@@ -97,7 +97,7 @@ def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes(
 def test_the_normalization_of_a_model_is_kept_for_as_many_channels():
     config = UNetConfig(in_channels=3, preprocess=Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3))
     start = StartingPoint(config, trained=config)
-    assert start.source_preprocess(3) is config.preprocess and start.source_preprocess(1) is None
+    assert start.trained_preprocess(3) is config.preprocess and start.trained_preprocess(1) is None
 
 
 def test_weights_of_another_shape_start_at_random():

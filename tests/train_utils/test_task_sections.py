@@ -199,7 +199,7 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     assert section.description() == "Detection of 2 landmarks: nose, ear." and section.label(0.5) == "closeness 0.5000"
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
     assert metrics[0] == ("Mean radial error (px)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
-    assert metrics[2] == ("AUROC of presence", 1.0) and section.pictures(scores) == {}
+    assert metrics[2] == ("AUROC of presence", 1.0) and section.draw_pictures(scores) == {}
     errors = section._errors(scores)
     assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
     html = cells_of(section.html(scores))

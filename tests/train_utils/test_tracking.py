@@ -93,7 +93,7 @@ def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_pa
     monkeypatch.setattr(accelerator.get_tracker("tensorboard").writer, "add_scalar", refuse)
     for step in (2, 3, 4):
         log.scalars(step, 0.1, {"train/loss": 1.0})
-        log.pictures(step, {})
+        log.write_pictures(step, {})
     log.finish()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 and "No space left on device" in lines[0]
@@ -113,12 +113,12 @@ def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_
     )
     log.scalars(3, 0.5, {"train/loss": 0.0, "eval/iou/a": None})
     picture = np.zeros((2, 4, 3), np.uint8)
-    log.pictures(5, {"pictures/a\x1bb": picture})
+    log.write_pictures(5, {"pictures/a\x1bb": picture})
     (numbers, step), (pictures, given) = calls
     assert (numbers, step) == ({"train/loss": 0.0}, 3)
     assert given == {"step": 5, **options} and pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
     log.accelerator.is_main_process = False
-    log.pictures(6, {"pictures/a": picture})
+    log.write_pictures(6, {"pictures/a": picture})
     log.scalars(6, 0.5, {"train/loss": 1.0})
     assert len(calls) == 2 and not log.takes_pictures()
 

@@ -81,7 +81,7 @@ def build(folder: Path, channels: int = 3, pixel_types: tuple[str, ...] = ("uint
     start = start_from(None, {"encoder": str(folder), "encoder_weights": "pretrained", "base_channels": 2} | asked)
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=pixel_types)
     torch.manual_seed(0)
-    return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
+    return start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
 
 
 first_built = cache(build)
@@ -516,7 +516,7 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
     first.save_pretrained(tmp_path)
     asked = {"freeze_encoder": True}
     start = start_from(str(tmp_path), asked)
-    again = start.build(3, classes(5), start.source_preprocess(3))
+    again = start.build(3, classes(5), start.trained_preprocess(3))
     assert again.config.preprocess == first.config.preprocess and again.encoder.frozen
     assert all(map(torch.equal, again.ups.parameters(), first.ups.parameters()))
     other = start_from(str(tmp_path), asked).build(5, classes(2), Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
@@ -536,7 +536,7 @@ def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(folders, chann
     saved = UNetConfig(**json.loads(json.dumps(asdict(config))))
     start = start_from(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained"}, saved)
     of_images = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
-    assert start.build(channels, classes(2), start.source_preprocess(channels) or of_images).config == config
+    assert start.build(channels, classes(2), start.trained_preprocess(channels) or of_images).config == config
     with pytest.raises(ModelError, match="--depth 4: gone/hgnet_v2 has 5; leave the flag out"):
         start_from(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained", "depth": 4}, saved)
 

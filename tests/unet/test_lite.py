@@ -41,7 +41,7 @@ def built(channels: int = 3, **flags: object) -> UNet:
     start = start_from(None, {"encoder": "lite0", "encoder_weights": "pretrained", "base_channels": 2} | flags)
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=("uint8",))
     torch.manual_seed(0)
-    return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
+    return start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
 
 
 def photograph() -> Tensor:

@@ -147,30 +147,25 @@ class Rehearsal:
         self.seconds = 60 * args.max_minutes
         say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
 
-    def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """The steps to make, equally many on all processes; a step may still be queued when the next one is asked for.
+    def time_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
+        """Make steps, equally many on all processes; those that warm up are not timed.
 
         The clock is read when the device has made them all: that it waits after every step would be timed too.
         """
-        last_number = math.inf
-        begin = 0.0
-        for number, step in enumerate(steps, 1):
-            yield step
-            if number == self._warm_up:
-                begin = self._now()
-            if number == self._warm_up + FIRST_STEPS:
-                seconds = self._slowest((self._now() - begin) / FIRST_STEPS)
-                last_number = number + min(MOST_STEPS, int(MEASURED_SHARE * self.seconds / seconds))
-            if number == last_number:
-                break
-        self._timed_steps = int(last_number) - self._warm_up
+        _make(make_step, steps, self._warm_up)
+        begin = self._now()
+        _make(make_step, steps, FIRST_STEPS)
+        seconds = self._slowest((self._now() - begin) / FIRST_STEPS)
+        more_steps = min(MOST_STEPS, int(MEASURED_SHARE * self.seconds / seconds))
+        _make(make_step, steps, more_steps)
+        self._timed_steps = FIRST_STEPS + more_steps
         self.times.step = self._slowest((self._now() - begin) / self._timed_steps)
 
-    def timed_again(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """Half as many steps as before, at another moment, since other programs may use the machine."""
+    def time_steps_again(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
+        """Make half as many steps as before, at another moment, since other programs may use the machine."""
         count = max(1, self._timed_steps // 2)
         begin = self._now()
-        yield from islice(steps, count)
+        _make(make_step, steps, count)
         seconds = self._slowest((self._now() - begin) / count)
         total = self._timed_steps + count
         self.times.step = (self._timed_steps * self.times.step + count * seconds) / total
@@ -180,11 +175,11 @@ class Rehearsal:
         """Whether this CPU has instructions for bf16, the run computes in float32, and there is time for both."""
         return self._can_use_bf16 and 2 * BF16_STEPS * self.times.step <= MEASURED_SHARE * self.seconds
 
-    def timed_in_bf16(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """A few steps to make in bf16; the first one is not timed."""
-        yield from islice(steps, 1)
+    def time_bf16_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
+        """Make a few steps, in bf16; the first one is not timed."""
+        _make(make_step, steps, 1)
         begin = self._now()
-        yield from islice(steps, BF16_STEPS)
+        _make(make_step, steps, BF16_STEPS)
         self._bf16_step = self._slowest((self._now() - begin) / BF16_STEPS)
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
@@ -256,6 +251,12 @@ class Rehearsal:
         """The most seconds that a process has measured; every process must call it."""
         measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(measured).max().item()
+
+
+def _make(make_step: Callable[[Item], None], steps: Iterator[Item], count: int) -> None:
+    """Make the next steps, so many; the last one may still be queued at the end."""
+    for step in islice(steps, count):
+        make_step(step)
 
 
 def is_slow_at_first(accelerator: Accelerator) -> bool:

@@ -142,7 +142,7 @@ class RunLog:
             return False
         return hasattr(self.accelerator.get_tracker(self.tracker), "log_images")
 
-    def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
         """Show (H, W, 3) uint8 pictures by tag, where the tracker `takes_pictures`."""
         if not self.takes_pictures():
             return

@@ -62,7 +62,7 @@ class ClassSection(Section):
             "errors": mark_errors(image, truth, pred, len(self.colors)),
         }
 
-    def pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
+    def draw_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
         return {"eval/confusion_matrix": matrix_picture(scores.matrix.numpy(), self.names)}
 
     def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores

@@ -89,7 +89,7 @@ class LandmarkSection(Section):
         drawn = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
         return {"image": enlarged(to_rgb(image))[0], "truth and prediction": drawn}
 
-    def pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
+    def draw_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
         return {}
 
     def html(self, scores: LandmarkScores) -> str:  # type: ignore[override]  # its own scores

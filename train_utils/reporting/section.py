@@ -115,7 +115,7 @@ class Section(ABC):
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Pictures of the same by label, uint8 (H, W, 3)."""
 
-    def pictures(self, scores: Scores) -> dict[str, np.ndarray]:
+    def draw_pictures(self, scores: Scores) -> dict[str, np.ndarray]:
         """Pictures of the scores by tag, for trackers."""
         return {}
 

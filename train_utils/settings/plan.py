@@ -26,8 +26,8 @@ from unet.axes import level_axes
 from unet.config import IGNORE_INDEX, Preprocess, UNetConfig
 
 # in runs of fewer minutes small and narrow wins: more steps are worth more than what they leave out
-VERY_SHORT = 15
-SHORT = 60
+VERY_SHORT_MINUTES = 15
+SHORT_MINUTES = 60
 # the most pixels of an image that is resized, where its masks allow it
 VERY_SHORT_PIXELS = 128 * 160
 FROZEN_PIXELS = 256 * 320  # a frozen encoder takes more in a very short run: it knows objects from larger images
@@ -50,14 +50,14 @@ VOLUME_BATCH_SIZE = 2
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 SMALLEST_IMAGE = 4  # pixels of a side: in a smaller image nothing is left to see
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
-MASKS = 32  # the number of masks whose detail is measured
+SAMPLED_MASKS = 32  # the number of masks whose detail is measured
 IMAGES_A_MINUTE = 30  # from there on a short run sees each image so rarely that more than mirroring harms
 VERY_SHORT_PATCH_VOXELS = 32 * 32 * 32  # of volumes with points
 SHORT_PATCH_VOXELS = 48 * 48 * 48
 LONG_PATCH_VOXELS = 128 * 128 * 128
 SIDE_STEP = 32  # crops are a multiple of it
-RARE = 0.02  # a class with a smaller share of the pixels is rare
-STEPS = 2000  # the least that a run takes
+RARE_SHARE = 0.02  # a class with a smaller share of the pixels is rare
+FEWEST_STEPS = 2000  # the least that a run takes
 EVALUATION_SHARE = 0.1  # evaluations take at most so much of the time of training
 FORWARD_SHARE = 1 / 3  # the forward pass takes so much of a training step's time
 SCORING_SHARE = 1 / 24  # logits take so much, for each pixel of a mask: they are resized to it and counted
@@ -107,7 +107,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     if not sizes.any():
         return Plan()
     minutes = args.max_minutes or math.inf
-    is_short = minutes < SHORT
+    is_short = minutes < SHORT_MINUTES
     is_volumes = info.train.records.dims == 3
     encoder = _choose_encoder(info, args, minutes)
     resized_pixels, cropped_pixels = _most_pixels(minutes, bool(encoder.is_frozen))
@@ -125,7 +125,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     epochs = Plan.epochs
     if not (args.max_steps or args.max_minutes):
-        epochs = max(epochs, math.ceil(STEPS * batch_size / len(info.train)))
+        epochs = max(epochs, math.ceil(FEWEST_STEPS * batch_size / len(info.train)))
     eval_every = args.eval_every
     if eval_every is None:
         eval_every = _eval_every(info, scale, args.image_size, crop_size, batch_size)
@@ -150,8 +150,8 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
 def _augmentation(info: DatasetInfo, minutes: float) -> str:
     """What suits how often a run sees each image; seen rarely, images are mirrored only."""
     is_volumes = info.train.records.dims == 3
-    seen_rarely = minutes < SHORT and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
-    only_mirrors = seen_rarely or _finds_points_of_volumes_fast(info, minutes)
+    seen_rarely = minutes < SHORT_MINUTES and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
+    only_mirrors = seen_rarely or _is_very_short_run_on_volume_points(info, minutes)
     return "mirror" if only_mirrors else Plan.augment
 
 
@@ -172,7 +172,7 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> E
         weights = "pretrained"
     if name and is_frozen is None:
         must_learn = weights == "random" or args.encoder_lr_factor
-        is_frozen = minutes < VERY_SHORT and not must_learn
+        is_frozen = minutes < VERY_SHORT_MINUTES and not must_learn
     return EncoderChoice(name, weights, is_frozen)
 
 
@@ -253,23 +253,23 @@ def _most_pixels(minutes: float, is_frozen: bool) -> tuple[int, int]:
     Args:
         is_frozen: whether the network has an encoder that stays as it is.
     """
-    if minutes < VERY_SHORT:
+    if minutes < VERY_SHORT_MINUTES:
         if is_frozen:
             return FROZEN_PIXELS, FROZEN_PIXELS
         return VERY_SHORT_PIXELS, SHORT_CROPPED_PIXELS
-    if minutes < SHORT:
+    if minutes < SHORT_MINUTES:
         return SHORT_RESIZED_PIXELS, SHORT_CROPPED_PIXELS
     return LONG_RESIZED_PIXELS, LONG_CROPPED_PIXELS
 
 
-def _finds_points_of_volumes_fast(info: DatasetInfo, minutes: float) -> bool:
-    """Whether a very short run trains on volumes with points: what suits it was measured (docs/landmarks.md)."""
-    return info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT
+def _is_very_short_run_on_volume_points(info: DatasetInfo, minutes: float) -> bool:
+    """Whether it is such a run: what suits it was measured (docs/landmarks.md)."""
+    return info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT_MINUTES
 
 
 def _width(info: DatasetInfo, minutes: float) -> int:
     """The base channels of a network without an encoder."""
-    if minutes < SHORT:
+    if minutes < SHORT_MINUTES:
         return SHORT_WIDTH
     return WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES else LONG_WIDTH
 
@@ -342,9 +342,9 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
 
 
 def _spread_records(info: DatasetInfo) -> Iterator[Record]:
-    """Up to MASKS training records that can be used, spread over the set."""
+    """Up to SAMPLED_MASKS training records that can be used, spread over the set."""
     usable = np.delete(np.arange(len(info.train)), list(info.train.bad))
-    for position in np.unique(np.linspace(0, len(usable) - 1, MASKS).astype(int)):
+    for position in np.unique(np.linspace(0, len(usable) - 1, SAMPLED_MASKS).astype(int)):
         yield info.train.records[int(usable[position])]
 
 
@@ -371,15 +371,15 @@ def _rounded_side(length: float) -> int:
 
 def _has_rare_class(pixels: Sequence[int]) -> bool:
     """Whether one of three or more classes is rare; with two classes, weights gain nothing."""
-    return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE * sum(pixels)
+    return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE_SHARE * sum(pixels)
 
 
-def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = None) -> tuple[int, int, int]:
+def patch_size(info: DatasetInfo, minutes: float, preprocess: Preprocess | None = None) -> tuple[int, int, int]:
     """(D, H, W) of patches for a run of so many minutes: as long in mm along each axis, none beyond the median volume.
 
-    Sides are rounded up to what the poolings that suit them divide. `source` is that of a model to start from.
+    Sides are rounded up to what the poolings that suit them divide. `preprocess` is that of a model to start from.
     """
-    spacing = np.array(info.preprocess(source).spacing)
+    spacing = np.array(info.preprocess(preprocess).spacing)
     median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
     patch = median.copy()
     room = float(_most_voxels(info, minutes))
@@ -397,9 +397,9 @@ def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = No
 
 def _most_voxels(info: DatasetInfo, minutes: float) -> int:
     """The most voxels of a patch in a run of so many minutes."""
-    if _finds_points_of_volumes_fast(info, minutes):
+    if _is_very_short_run_on_volume_points(info, minutes):
         return VERY_SHORT_PATCH_VOXELS
-    if minutes < SHORT:
+    if minutes < SHORT_MINUTES:
         return SHORT_PATCH_VOXELS
     return LONG_PATCH_VOXELS
 

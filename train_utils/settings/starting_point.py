@@ -52,17 +52,18 @@ class StartingPoint(NamedTuple):
 
     Args:
         trained: config of the model, or of the checkpoint that a run goes on from, whose weights are loaded later.
+        model_name: of the model, as --init-from names it.
     """
 
     architecture: UNetConfig
     trained: UNetConfig | None = None
-    source: str | None = None
+    model_name: str | None = None
     model: UNet | None = None
     encoder: PretrainedEncoder | None = None
     freezes_encoder: bool = False
     deep_supervision: bool = False
 
-    def source_preprocess(self, channels: int) -> Preprocess | None:
+    def trained_preprocess(self, channels: int) -> Preprocess | None:
         """The preprocessing that the trained weights expect; None if they take another number of channels."""
         if self.trained is None or self.trained.in_channels != channels:
             return None
@@ -71,7 +72,7 @@ class StartingPoint(NamedTuple):
     def build(self, in_channels: int, task: Task, preprocess: Preprocess) -> UNet:
         """The network to train, in channels-last layout, with the weights that fit; prints what was copied.
 
-        `preprocess` is `source_preprocess`; if that is None, it has the mean and deviation of the training images.
+        `preprocess` is `trained_preprocess`; if that is None, it has the mean and deviation of the training images.
         """
         values: dict[str, Any] = {
             "in_channels": in_channels,
@@ -86,7 +87,7 @@ class StartingPoint(NamedTuple):
         if self.model is not None:
             if network.encoder is not None and self.model.encoder is not None:
                 network.encoder.take(self.model.encoder.backbone.state_dict())
-            say(f"start: {self.source}, {copy_weights(self.model, network)}")
+            say(f"start: {self.model_name}, {copy_weights(self.model, network)}")
         if network.encoder is not None:
             if self.encoder is not None and self.encoder.weights is not None:
                 network.encoder.take(self.encoder.weights)
@@ -137,14 +138,14 @@ def starting_point(
         model: the model that `settings.init_from` names; None without one, and for a run to resume.
         checkpoint: config of the run to resume. Then no encoder is read: it may have changed or been deleted since.
 
-    Raises ModelError where flags and source differ so that the weights would not fit, SettingsError for flags of an
+    Raises ModelError where flags differ so that trained weights would not fit, SettingsError for flags of an
     encoder without one. Dropout and the corners of bilinear upsampling have no weights and may differ.
     """
     backbone = settings.encoder
-    source = settings.init_from
-    if backbone and source:
-        raise ModelError(f"--encoder {backbone}: --init-from {source} has its own architecture; give one of them")
-    owner = source or backbone or "the checkpoint"
+    model_name = settings.init_from
+    if backbone and model_name:
+        raise ModelError(f"--encoder {backbone}: --init-from {model_name} has its own architecture; give one of them")
+    owner = model_name or backbone or "the checkpoint"
     encoder = None
     trained = checkpoint if model is None else model.config
     config = trained or UNetConfig()
@@ -159,14 +160,14 @@ def starting_point(
         )
     if not backbone:
         _refuse_flags_without_use(owner, settings, config)
-    is_fresh = not source and not backbone and checkpoint is None
+    is_fresh = not model_name and not backbone and checkpoint is None
     axes_owner = None if is_fresh else owner
     axes = _axes(settings, axes, config, axes_owner)
     if axes.strides:
         values["depth"] = len(axes.strides)
     architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
     freezes_encoder = bool(settings.freeze_encoder)
-    return StartingPoint(architecture, trained, source, model, encoder, freezes_encoder, settings.deep_supervision)
+    return StartingPoint(architecture, trained, model_name, model, encoder, freezes_encoder, settings.deep_supervision)
 
 
 def _architecture(settings: NetworkSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:

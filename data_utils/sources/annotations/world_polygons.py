@@ -101,7 +101,14 @@ class PolygonRecords(PairedRecords):
 
     values: dict[str, int]
 
-    def __init__(self, images: Path, folder: Path, pairs: Sequence[tuple[str, str]], column: str | None) -> None:
+    def __init__(
+        self,
+        images: Path,
+        folder: Path,
+        pairs: Sequence[tuple[str, str]],
+        column: str | None,
+        unpaired: Sequence[str] = (),
+    ) -> None:
         files = sorted({str(folder / file) for _, file in pairs if file})
         labels: set[str] = set()
         for file in files:
@@ -110,7 +117,7 @@ class PolygonRecords(PairedRecords):
             raise DataError(f"{folder}: its files of polygons hold no polygon")
         names = sorted(labels, key=natural_sort_key)
         classes, values = number_classes(names, str(folder))
-        super().__init__(images, folder, pairs, classes)
+        super().__init__(images, folder, pairs, classes, unpaired)
         self.column = column
         self.values = dict(zip(names, values, strict=True))
 
@@ -183,4 +190,4 @@ class _Opener:
         unpaired += [f"{file}: polygons without image" for stem, file in files.items() if stem not in image_files]
         pairs = [(image, files[stem]) for stem, image in image_files.items() if stem in files]
         check_unpaired(unpaired, len(pairs), self.config.allow_unpaired, self.images)
-        return PolygonRecords(self.images, self.folder, pairs, self.config.label_column)
+        return PolygonRecords(self.images, self.folder, pairs, self.config.label_column, unpaired)

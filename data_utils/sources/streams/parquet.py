@@ -85,10 +85,9 @@ class _Column:
 
     def __getitem__(self, row: int) -> dict | bytes | None:
         try:
-            value = self.values[row].as_py()
+            return self.values[row].as_py()
         except UnicodeDecodeError as error:
             raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
-        return {"bytes": None} if value is None else value
 
 
 def _as_struct(value: dict | bytes | None) -> dict[str, Any]:

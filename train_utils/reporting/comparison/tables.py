@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tasks.confusion import score_text
 from train_utils.reporting.comparison.recipes import Recipe
+from train_utils.reporting.comparison.recorded_runs import RecordedRun
 
 COLUMNS = ("recipe", "runs", "score", "spread", "lowest", "highest", "images", "best step", "seeds or folds", "folders")
 LONGEST_CELL = 60  # characters on the terminal
@@ -13,7 +14,7 @@ def recipe_rows(recipes: Sequence[Recipe]) -> list[dict[str, str]]:
     """A row for each recipe: its cells by their columns."""
     rows = []
     for recipe in recipes:
-        counts = _distinct([f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in recipe.runs])
+        counts = _distinct([_image_count(run) for run in recipe.runs])
         steps = _distinct([f"{run.best_step:,} of {run.settings.total_steps:,}" for run in recipe.runs])
         cells = (
             recipe.label,
@@ -29,6 +30,13 @@ def recipe_rows(recipes: Sequence[Recipe]) -> list[dict[str, str]]:
         )
         rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
+
+
+def _image_count(run: RecordedRun) -> str:
+    """How many images the run has scores of."""
+    if not run.image_scores:
+        return "n/a"
+    return f"{len(run.image_scores):,}"
 
 
 def terminal_text(recipes: Sequence[Recipe], settings: dict[str, list[str]]) -> str:

@@ -227,12 +227,13 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
             continue
         if not worst:
             continue
-        score = mean(scored.score for scored in worst)
-        share = mean(area_share(scored.probabilities, scored.mask) for scored in worst)
+        scores = [scored.score for scored in worst]
+        shares = [area_share(scored.probabilities, scored.mask) for scored in worst]
         slices = [scored.number for scored in worst]
         doubts_of_worst = [doubt for number in slices for doubt in doubts[number]]
         shifts = _shifts(worst, run.has_volumes)
-        yield Opinion(HeldOutImage(run, index, slices), run.shown_name(index), score, share, doubts_of_worst, shifts)
+        image = HeldOutImage(run, index, slices)
+        yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), doubts_of_worst, shifts)
 
 
 def _compared_slices(

@@ -140,7 +140,7 @@ class Chances(NamedTuple):
     def of(cls, rng: np.random.Generator, channels: int) -> "Chances":
         """The next numbers of a generator, for an image or volume of so many channels."""
         mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)
-        quarter_turns = rng.integers(4)
+        quarter_turns = int(rng.integers(4))
         noise_seed = int(rng.integers(2**63))
         tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)
         displacement = rng.standard_normal(ELASTIC)

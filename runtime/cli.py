@@ -226,7 +226,7 @@ def run_script(main: Callable[[], None]) -> None:
     """Run `main`, then end the process: a UserError is one line and its exit code, a bug a traceback."""
     code = 0
     open_streams()
-    warnings.formatwarning = _one_line
+    warnings.formatwarning = warning_line
     sys.excepthook = _print_bug
     try:
         main()
@@ -269,7 +269,7 @@ def _script() -> str:
     return path.parent.name if path.name == "__main__.py" else path.name
 
 
-def _one_line(
+def warning_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """The text of a warning, redacted; a warning for the user goes without the line of code that it comes from."""

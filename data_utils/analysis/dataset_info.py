@@ -227,7 +227,7 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
     locations = {}
     for i, class_locations in inspection.class_locations.items():
         labeled = reader.labeled_in_map(records.labeled(i))
-        locations[i] = _list_locations(class_locations, reader, background, labeled)
+        locations[i] = list_locations(class_locations, reader, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -293,7 +293,7 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
         raise_problems(inspection, len(records))
 
 
-def _list_locations(
+def list_locations(
     class_locations: ClassLocations,
     reader: TargetReader,
     background: MaskValue | None,

@@ -240,7 +240,7 @@ def _classes(inspected: InspectedSplits) -> list[MaskValue]:
     counts = BorderCounts.none()
     for inspection, records in inspected:
         for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
-            for mask in _planes(records[i]):
+            for mask in planes_of(records[i]):
                 counts.add(mask)
     return counts.classes()
 
@@ -260,7 +260,7 @@ def _count_of_values(content: Content) -> int:
     return len(content.values)
 
 
-def _planes(record: Record) -> Iterator[np.ndarray]:
+def planes_of(record: Record) -> Iterator[np.ndarray]:
     """The mask of a record, as (H, W) or (H, W, 3): in strips where it is large, the slices of a volume."""
     name = record["name"]
     target = record["target"]

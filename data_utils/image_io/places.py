@@ -109,7 +109,7 @@ def place_of(page: tifffile.TiffPage) -> Place | None:
     if transform is None or (transform == IDENTITY and not keys):
         return None
     tags = tuple((code, value) for code, value in values.items() if value is not None)
-    return Place(transform, _crs(values, keys), tags)
+    return Place(transform, crs_of(values, keys), tags)
 
 
 def has_place_tags(page: tifffile.TiffPage) -> bool:
@@ -175,7 +175,7 @@ def _are_numbers(values: Any, count: int) -> bool:
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
-def _crs(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
+def crs_of(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
     """The CRS that the geo keys name: by a number of EPSG, or by all that the tags say of it."""
     if not keys:
         return None

@@ -95,7 +95,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     Raises DataError for images without a place, and where there is one block only.
     """
     grids = _grids(records)
-    side = config.val_blocks or _block_side(grids, config.crop_size)
+    side = config.val_blocks or block_side(grids, config.crop_size)
     windows: list[Window] = []
     blocks: list[tuple[object, int, int]] = []  # for each window its CRS, and its block in this
     origins: dict[object, Place] = {}  # the place of the first image of each CRS: blocks are counted in its pixels
@@ -139,7 +139,7 @@ def _grids(records: Records) -> list[Grid]:
     return grids
 
 
-def _block_side(grids: Sequence[Grid], crop_size: Sequence[int] | None) -> int:
+def block_side(grids: Sequence[Grid], crop_size: Sequence[int] | None) -> int:
     """The side of a block in pixels: all images make about BLOCKS of them, none is smaller than a crop."""
     pixels = sum(math.prod(grid.size) for grid in grids)
     side = round(math.sqrt(pixels / BLOCKS))

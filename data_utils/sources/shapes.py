@@ -58,7 +58,7 @@ def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     image = _background(rng, height, width)
     mask = np.zeros((height, width), np.uint8)
     for _ in range(rng.integers(2, 7)):
-        _add_object(rng, image, mask)
+        add_object(rng, image, mask)
     y = np.linspace(-1, 1, height, dtype=np.float32)[:, None]
     x = np.linspace(-1, 1, width, dtype=np.float32)
     angle = rng.uniform(0, 2 * np.pi)
@@ -83,7 +83,7 @@ def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray
     return dark + clouds[:, :, None] * (bright - dark)
 
 
-def _add_object(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray) -> None:
+def add_object(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray) -> None:
     """Paint one object, in place: soft shadow, textured and shaded body with an antialiased edge, mask."""
     label = int(rng.integers(1, len(CLASS_NAMES)))
     radius = rng.uniform(0.14, 0.26) * min(mask.shape)

@@ -247,7 +247,7 @@ def test_blocks_that_cannot_be_are_one_line(tmp_path, settings, line):
 def test_blocks_are_forty_of_all_images_but_neither_tiny_nor_huge(tmp_path, sizes, crop, side):
     path = write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8))
     place = grid_of(str(path)).place
-    assert blocks._block_side([Grid(place, size) for size in sizes], crop) == side
+    assert blocks.block_side([Grid(place, size) for size in sizes], crop) == side
 
 
 def test_images_without_place_have_no_blocks(tmp_path):

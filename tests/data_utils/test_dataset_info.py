@@ -21,7 +21,7 @@ from PIL import Image
 from volumes import write_msd
 
 from data_utils.analysis import inspect_windows, inspectors
-from data_utils.analysis.dataset_info import DatasetInfo, Split, _list_locations, usable_sizes
+from data_utils.analysis.dataset_info import DatasetInfo, Split, list_locations, usable_sizes
 from data_utils.analysis.inspect import Content, Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import Normalization
@@ -533,7 +533,7 @@ def test_crops_are_taken_around_classes_in_their_order_that_an_image_is_labeled_
     found = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
 
     def located(background: int | None, labeled: set[int] | None = None) -> list[list[int]]:
-        return [pixels[:, 0].tolist() for pixels in _list_locations(found, reader, background, labeled)]
+        return [pixels[:, 0].tolist() for pixels in list_locations(found, reader, background, labeled)]
 
     assert located(None) == [[0], [7, 5], [9]]
     assert located(0) == [[7, 5], [9]]

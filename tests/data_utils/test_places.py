@@ -6,7 +6,7 @@ import rasterio
 import tifffile
 from rasters import write_raster
 
-from data_utils.image_io.places import Crs, Place, _crs, geo_keys, has_place_tags, place_of
+from data_utils.image_io.places import Crs, Place, crs_of, geo_keys, has_place_tags, place_of
 
 
 def test_the_place_of_a_pixel_goes_to_the_world_and_back():
@@ -42,8 +42,8 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
 )
 def test_a_crs_has_the_number_of_its_projection_or_of_its_longitudes_and_latitudes(keys, epsg):
     tags = {34735: (1, 1, 0, 0), 34736: (6378137.0,), 34737: "WGS 84"}
-    assert _crs(tags, keys) == Crs(epsg, () if epsg else ((1, 1, 0, 0), (6378137.0,), "WGS 84"))
-    assert _crs(tags, {}) is None
+    assert crs_of(tags, keys) == Crs(epsg, () if epsg else ((1, 1, 0, 0), (6378137.0,), "WGS 84"))
+    assert crs_of(tags, {}) is None
 
 
 def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from conftest import launch
 from PIL import Image
 
-from data_utils.sources.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes, _add_object
+from data_utils.sources.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes, add_object
 
 
 def same(a: dict, b: dict) -> bool:
@@ -102,7 +102,7 @@ def test_export_refuses_what_it_would_spoil(tmp_path):
 def test_an_object_fades_into_its_surroundings_on_each_side(seed):
     image = np.full((240, 240, 3), 100, np.float32)
     mask = np.zeros((240, 240), np.uint8)
-    _add_object(np.random.default_rng(seed), image, mask)
+    add_object(np.random.default_rng(seed), image, mask)
     change = np.abs(image / 100 - 1).max(axis=2)
     rows, columns = change.max(axis=1), change.max(axis=0)
     assert change.max() > 0.2 and mask.any()

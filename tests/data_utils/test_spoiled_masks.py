@@ -444,6 +444,6 @@ def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypat
     mask[:9] += 3 if mode == "L" else np.uint8([3, 5, 0])
     tifffile.imwrite(tmp_path / "a.tif", mask, photometric="minisblack" if mode == "L" else "rgb", rowsperstrip=8)
     record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
-    (whole,) = spoiled_masks._planes(record)
+    (whole,) = spoiled_masks.planes_of(record)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    assert np.array_equal(np.concatenate(list(spoiled_masks._planes(record))), whole) and whole.shape == mask.shape
+    assert np.array_equal(np.concatenate(list(spoiled_masks.planes_of(record))), whole) and whole.shape == mask.shape

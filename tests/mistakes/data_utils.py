@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/dataset_info.py",
-        "_list_locations",
+        "list_locations",
         "sorted(locations)",
         "locations",
         "test_dataset_info.py",
@@ -429,7 +429,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
-        "_planes",
+        "planes_of",
         "decode_mask(strip, name).values",
         "strip",
         "test_spoiled_masks.py",
@@ -1517,7 +1517,7 @@ MUTANTS = [
     ),
     Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
-    Mutant("data_utils/sources/blocks.py", "_block_side", "min(side, LARGEST_SIDE)", "side", "test_blocks.py"),
+    Mutant("data_utils/sources/blocks.py", "block_side", "min(side, LARGEST_SIDE)", "side", "test_blocks.py"),
     Mutant(
         "data_utils/sources/class_volumes.py",
         "ChannelVolumeRecords.derivation",

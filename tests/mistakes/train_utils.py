@@ -217,14 +217,14 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/monitoring/compile_gain.py",
-        "CompileGain._balance",
+        "CompileGain.balance_text",
         "self.passes.total()",
         "self.steps",
         "test_compile_gain.py",
     ),
     Mutant(
         "train_utils/monitoring/compile_gain.py",
-        "CompileGain._pass_seconds",
+        "CompileGain.pass_seconds",
         "median(plain[1:])",
         "median(plain)",
         "test_compile_gain.py",
@@ -606,7 +606,7 @@ MUTANTS = [
         "0",
         "test_preflight.py",
     ),
-    Mutant("train_utils/reporting/charts.py", "_thinned", "run.mean(axis=0)", "run[0]", "test_numbers_by_hand.py"),
+    Mutant("train_utils/reporting/charts.py", "thinned", "run.mean(axis=0)", "run[0]", "test_numbers_by_hand.py"),
     Mutant(
         "train_utils/reporting/charts.py",
         "error_plot",
@@ -871,7 +871,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/review/masks.py",
-        "_shifts",
+        "shift_lines",
         "rows, columns = shift",
         "columns, rows = shift",
         "test_review.py",

@@ -95,8 +95,10 @@ def test_a_lost_process_is_one_line_and_another_error_a_bug(end_of, capsys, monk
 
 def test_a_warning_for_the_user_goes_without_code_and_no_warning_tells_a_password():
     url = "https://me:secret@host/x"
-    assert cli._one_line(f"see {url}", UserWarningLine, "a.py", 3) == "warning: see https://host/x\n"
-    assert cli._one_line(f"see {url}", UserWarning, "a.py", 3).startswith("a.py:3: UserWarning: see https://host/x\n")
+    assert cli.warning_line(f"see {url}", UserWarningLine, "a.py", 3) == "warning: see https://host/x\n"
+    assert cli.warning_line(f"see {url}", UserWarning, "a.py", 3).startswith(
+        "a.py:3: UserWarning: see https://host/x\n"
+    )
 
 
 @pytest.mark.parametrize(

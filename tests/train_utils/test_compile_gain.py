@@ -31,7 +31,7 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
     gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
     gain.passes = Counter({(1, 3, 4, 4): 1, (2, 3, 4, 4): 2})
     network = UNet(UNetConfig(base_channels=1, depth=1))
-    assert gain._pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
+    assert gain.pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
 
 
 def test_compiling_pays_by_all_passes_of_a_run():
@@ -46,6 +46,6 @@ def test_compiling_pays_by_all_passes_of_a_run():
     assert gain.seconds == pytest.approx(60, abs=0.1)
     gain.seconds = 60.0
     text = "forward and backward pass take 1 s compiled, {} s not compiled: 50 steps {}"
-    assert gain._balance(2.0, 1.0) == text.format("2", "gained 0.67 minutes")
-    assert gain._balance(1.5, 1.0) == text.format("1.5", "lost 0.17 minutes; it pays from about 60 steps on")
-    assert gain._balance(1.0, 1.0).endswith("lost 1 minutes; without dynamo_backend this run is faster")
+    assert gain.balance_text(2.0, 1.0) == text.format("2", "gained 0.67 minutes")
+    assert gain.balance_text(1.5, 1.0) == text.format("1.5", "lost 0.17 minutes; it pays from about 60 steps on")
+    assert gain.balance_text(1.0, 1.0).endswith("lost 1 minutes; without dynamo_backend this run is faster")

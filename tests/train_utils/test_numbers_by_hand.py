@@ -215,8 +215,8 @@ def test_steps_stand_for_epochs_on_a_card_and_local_folders_for_their_names(tmp_
 def test_a_long_curve_is_drawn_by_the_means_of_runs_of_its_points(monkeypatch):
     monkeypatch.setattr(charts, "MAX_POINTS", 3)
     points = np.array([[0, 1], [1, 3], [2, 5], [3, 7], [4, 9], [5, 11]], float)
-    assert charts._thinned(points).tolist() == [[0.5, 2], [2.5, 6], [4.5, 10]]
-    assert charts._thinned(points[:3]).tolist() == points[:3].tolist()
+    assert charts.thinned(points).tolist() == [[0.5, 2], [2.5, 6], [4.5, 10]]
+    assert charts.thinned(points[:3]).tolist() == points[:3].tolist()
     drawn = curve("Loss", {"training": points.tolist(), "validation": [(3, float("nan"))]}, best_step=4)
     assert drawn.last == {"training": 11} and drawn.title == "Loss" and 'id="loss-best-step"' in drawn.svg
     assert 'aria-label="Loss"' in drawn.svg and "loss-series-0" in drawn.svg and "loss-series-1" not in drawn.svg
@@ -226,8 +226,8 @@ def test_a_long_curve_is_drawn_by_the_means_of_runs_of_its_points(monkeypatch):
 
 
 def test_a_long_class_name_keeps_its_start_and_its_end():
-    assert charts._shortened("x" * 24) == "x" * 24
-    assert charts._shortened("abcdefghijklmnopqrstuvwxyz") == "abcdefghijk…opqrstuvwxyz"
+    assert charts.shortened("x" * 24) == "x" * 24
+    assert charts.shortened("abcdefghijklmnopqrstuvwxyz") == "abcdefghijk…opqrstuvwxyz"
 
 
 @pytest.mark.parametrize(

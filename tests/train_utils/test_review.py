@@ -186,7 +186,7 @@ def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
 def test_each_column_of_the_table_holds_its_number():
     numbers = {"score": 0.25, "area_share": 0.5, "missing": 0.75}
     review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
-    (row,) = csv.DictReader(page._table([review]).splitlines())
+    (row,) = csv.DictReader(page.table_text([review]).splitlines())
     assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
 
 
@@ -204,7 +204,7 @@ def test_a_shift_is_said_with_its_rows_and_columns(monkeypatch, are_of_volume, w
         SimpleNamespace(number=number, probabilities=None, mask=mask) for number, mask in ((3, None), (4, (2, -1)))
     ]
     line = f"{where}the mask fits better when it is moved by +2 rows and -1 columns"
-    assert masks._shifts(slices, are_of_volume) == [line]
+    assert masks.shift_lines(slices, are_of_volume) == [line]
 
 
 def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():

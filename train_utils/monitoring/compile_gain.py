@@ -62,12 +62,12 @@ class CompileGain:
         if self.accelerator.distributed_type != DistributedType.NO:
             return f"{cost} on the main process; what it gains is measured in runs of one process only"
         try:
-            plain, compiled = self._pass_seconds(network, criterion)
+            plain, compiled = self.pass_seconds(network, criterion)
         except (MemoryError, RuntimeError) as error:  # all is saved: a run does not fail here
             return f"{cost}; what it gains could not be measured ({one_line(error)})"
-        return f"{cost}; {self._balance(plain, compiled)}"
+        return f"{cost}; {self.balance_text(plain, compiled)}"
 
-    def _balance(self, plain: float, compiled: float) -> str:
+    def balance_text(self, plain: float, compiled: float) -> str:
         """Whether the gain of all passes is more than the cost; arguments are the seconds of a pass."""
         gain = self.passes.total() * (plain - compiled)
         minutes_gained = (gain - self.seconds) / 60
@@ -83,7 +83,7 @@ class CompileGain:
             return f"{text}; it pays from about {steps:,.0f} steps on"
         return text
 
-    def _pass_seconds(self, network: UNet, criterion: StepLoss) -> tuple[float, float]:
+    def pass_seconds(self, network: UNet, criterion: StepLoss) -> tuple[float, float]:
         """Medians over pairs of passes, not compiled and compiled, of images of the shape that most passes had."""
         trial = copy.deepcopy(network).train()
         compile_blocks(self.accelerator, trial)

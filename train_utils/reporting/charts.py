@@ -125,7 +125,7 @@ def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: 
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
         axes = figure.add_subplot()
         for number, (color, line) in enumerate(lines):
-            steps, values = _thinned(line).T
+            steps, values = thinned(line).T
             (drawn,) = axes.plot(steps, values, color=SERIES[color], linewidth=2, clip_on=False)
             drawn.set(marker="o", markevery=[-1], gid=f"series-{number}")
         last_step = max(line[-1, 0] for _, line in lines)
@@ -186,13 +186,13 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
         axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_yticks(range(len(errors)), [_shortened(name) for name in errors], parse_math=False)
+        axes.set_yticks(range(len(errors)), [shortened(name) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
         return _svg(figure, title, height)
 
 
-def _thinned(points: np.ndarray) -> np.ndarray:
+def thinned(points: np.ndarray) -> np.ndarray:
     """(n, 2) points as at most MAX_POINTS: the means of runs of nearly equal length."""
     if len(points) <= MAX_POINTS:
         return points
@@ -271,7 +271,7 @@ def _name_classes(axes: "Axes", names: Sequence[str], interval: int, cell: float
     """Write every `interval`-th class name at its row and its column; a cell is `cell` inches wide."""
     size = FONT if len(names) <= LABELED_CLASSES else SMALL_FONT
     indices = range(0, len(names), interval)
-    labels = [_shortened(names[index]) for index in indices]
+    labels = [shortened(names[index]) for index in indices]
     longest = max(map(len, labels)) * 0.65 * size / 72  # inches; 0.65: about the width of a letter by its height
     rotation: dict[str, Any] = {}
     if longest >= cell:
@@ -287,7 +287,7 @@ def _name_classes(axes: "Axes", names: Sequence[str], interval: int, cell: float
     axes.set_ylabel("truth", fontsize=size, color=FAINT)
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
     """At most MAX_NAME characters: names that begin alike often differ at their end."""
     if len(name) <= MAX_NAME:
         return name

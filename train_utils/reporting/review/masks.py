@@ -231,7 +231,7 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         shares = [area_share(scored.probabilities, scored.mask) for scored in worst]
         slices = [scored.number for scored in worst]
         doubts_of_worst = [doubt for number in slices for doubt in doubts[number]]
-        shifts = _shifts(worst, run.has_volumes)
+        shifts = shift_lines(worst, run.has_volumes)
         image = HeldOutImage(run, index, slices)
         yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), doubts_of_worst, shifts)
 
@@ -246,7 +246,7 @@ def _compared_slices(
         yield probabilities, mask
 
 
-def _shifts(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:
+def shift_lines(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:
     """How the masks of slices have to be moved, in words."""
     shifts = []
     for scored in slices:

@@ -46,7 +46,7 @@ def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[st
     """Write the page, the table and the list of suspicious images into a folder. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with replaced_file(folder / TABLE) as file:
-        file.write(_table(reviews).encode())
+        file.write(table_text(reviews).encode())
     suspicious = [review.name for review in reviews if review.problems]
     header = "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude"
     with replaced_file(folder / LIST) as file:
@@ -54,7 +54,8 @@ def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[st
     _write_page(folder / PAGE, reviews, lines)
 
 
-def _table(reviews: Sequence[MaskReview]) -> str:
+def table_text(reviews: Sequence[MaskReview]) -> str:
+    """The content of the table: a row for each mask, with its numbers and its problems."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(TITLES)

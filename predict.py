@@ -20,7 +20,7 @@ from PIL import Image
 from inference.args import PredictSettings, parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_format
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.polygons import check_polygons
 from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.writer import PredictionWriter
@@ -135,6 +135,35 @@ def print_ranking(folder: Path, order: list[Ranked]) -> None:
     say(RIVAL)
 
 
+def write_files_of_all(
+    args: PredictSettings, jobs: list[Job], writer: PredictionWriter, report: dict | None, *, is_complete: bool
+) -> list[str]:
+    """Write the files of all images together; returns a line on each that cannot be written.
+
+    Args:
+        report: the content of metrics.json, if there are scores.
+        is_complete: whether all masks are of the model that predict.json names.
+    """
+    problems = []
+    output_format = writer.output_format
+    try:
+        close_output(args.output, report, is_complete=is_complete)
+        writer.write_legend(args.output)
+        if args.file is None:
+            output_format.write_joined(args.output, jobs)
+        if args.coco:
+            writer.write_coco(args.output, jobs)
+    except (OSError, DataError) as error:
+        files = "metrics.json, predict.json or a file of all images"
+        problems.append(f"{args.output}: {files} cannot be written ({error})")
+    if args.rank:
+        try:
+            print_ranking(args.output, rank(find_candidates(jobs, output_format)))
+        except (OSError, DataError) as error:
+            problems.append(f"{args.output}: the images cannot be ranked ({error})")
+    return problems
+
+
 def check_outputs(args: PredictSettings, predictor: Predictor, output_format: PredictionFormat) -> None:
     """Raise SettingsError for flags of files or scores that this model does not have."""
     if args.boundary and not predictor.task.has_boundaries:
@@ -219,6 +248,7 @@ def main() -> None:
                 scored.append(ScoredImage(result.to_json(job.name), result.boundary, result.areas))
 
     # 5. Report: the scores of all processes, and each failure by its name
+    problems: list[str] = []
     barrier_without_timeout(accelerator)  # a process may be done long before another
     failures = sorted(gather_object(failures))
     scored = gather_object(scored)
@@ -230,30 +260,15 @@ def main() -> None:
         report = None
         if args.truth and scored:
             report = print_scores(scores, predictor.task.compared_by, scored)
-        is_folder = args.file is None
-        are_all_new = is_folder and args.overwrite and not any(failure.leaves_old_mask for failure in failures)
-        try:
-            close_output(args.output, report, is_complete=are_all_new)
-            writer.write_legend(args.output)
-            if is_folder:
-                output_format.write_joined(args.output, work.jobs)
-            if args.coco:
-                writer.write_coco(args.output, work.jobs)
-        except (OSError, DataError) as error:
-            line = f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"
-            failures.append(Failure(line, is_written=True, has_mask=True))
-        if args.rank:
-            try:
-                print_ranking(args.output, rank(find_candidates(work.jobs, output_format)))
-            except (OSError, DataError) as error:
-                line = f"{args.output}: the images cannot be ranked ({error})"
-                failures.append(Failure(line, is_written=True, has_mask=True))
+        has_old_masks = any(failure.leaves_old_mask for failure in failures)
+        are_all_new = args.file is None and args.overwrite and not has_old_masks
+        problems = write_files_of_all(args, work.jobs, writer, report, is_complete=are_all_new)
         written = len(work.jobs) - sum(not failure.is_written for failure in failures)
         say(f"{written} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
-        for failure in failures:
-            say_error(f"predict.py: failed: {failure.line}")
+        for line in [failure.line for failure in failures] + problems:
+            say_error(f"predict.py: failed: {line}")
     accelerator.end_training()
-    if failures:
+    if failures or problems:
         raise SystemExit(1)
 
 

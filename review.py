@@ -25,16 +25,39 @@ WORST = 10  # images that are named on the terminal
 
 def parse_args(description: str) -> argparse.Namespace:
     parser = arg.Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR]")
-    runs = "output folders of train.py, such as those of the folds of a cross-validation"
-    parser.add_argument("--runs", nargs="+", default=[], type=arg.non_empty_path, metavar="RUN", help=runs)
-    models = "the same by the folders of their models: runs/fold1/model"
-    parser.add_argument("--model", nargs="+", default=[], type=arg.non_empty_path, metavar="MODEL", help=models)
-    moved = "the data set, where it is not where the runs have found it"
-    parser.add_argument("--dataset", metavar="DATA", help=moved)
-    folder = f"for {PAGE}, {TABLE} and {LIST}"
-    parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR", help=folder)
-    fitted = "instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes"
-    parser.add_argument("--calibrate", action="store_true", help=fitted)
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        default=[],
+        type=arg.non_empty_path,
+        metavar="RUN",
+        help="output folders of train.py, such as those of the folds of a cross-validation",
+    )
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        default=[],
+        type=arg.non_empty_path,
+        metavar="MODEL",
+        help="the same by the folders of their models: runs/fold1/model",
+    )
+    parser.add_argument(
+        "--dataset",
+        metavar="DATA",
+        help="the data set, where it is not where the runs have found it",
+    )
+    parser.add_argument(
+        "--output",
+        type=arg.non_empty_path,
+        default=Path("review"),
+        metavar="DIR",
+        help=f"for {PAGE}, {TABLE} and {LIST}",
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes",
+    )
     args = parser.parse_args()
     if not args.runs and not args.model:
         parser.error("give the runs that are to look at the masks: --runs runs/cells-*")

@@ -201,7 +201,7 @@ class ClassMap:
         return values_of
 
     def describe_values(self) -> list[str]:
-        """For each class, the values that it has in masks; then, if they are some class, that of all others."""
+        """For each class, the values that it has in masks; then the ignored ones, and what all others become."""
         ignored = [value for value, index in self.joined if index == IGNORE_INDEX]
         texts = [" and ".join(map(str, values)) for values in self.values_by_class()]
         if ignored:
@@ -332,10 +332,10 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
     names = [name.strip() for name in text.split(",")]
     for name in dict.fromkeys(filter(None, names)):
         if name not in value_of:
-            known = ", ".join(first_few(list(value_of), SHOWN))
+            name_list = ", ".join(first_few(list(value_of), SHOWN))
             close = get_close_matches(name, value_of, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise DataError(f"--classes: no class is called {name}; the data set names {known}{hint}")
+            raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")
         classes.append((value_of[name], name))
     return classes
 
@@ -344,16 +344,18 @@ def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> Named
     """The classes, the background first: the data set's own, else one of the value 0, or of a value left out."""
     if any(is_background(name) for _, name in classes):
         return classes
-    own = [(value, name) for value, name in file_classes if is_background(name)]
-    if own:
-        return [own[0], *classes]
-    taken = {value for value, _ in classes}
-    has_colors = any(isinstance(value, tuple) for value in taken)
+    backgrounds = [(value, name) for value, name in file_classes if is_background(name)]
+    if backgrounds:
+        return [backgrounds[0], *classes]
+    used_values = {value for value, _ in classes}
+    has_colors = any(isinstance(value, tuple) for value in used_values)
     zero: MaskValue = (0, 0, 0) if has_colors else 0
     candidates: list[MaskValue] = [zero]
     candidates += [value for value, _ in file_classes]
-    left_out = [value for value in candidates if value not in taken]
-    return [(left_out[0], BACKGROUND), *classes] if left_out else classes
+    unused_values = [value for value in candidates if value not in used_values]
+    if not unused_values:
+        return classes
+    return [(unused_values[0], BACKGROUND), *classes]
 
 
 def _split_pairs(text: str) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -157,7 +157,7 @@ class PredictionPipeline:
         self.predictor = predictor
         self.finished = finished
         image_steps = ImageSteps(predictor, writer)
-        self._steps: dict[type[Job], Any] = {
+        self._steps: dict[type[Job], Steps] = {
             ImageJob: image_steps,
             RasterJob: image_steps,
             VolumeJob: VolumeSteps(predictor, writer),
@@ -227,6 +227,23 @@ def divide_work(
 
 def _is_shareable(job: Job, predictor: Predictor) -> bool:
     return job.size is not None and predictor.is_shareable(job.size, job.spacing)
+
+
+class Steps(Protocol):
+    """The steps from an input of one kind, whose jobs it takes, to its files and score."""
+
+    @property
+    def scorer(self) -> Any:
+        """Scores what was written before."""
+
+    def read(self, job: Any) -> NetworkInputs | None:
+        """The inputs of the networks, read ahead in a thread; None where they are read while they are computed."""
+
+    def compute(self, batch: Any) -> list[Callable[[], Score | None]]:
+        """Compute the logits of a batch of (job, inputs); returns a function for each job that finishes it."""
+
+    def follow(self, job: Any) -> None:
+        """Help another process, which leads, with a job that both predict together."""
 
 
 class ImageSteps:

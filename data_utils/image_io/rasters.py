@@ -71,17 +71,17 @@ class RasterFile:
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
         """Values (n, m, C) of some bands, and where they hold no data, of the same shape; None where all hold some."""
         values = self.pixels.read(rows, columns, samples)
-        is_missing = None
+        reasons = []
         if values.dtype.kind == "f":
-            is_missing = np.isnan(values)
+            reasons.append(np.isnan(values))
         if self.nodata is not None:
-            equal = values == values.dtype.type(self.nodata)
-            is_missing = equal if is_missing is None else is_missing | equal
+            reasons.append(values == values.dtype.type(self.nodata))
         outside = self._outside(rows, columns, samples)
         if outside is not None:
-            is_missing = np.broadcast_to(outside, values.shape) if is_missing is None else is_missing | outside
-        if is_missing is not None and not is_missing.any():
-            is_missing = None
+            reasons.append(np.broadcast_to(outside, values.shape))
+        is_missing = None
+        if any(reason.any() for reason in reasons):
+            is_missing = np.logical_or.reduce(reasons)
         return values.astype(self.dtype, copy=False), is_missing
 
     def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
@@ -486,29 +486,29 @@ def _all_bands(files: Sequence[RasterFile]) -> list[Band]:
 
 def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
     """The bands that are asked for by name or number."""
-    chosen = []
-    for wanted in source.bands:
-        matches = indices_of_band([band.name for band in bands], wanted)
-        if not matches and wanted.isdecimal() and 1 <= int(wanted) <= len(bands):
-            matches = [int(wanted) - 1]
+    selected_bands = []
+    for band_name in source.bands:
+        matches = indices_of_band([band.name for band in bands], band_name)
+        if not matches and band_name.isdecimal() and 1 <= int(band_name) <= len(bands):
+            matches = [int(band_name) - 1]
         if len(matches) != 1:
             names = [band.name or str(number) for number, band in enumerate(bands, 1)]
-            seen = "none" if not matches else f"{len(matches)} that are"
+            count = "none" if not matches else f"{len(matches)} that are"
             raise ImageError(
-                f"{source.paths[0]}: has {len(bands)} bands, {seen} called {wanted}; its bands are"
+                f"{source.paths[0]}: has {len(bands)} bands, {count} called {band_name}; its bands are"
                 f" {', '.join(first_few(names, SHOWN))}"
             )
-        chosen.append(bands[matches[0]])
-    return chosen
+        selected_bands.append(bands[matches[0]])
+    return selected_bands
 
 
-def indices_of_band(names: Sequence[str], wanted: str) -> list[int]:
+def indices_of_band(names: Sequence[str], band_name: str) -> list[int]:
     """The names that a band is known by: those that are its own, else those that hold it as a word."""
-    exact = [index for index, name in enumerate(names) if name.casefold() == wanted.casefold()]
-    return exact or [index for index, name in enumerate(names) if has_band_name(name, wanted)]
+    equal_names = [index for index, name in enumerate(names) if name.casefold() == band_name.casefold()]
+    return equal_names or [index for index, name in enumerate(names) if has_band_name(name, band_name)]
 
 
-def has_band_name(name: str, wanted: str) -> bool:
-    """Whether a band of this name, often that of a file such as T32TQM_20200101_B02_10m, is the one that is wanted."""
-    pattern = rf"(^|.*[_\-. ]){re.escape(wanted)}([_\-. ].*|$)"
+def has_band_name(name: str, band_name: str) -> bool:
+    """Whether a name, often that of a file such as T32TQM_20200101_B02_10m, is a band's, or holds it as a word."""
+    pattern = rf"(^|.*[_\-. ]){re.escape(band_name)}([_\-. ].*|$)"
     return re.fullmatch(pattern, name, re.IGNORECASE) is not None

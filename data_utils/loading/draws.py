@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +17,29 @@ ALIKE = 2  # spacings within this factor: a turn from one axis into the other ke
 
 @dataclass(frozen=True)
 class Draw:
-    """The augmentation of one sample. The default is the identity of an image, with `np.eye(3)` that of a volume."""
+    """The augmentation of one sample. The default is the identity of an image, with `np.eye(3)` that of a volume.
 
-    # (2, 2): the offset (x, y) in pixels of an output pixel from the center -> that of the input point that it shows;
-    # for volumes (3, 3), (x, y, z)
+    Args:
+        matrix: (2, 2), from the offset (x, y) in pixels of an output pixel from the center to that of the input point
+            that it shows; for volumes (3, 3), (x, y, z).
+        elastic: (2, 3, 3), displacements (x, y) in pixels on a coarse grid; of images only.
+        gain: (C,), the factor of the contrast about the data's mean.
+        shift: (C,), the brightness in standard deviations of the data.
+        blur: sigma of a Gaussian in pixels.
+        noise: sigma of Gaussian noise in standard deviations of the data.
+        gamma: the exponent of a curve over the sample's own range.
+        resolution: the share of the voxels along (z, y, x) that is kept; of volumes only.
+    """
+
     matrix: np.ndarray = field(default_factory=lambda: np.eye(2))
-    elastic: np.ndarray | None = None  # (2, 3, 3): (x, y) displacements in pixels on a coarse grid, for images
-    gain: np.ndarray | float = 1.0  # (C,): factor of the contrast about the data's mean
-    shift: np.ndarray | float = 0.0  # (C,): brightness, in standard deviations of the data
-    blur: float = 0.0  # Gaussian sigma in pixels
-    noise: float = 0.0  # Gaussian sigma in standard deviations of the data
+    elastic: np.ndarray | None = None
+    gain: np.ndarray | float = 1.0
+    shift: np.ndarray | float = 0.0
+    blur: float = 0.0
+    noise: float = 0.0
     noise_seed: int = 0
-    gamma: float = 1.0  # exponent of a curve over the sample's own range
-    resolution: tuple[float, ...] | None = None  # share of the voxels along (z, y, x) that are kept, for volumes
+    gamma: float = 1.0
+    resolution: tuple[float, ...] | None = None
 
     @property
     def moves(self) -> bool:
@@ -66,49 +77,109 @@ def draw(
         raise ValueError(f"augmentation strength {strength!r} is none of {', '.join(STRENGTHS)}")
     if strength == "none":
         return Draw(np.eye(len(size)))
-    rng = np.random.default_rng([seed, *key])
-    # Every number is drawn every time: a choice between two effects never changes what the others draw.
-    mirror_x, mirror_y, turn_any, warp, blur, noise = rng.random(6)
-    quarter_turns = rng.integers(4)
-    noise_seed = int(rng.integers(2**63))
-    tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)
-    displacement = rng.standard_normal(ELASTIC)
-    channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
+    chances = Chances.of(np.random.default_rng([seed, *key]), channels)
+    mirrors = np.array([_sign(chances.mirror_x), _sign(chances.mirror_y)])
     if not may_mirror:
-        mirror_x = mirror_y = np.float64(1)
-
+        mirrors[:] = 1.0
     if strength == "mirror":
-        mirror = np.eye(len(size))
-        mirror[0, 0] = _sign(mirror_x)  # left and right
-        return Draw(mirror)
+        matrix = np.eye(len(size))
+        matrix[0, 0] = mirrors[0]  # left and right
+        return Draw(matrix)
     is_strong = strength == "strong"
-    scale = 1.25**log_scale
-    gain = np.full(channels, 1 + 0.2 * contrast)
-    shift = np.full(channels, 0.2 * brightness)
     if spacing is not None:
-        drawn = _draw_volume(np.random.default_rng([seed, *key, 3]), is_strong, scale, spacing, may_mirror)
+        rng = np.random.default_rng([seed, *key, 3])
+        drawn = _draw_volume(rng, is_strong, chances.scale, spacing, may_mirror)
     elif is_strong:
-        angle = math.pi * tilt if turn_any < 0.5 else 0.0
-        if size[0] == size[1]:
-            angle += math.pi / 2 * quarter_turns
-        flip = np.diag([_sign(mirror_x), _sign(mirror_y)])
-        elastic = None
-        if warp < 0.5:  # by less in small images, which it would tear apart
-            elastic = min(ELASTIC_PIXELS, min(size) / 32) * displacement
-        drawn = Draw(_linear_map(flip, angle, scale), elastic)
+        drawn = _draw_strongly(chances, mirrors, size)
     else:
-        flip = np.diag([_sign(mirror_x), 1.0])
-        drawn = Draw(_linear_map(flip, math.radians(15) * tilt, scale))
+        mirrors[1] = 1.0
+        drawn = Draw(_linear_map(np.diag(mirrors), math.radians(15) * chances.tilt, chances.scale))
+    gain = np.full(channels, 1 + 0.2 * chances.contrast)
+    shift = np.full(channels, 0.2 * chances.brightness)
     if not is_strong:
         return replace(drawn, gain=gain, shift=shift)
     return replace(
         drawn,
-        gain=gain * (1 + 0.1 * channel_contrast),
-        shift=shift + 0.1 * channel_brightness,
-        blur=(1.0 + 0.5 * blur_sigma) if blur < 0.2 else 0.0,
-        noise=(0.15 + 0.1 * noise_sigma) if noise < 0.3 else 0.0,
-        noise_seed=noise_seed,
+        gain=gain * (1 + 0.1 * chances.channel_contrast),
+        shift=shift + 0.1 * chances.channel_brightness,
+        blur=(1.0 + 0.5 * chances.blur_sigma) if chances.blur < 0.2 else 0.0,
+        noise=(0.15 + 0.1 * chances.noise_sigma) if chances.noise < 0.3 else 0.0,
+        noise_seed=chances.noise_seed,
     )
+
+
+class Chances(NamedTuple):
+    """The random numbers of a sample. All are drawn every time: no effect changes what the others draw.
+
+    Args:
+        mirror_x, mirror_y, turn, warp, blur, noise: in [0, 1), whether each of these effects happens.
+        tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma: in [-1, 1), how strong each is.
+        displacement: ELASTIC, of the standard normal distribution.
+        channel_contrast, channel_brightness: (C,), in [-1, 1).
+    """
+
+    mirror_x: float
+    mirror_y: float
+    turn: float
+    warp: float
+    blur: float
+    noise: float
+    quarter_turns: int
+    noise_seed: int
+    tilt: float
+    log_scale: float
+    contrast: float
+    brightness: float
+    blur_sigma: float
+    noise_sigma: float
+    displacement: np.ndarray
+    channel_contrast: np.ndarray
+    channel_brightness: np.ndarray
+
+    @classmethod
+    def of(cls, rng: np.random.Generator, channels: int) -> "Chances":
+        """The next numbers of a generator, for an image or volume of so many channels."""
+        mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)
+        quarter_turns = int(rng.integers(4))
+        noise_seed = int(rng.integers(2**63))
+        tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)
+        displacement = rng.standard_normal(ELASTIC)
+        channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
+        return cls(
+            mirror_x=mirror_x,
+            mirror_y=mirror_y,
+            turn=turn,
+            warp=warp,
+            blur=blur,
+            noise=noise,
+            quarter_turns=quarter_turns,
+            noise_seed=noise_seed,
+            tilt=tilt,
+            log_scale=log_scale,
+            contrast=contrast,
+            brightness=brightness,
+            blur_sigma=blur_sigma,
+            noise_sigma=noise_sigma,
+            displacement=displacement,
+            channel_contrast=channel_contrast,
+            channel_brightness=channel_brightness,
+        )
+
+    @property
+    def scale(self) -> float:
+        """The factor of the zoom."""
+        return 1.25**self.log_scale
+
+
+def _draw_strongly(chances: Chances, mirrors: np.ndarray, size: Sequence[int]) -> Draw:
+    """Mirrors along both axes, turns by any angle, and elastic displacements, of an image (H, W)."""
+    angle = math.pi * chances.tilt if chances.turn < 0.5 else 0.0
+    if size[0] == size[1]:
+        angle += math.pi / 2 * chances.quarter_turns
+    elastic = None
+    if chances.warp < 0.5:  # by less in small images, which it would tear apart
+        elastic = min(ELASTIC_PIXELS, min(size) / 32) * chances.displacement
+    return Draw(_linear_map(np.diag(mirrors), angle, chances.scale), elastic)
 
 
 def _sign(chance: float) -> float:

@@ -124,6 +124,6 @@ def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_
     assert not np.array_equal(expected.mask, other.mask)
     for predict in (predictor.mask, predictor.predict_rows):
         np.testing.assert_array_equal(predict(tmp_path / "a.tif", page=1), expected.mask)
-    for predict in (predictor, predictor.mask, predictor.prediction):
+    for predict in (predictor, predictor.mask, predictor.predict_rows):
         with pytest.raises(ImageError, match=r"^my picture: "):
             predict(b"no picture", "my picture")

@@ -989,7 +989,7 @@ MUTANTS = [
     ),
     Mutant("data_utils/loading/draws.py", "", "ALIKE = 2", "ALIKE = 9", "test_volumes_loading.py"),
     Mutant("data_utils/loading/draws.py", "draw", "[seed, *key, 3]", "[seed, 3]", "test_volumes_loading.py"),
-    Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
+    Mutant("data_utils/loading/draws.py", "_draw_strongly", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("data_utils/loading/draws.py", "_draw_volume", "flips[1:] = 1.0", "flips[:2] = 1.0", "test_draws.py"),
     Mutant("data_utils/loading/draws.py", "", "ALIKE = 2", "ALIKE = 8", "test_draws.py"),
     Mutant(
@@ -2227,8 +2227,8 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/rasters.py",
         "RasterFile.read",
-        "equal if is_missing is None else is_missing | equal",
-        "equal",
+        "np.logical_or.reduce(reasons)",
+        "reasons[-1]",
         "test_rasters.py",
     ),
     Mutant("data_utils/image_io/rasters.py", "Raster.may_miss", "self._used()", "self.files", "test_rasters.py"),
@@ -2263,8 +2263,8 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/draws.py",
         "draw",
-        "mirror_x = mirror_y = np.float64(1)",
-        "mirror_x = np.float64(1)",
+        "mirrors[:] = 1.0",
+        "mirrors[:1] = 1.0",
         "test_draws.py",
     ),
     Mutant(

@@ -63,8 +63,10 @@ MUTANTS = [
     Mutant(
         "review.py",
         "parse_args",
-        'parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR", help=folder)',
-        'parser.add_argument("--output", type=Path, default=Path("review"), metavar="DIR", help=folder)',
+        'parser.add_argument("--output", type=arg.non_empty_path, default=Path("review"), metavar="DIR",'
+        ' help=f"for {PAGE}, {TABLE} and {LIST}")',
+        'parser.add_argument("--output", type=Path, default=Path("review"), metavar="DIR",'
+        ' help=f"for {PAGE}, {TABLE} and {LIST}")',
         "test_review.py",
     ),
     Mutant(

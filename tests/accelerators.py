@@ -7,16 +7,22 @@ import torch
 from accelerate.utils import DistributedType
 
 
-def new_accelerator(processes: int = 1, agreed: int | None = None) -> SimpleNamespace:
-    """What a check of memory asks of an Accelerator on CPUs; another process has room for `agreed` images."""
+def new_accelerator(
+    processes: int = 1,
+    agreed: int | None = None,
+    *,
+    device: str = "cpu",
+    kind: DistributedType = DistributedType.NO,
+) -> SimpleNamespace:
+    """What a check of memory asks of an Accelerator; another process has room for `agreed` images."""
 
     def gather(values: torch.Tensor) -> torch.Tensor:
         return values if agreed is None else torch.cat([values, torch.full_like(values, agreed)])
 
     return SimpleNamespace(
-        device=torch.device("cpu"),
+        device=torch.device(device),
         num_processes=processes,
-        distributed_type=DistributedType.NO,
+        distributed_type=kind,
         autocast=nullcontext,
         gather=gather,
     )

@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant("runtime/lock.py", "lock_folder", "lock.acquire(timeout=0)", "pass", "test_lock.py"),
     Mutant("runtime/lock.py", "locks_released", "lock.release()", "pass", "test_lock.py"),
     Mutant("runtime/lock.py", "_read_owner", "owner or 'another run'", "owner", "test_lock.py"),
-    Mutant("runtime/memory.py", "", "'unable to find an engine'", "'unable to find a motor'", "test_memory.py"),
+    Mutant("runtime/memory.py", "", "'unable to find an engine'", "'unable to find a motor'", "test_step_memory.py"),
     Mutant(
         "runtime/memory.py",
         "available_bytes",

@@ -92,7 +92,7 @@ MUTANTS = [
         "set_seed(args.seed, deterministic=False)",
         "test_flags.py",
     ),
-    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_memory.py"),
+    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_tuning.py"),
     Mutant("train.py", "train_step", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
         "train.py",
@@ -156,7 +156,7 @@ MUTANTS = [
         "main",
         "check_evaluation(accelerator, model, criterion, info.channels, evaluated, copies)",
         "pass",
-        "test_memory.py",
+        "test_preflight.py",
     ),
     Mutant("train.py", "evaluate", "share_statistics(accelerator, model)", "pass", "test_sync_batchnorm.py"),
     Mutant(

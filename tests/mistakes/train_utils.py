@@ -564,17 +564,17 @@ MUTANTS = [
         "largest_evaluation",
         "size.bytes_for(config)",
         "math.prod(size.input)",
-        "test_memory.py",
+        "test_preflight.py",
     ),
     Mutant(
         "train_utils/preflight.py",
         "_smallest",
         "int(accelerator.gather(own_number).min())",
         "number",
-        "test_memory.py",
+        "test_preflight.py",
     ),
-    Mutant("train_utils/preflight.py", "", "STEPS_HELD = 2", "STEPS_HELD = 1", "test_memory.py"),
-    Mutant("train_utils/preflight.py", "", "CPU_SHARE = 0.65", "CPU_SHARE = 0.8", "test_memory.py"),
+    Mutant("train_utils/preflight.py", "", "STEPS_HELD = 2", "STEPS_HELD = 1", "test_preflight.py"),
+    Mutant("train_utils/preflight.py", "", "CPU_SHARE = 0.65", "CPU_SHARE = 0.8", "test_preflight.py"),
     Mutant(
         "train_utils/preflight.py",
         "say_split",
@@ -1359,7 +1359,11 @@ MUTANTS = [
         "test_step_memory.py",
     ),
     Mutant(
-        "train_utils/step_memory.py", "StepMemory.shortage_recorded", "math.ceil(size / 2)", "size", "test_memory.py"
+        "train_utils/step_memory.py",
+        "StepMemory.shortage_recorded",
+        "math.ceil(size / 2)",
+        "size",
+        "test_step_memory.py",
     ),
     Mutant(
         "train_utils/step_memory.py",

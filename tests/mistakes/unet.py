@@ -158,7 +158,7 @@ MUTANTS = [
         "frozen_statistics",
         "norm.momentum = 0.0",
         "norm.momentum = norm.momentum",
-        "test_memory.py test_model.py",
+        "test_recompute.py test_model.py",
     ),
     Mutant("unet/recompute.py", "frozen_statistics", "norm.momentum = momentum", "pass", "test_recompute.py"),
 ]

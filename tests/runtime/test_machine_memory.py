@@ -3,15 +3,17 @@
 Modules: runtime/memory.py.
 """
 
+import sys
 import weakref
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
+from conftest import PROGRAMS, launch
 
 from runtime import errors, memory
-from runtime.memory import available_bytes, memory_shortage
+from runtime.memory import available_bytes, grow_segments, is_out_of_memory, memory_shortage
 
 
 def test_processes_share_the_free_memory_of_their_machine(monkeypatch):
@@ -57,3 +59,45 @@ def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, device, calls):
     monkeypatch.setattr(memory.sys, "platform", "linux")
     memory.keep_freed_memory(torch.device(device))
     assert made == calls
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "grows"),
+    [
+        ("cuda", "", True),
+        ("cuda", "PYTORCH_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False),
+        ("cuda", "PYTORCH_HIP_ALLOC_CONF", False),
+        ("cpu", "", False),
+        ("mps", "", False),
+    ],
+)
+def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
+    settings = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    if variable:
+        monkeypatch.setenv(variable, "max_split_size_mb:512")
+    grow_segments(torch.device(device))
+    assert settings == ["expandable_segments:True"] * grows
+
+
+def test_torch_takes_the_setting_for_segments_that_grow():
+    before = torch._C._accelerator_getAllocatorSettings()
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    torch._C._accelerator_setAllocatorSettings(before)
+
+
+def test_what_the_cpu_says_when_memory_runs_out_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
+def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
+    cleared = {}
+    for device in ("cpu", "cuda"):
+        result = launch(PROGRAMS / "count_page_faults.py", device)
+        assert result.returncode == 0, result.stderr
+        cleared[device] = int(result.stdout)
+    assert cleared["cpu"] < cleared["cuda"] / 10

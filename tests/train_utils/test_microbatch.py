@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.batch_sampler import BatchSplit, Slot
+from runtime.errors import SettingsError
 from train_utils import microbatch
 from train_utils.microbatch import MemoryLimit, memory_limit, split_batch, steps_ahead
 
@@ -78,3 +79,30 @@ def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_the
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert given == [("d", "p", [7], [3], "recolor")] * 3
     assert len(list(steps_ahead(loader, "recolor"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "world", "micro", "profile", "saved", "expected"),
+    [
+        (16, 1, None, None, None, (16, 1)),
+        (16, 4, None, None, None, (4, 1)),
+        (16, 4, 2, None, None, (2, 2)),
+        (16, 4, None, 4, None, (1, 4)),
+        (16, 4, None, 2, None, (2, 2)),
+        (16, 1, None, None, 4, (4, 4)),
+        (5, 3, None, None, None, (2, 1)),
+        (2, 3, None, None, None, (1, 1)),
+        (4, 1, None, 3, None, (2, 3)),  # the third micro-batch is filled
+        (4, 1, None, 3, 1, (2, 3)),
+    ],
+)
+def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
+    split = split_batch(batch, world, micro, profile, saved)
+    assert split == BatchSplit(batch, world, *expected, is_fixed=any((micro, profile)))
+    assert split.micro_batch_size * split.accumulation * world >= batch
+
+
+@pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
+def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
+    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* launch profile sets 2"):
+        split_batch(16, 4, micro, accumulation=2)

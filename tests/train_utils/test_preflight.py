@@ -1,6 +1,10 @@
 """Before the first step: which micro-batch fits into memory, whether an evaluation does, and what is said of it."""
 
-from contextlib import nullcontext
+import gc
+import subprocess
+import sys
+import weakref
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,12 +13,31 @@ import torch
 from accelerate.utils import DistributedType
 from accelerators import new_accelerator
 from class_loss import classes
+from conftest import PROGRAMS, TINY, launch, losses
+from in_process import run_train
+from shortages import OTHERS, SHORTAGES, name_of
 
+import inference.tiling.planning
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.draws import Draw, pack_draws
+from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import SettingsError
+from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils import preflight as memory
-from train_utils.preflight import Copies, EvaluationFit, EvaluationSize, StepFit, fit_batch_split
+from train_utils import preflight
+from train_utils.preflight import (
+    Copies,
+    EvaluationFit,
+    EvaluationSize,
+    StepFit,
+    check_evaluation,
+    fit_batch_split,
+    input_bytes,
+    largest_evaluation,
+    largest_tensor,
+    step_bytes,
+)
 from unet import UNet, UNetConfig
 
 
@@ -28,39 +51,39 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
         with monkeypatch.context() as patch:
             patch.setattr(StepFit, "fits_by_estimate", lambda self, split: seen.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
-            memory.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
+            preflight.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
     needed = size.bytes_for(network.config) + (1 + trained - 1 + 1) * weights
     for free, fits in ((needed, False), (needed + 1, True)):
-        monkeypatch.setattr(memory, "available_bytes", lambda free=free: free)
+        monkeypatch.setattr(preflight, "available_bytes", lambda free=free: free)
         with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate a validation image"):
-            memory.check_evaluation(accelerator, network, None, 1, size, copies)
+            preflight.check_evaluation(accelerator, network, None, 1, size, copies)
 
 
 def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):
-    monkeypatch.setattr(memory, "_free_bytes", lambda accelerator: 1000)
+    monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: 1000)
     for needed, is_hopeless in ((3000, False), (3001, True)):
-        monkeypatch.setattr(memory, "step_bytes", lambda *arguments, needed=needed: needed)
-        assert memory._is_hopeless(None, None, (1,)) is is_hopeless
-    assert memory.MOST_ELEMENTS == 2_147_483_647  # what 32 bits count
+        monkeypatch.setattr(preflight, "step_bytes", lambda *arguments, needed=needed: needed)
+        assert preflight._is_hopeless(None, None, (1,)) is is_hopeless
+    assert preflight.MOST_ELEMENTS == 2_147_483_647  # what 32 bits count
 
 
 def test_a_pixel_on_the_device_takes_what_it_was_loaded_and_augmented_as():
     split = BatchSplit(8, 1, 2, accumulation=3)
     images = 2 * 3 * 2  # of this step and of the next one
-    assert memory.input_bytes((3, 4, 5), split) == images * 20 * (3 + 1 + 12 + 8)
-    assert memory.input_bytes((1, 2, 4, 5), split) == images * 40 * (4 + 1 + 4 + 8)
+    assert preflight.input_bytes((3, 4, 5), split) == images * 20 * (3 + 1 + 12 + 8)
+    assert preflight.input_bytes((1, 2, 4, 5), split) == images * 40 * (4 + 1 + 4 + 8)
 
 
 def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that_are_known():
     config = UNetConfig(in_channels=1, base_channels=2, depth=1)
     inputs = np.array([(8, 8), (8, 8), (4, 4)])
-    largest = memory.largest_evaluation(config, inputs, np.zeros_like(inputs), pixels=10**6)
+    largest = preflight.largest_evaluation(config, inputs, np.zeros_like(inputs), pixels=10**6)
     assert largest == EvaluationSize((8, 8), (8, 8), 2)
     targets = np.array([(8, 8), (0, 0), (400, 400)])
-    assert memory.largest_evaluation(config, inputs, targets, 10**6) == EvaluationSize((4, 4), (400, 400), 1)
+    assert preflight.largest_evaluation(config, inputs, targets, 10**6) == EvaluationSize((4, 4), (400, 400), 1)
 
 
 def checked(
@@ -148,9 +171,9 @@ def test_an_evaluation_needs_activations_and_four_copies_of_its_logits():
 @pytest.mark.parametrize(("free", "fits"), [(1000, False), (1001, True)])
 def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_memory(monkeypatch, free, fits):
     asked = []
-    monkeypatch.setattr(memory, "step_bytes", lambda network, shape, copies: asked.append(shape) or 600)
-    monkeypatch.setattr(memory, "input_bytes", lambda shape, split: asked.append(shape) or 50)
-    monkeypatch.setattr(memory, "available_bytes", lambda: free)
+    monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies: asked.append(shape) or 600)
+    monkeypatch.setattr(preflight, "input_bytes", lambda shape, split: asked.append(shape) or 50)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: free)
     split = BatchSplit(8, 1, 4, 2)
     assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]
@@ -170,21 +193,21 @@ def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsy
     assert split.accumulation == 2
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "memory: micro-batches of 1 patches of 8 x 16 x 24 fit, 2 were wanted"
-    monkeypatch.setattr(memory, "available_bytes", lambda: 0)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: 0)
     network = UNet(UNetConfig(base_channels=2, depth=1))
     size = EvaluationSize((9000, 10_000), (9000, 10_000), 1)
     line = "no memory to evaluate a validation image of 9000 x 10000, in [^;]*tiles[^;]*; choose a lower --scale or"
     with pytest.raises(SettingsError, match=line):
-        memory.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
+        preflight.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
 
 
 @pytest.mark.parametrize(("agreed", "fits"), [(1, True), (0, False)])
 def test_an_evaluation_must_fit_on_every_process(monkeypatch, agreed, fits):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: 10**9)
     network = UNet(UNetConfig(base_channels=2, depth=1))
     size = EvaluationSize((8, 8), (8, 8), 1)
     with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate"):
-        memory.check_evaluation(new_accelerator(2, agreed), network, StepLoss(classes(2)), 3, size, Copies(2))
+        preflight.check_evaluation(new_accelerator(2, agreed), network, StepLoss(classes(2)), 3, size, Copies(2))
 
 
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.DEEPSPEED, 4)])
@@ -197,7 +220,7 @@ def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others
         return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", note)
-    monkeypatch.setattr(memory, "_bytes_left", lambda accelerator: 77)
+    monkeypatch.setattr(preflight, "_bytes_left", lambda accelerator: 77)
     network = UNet(UNetConfig(base_channels=2, depth=1))
     accelerator = new_accelerator(4)
     accelerator.distributed_type = kind
@@ -215,3 +238,328 @@ def test_frozen_weights_have_neither_gradients_nor_moments():
     assert Copies(3, all_weights=1).bytes_for(network) == 3 * 4 * 3 + 4 * 9
     assert Copies.of_training("muon", averages=True) == Copies(3, 1)
     assert Copies.of_training("muon", averages=True).without_gradients() == Copies(2, 1)
+
+
+@pytest.mark.parametrize(("sizes", "differ"), [([(8, 8), (8, 8)], False), ([(8, 8), (8, 16)], True)])
+def test_segments_grow_where_shapes_differ(sizes, differ):
+    shapes = np.array(sizes)
+    assert NetworkShapes(shapes, shapes[:1]).differ == differ
+    assert NetworkShapes(shapes[:1], shapes[1:]).differ == differ
+
+
+def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
+    network = UNet(UNetConfig(base_channels=8, depth=3))
+    shape, kept = (2, 3, 64, 96), {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    held = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or note(tensor), lambda t: t):
+        network.train()(torch.rand(shape))
+    weights = sum(parameter.numel() * 4 for parameter in network.parameters())
+    estimate = step_bytes(network, shape, Copies(3))
+    assert estimate == sum(kept.values()) + 4 * weights
+    assert step_bytes(network, (4, *shape[1:]), Copies(3)) - 4 * weights == pytest.approx(
+        2 * (estimate - 4 * weights),
+        rel=0.05,  # but for what does not grow with the batch, its statistics: measured 3%
+    )
+    network.activation_checkpointing = True
+    assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
+
+
+@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
+def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(monkeypatch, kind, shards):
+    reserved, empty = [], torch.empty
+
+    def note(size, **options):
+        if options.get("dtype") == torch.uint8:
+            reserved.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", note)
+    monkeypatch.setattr(preflight, "_bytes_left", lambda accelerator: 77)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    split = BatchSplit(24, 4, 2, 3)
+    accelerator = new_accelerator(4, kind=kind)
+    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).fits_by_trial(split)
+    weights = sum(parameter.numel() * 4 for parameter in network.parameters())
+    images = 2 * 3 * 2  # of two steps of three micro-batches of two
+    assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
+
+
+@pytest.mark.parametrize(("channels", "per_pixel"), [(3, 24), (1, 14)])
+def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
+    raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
+    draws = [Draw()]
+    given = raw[0][None], ClassTarget(raw[1][None]), draws, pack_draws(draws, channels)
+    images, targets = augment(*given, fill=torch.zeros(channels), std=torch.ones(channels))
+    assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, images, *targets.arrays()))
+    assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "total", "left"),
+    [
+        ("cuda", 1, 16 * 10**9, 8 * 10**8),
+        ("cuda", 8, 16 * 10**9, 10**9),
+        ("cuda", 8, 80 * 10**9, 4 * 10**9),
+        ("mps", 1, None, 0),
+    ],
+)
+def test_a_trial_leaves_room_for_what_is_not_torchs(monkeypatch, device, processes, total, left):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, total))
+    assert preflight._bytes_left(new_accelerator(processes, device=device)) == left
+
+
+def test_a_trial_trains_and_leaves_the_network_as_it_was():
+    seen = []
+    network = UNet(UNetConfig(base_channels=4, depth=2)).eval()
+    network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    split = BatchSplit(2, 1, 2, 1)
+    criterion = StepLoss(classes(2, "ce"))
+    assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(split)
+    assert seen == [True]
+    assert not network.training and all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch, is_short):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    criterion = StepLoss(classes(2, "ce"))
+    accelerator = new_accelerator()
+    accelerator.autocast = contextmanager(lambda: (yield))  # Accelerate's is a generator too
+    forward, empty, forget = UNet.forward, torch.empty, preflight._forget_trial
+    held: list[weakref.ref] = []
+    forgotten = []
+
+    def forward_noted(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        held.extend([weakref.ref(self), weakref.ref(images)])
+        logits = forward(self, images)
+        if is_short:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return logits
+
+    def empty_noted(*arguments, **options) -> torch.Tensor:
+        tensor = empty(*arguments, **options)
+        if options.get("dtype") == torch.uint8:
+            held.append(weakref.ref(tensor))
+        return tensor
+
+    def forget_noted() -> None:
+        forgotten.append(all(thing() is None for thing in held))
+        forget()
+
+    monkeypatch.setattr(UNet, "forward", forward_noted)
+    monkeypatch.setattr(torch, "empty", empty_noted)
+    monkeypatch.setattr(preflight, "_forget_trial", forget_noted)
+    step_fit = StepFit(accelerator, network, criterion, (3, 32, 32), Copies(3))
+    evaluation_fit = EvaluationFit(accelerator, network, criterion, 3, Copies(1))
+    size = EvaluationSize((40, 56), (80, 112), 3)
+    gc.disable()  # no collection is to be needed
+    try:
+        assert step_fit.fits_by_trial(BatchSplit(2, 1, 2, 1)) is not is_short
+        assert evaluation_fit.fits_by_trial(size) is not is_short
+    finally:
+        gc.enable()
+    assert len(held) == 6 and forgotten == [True, True]
+
+
+def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    tried = []
+    network.stem.register_forward_hook(lambda module, inputs, output: tried.append((output.device.type, len(output))))
+    shape = (3, 32, 32)
+    free = step_bytes(network, (5, *shape), Copies(0)) / preflight.HOPELESS
+    monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: free)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
+    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
+    split = fit_batch_split(new_accelerator(), *arguments)
+    assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
+    assert [size for device, size in tried if device == "cpu"] == [4]
+
+
+@pytest.mark.parametrize(("device", "free"), [("cuda", 7), ("mps", None)])
+def test_free_memory_is_known_of_cuda_alone(monkeypatch, device, free):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    assert preflight._free_bytes(new_accelerator(device=device)) == free
+
+
+@pytest.mark.parametrize(("images", "fixed", "size"), [(5.9, False, 4), (0.5, False, 1), (5.9, True, 16)])
+def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkeypatch, capsys, images, fixed, size):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
+    assert largest_tensor(network, (1, 3, 32, 40)) == largest
+    monkeypatch.setattr(preflight, "MOST_ELEMENTS", int(images * largest))
+    monkeypatch.setattr(StepFit, "fits_by_trial", lambda *arguments: True)
+    monkeypatch.setattr(preflight, "upload", lambda tensor, device: tensor)
+    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
+    split = fit_batch_split(new_accelerator(device="meta"), *arguments)
+    assert split.micro_batch_size == size
+    assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypatch, capsys, error):
+    network, forward = UNet(UNetConfig(base_channels=4, depth=2)), UNet.forward
+
+    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        if len(images) > 2:
+            raise error
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", forward_if_few)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
+    split = fit_batch_split(
+        new_accelerator(),
+        network,
+        StepLoss(classes(2, "ce")),
+        (3, 32, 32),
+        BatchSplit(8, 1, 8, 1),
+        Copies(3),
+    )
+    assert (split.micro_batch_size, split.accumulation) == (2, 4)
+    is_torchs = isinstance(error, torch.OutOfMemoryError)
+    assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+@pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
+def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error):
+    def fail(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(UNet, "forward", fail)
+    network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
+    step_fit = StepFit(new_accelerator(), network, StepLoss(classes(2, "ce")), (3, 32, 32), Copies(3))
+    with pytest.raises(type(error)) as caught:
+        step_fit.fits_by_trial(split)
+    assert caught.value is error
+
+
+def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
+    network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), StepLoss(classes(2, "ce")), (3, 32, 32)
+
+    def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
+        monkeypatch.setattr(preflight, "available_bytes", lambda: room / 0.65)
+        network.activation_checkpointing = False
+        split = fit_batch_split(new_accelerator(), network, criterion, shape, split, Copies(3))
+        return split.micro_batch_size, split.accumulation, network.activation_checkpointing
+
+    for wanted, accumulation, less in [
+        (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
+        (BatchSplit(64, 1, 2, 40, is_fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
+    ]:
+        room = step_bytes(network, (2, *shape), Copies(3)) + 2 * accumulation * 2 * 32 * 32 * 24
+        assert found(wanted, room + 10) == (2, accumulation, False)
+        assert found(wanted, room - 10) == less
+
+
+def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: str) -> subprocess.CompletedProcess:
+    """train.py on two processes, one of which believes that its machine has `room` bytes free."""
+    arguments = ["train.py", "--dataset", dataset, "--output-dir", tmp_path / name, *TINY, "--max-steps", "5"]
+    arguments += ["--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8", *flags]
+    return launch(PROGRAMS / "little_memory.py", rank, room, *arguments, profile="multi_cpu")
+
+
+def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
+    network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
+    needed = step_bytes(network, (2, 3, 40, 56), Copies(2)) + input_bytes((3, 40, 56), BatchSplit(8, 2, 2, 2))
+    room = int(needed / 0.65) + 1000  # for two images, of four wanted
+    roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
+    tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
+    assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
+    assert "micro-batches of 2 images of 40 x 56 fit, 4 were wanted" in tight.stdout
+    assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
+    # the documented promise, of SGD in fp32; measured 4e-7
+    assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
+
+
+def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, tmp_path):
+    result = run_with_room(tmp_path, "none", 1000, tiny_folder, 1)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 1 images" in line]
+    assert len(errors) == 1, result.stderr
+    result = run_with_room(tmp_path, "fixed", 1000, tiny_folder, 0, "--micro-batch-size", "3")
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 3 images" in line]
+    assert len(errors) == 1, result.stderr
+
+
+def evaluation_of(size: EvaluationSize, network: UNet) -> tuple:
+    """The arguments of `check_evaluation`, with SGD."""
+    return new_accelerator(), network, StepLoss(classes(2, "ce+logdice")), 3, size, Copies(2)
+
+
+def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixels():
+    config = UNetConfig(base_channels=4, depth=2)  # computed whole up to 6.3 megapixels
+
+    def largest(*sizes: tuple) -> EvaluationSize:
+        inputs, targets = zip(*sizes, strict=True)
+        return largest_evaluation(config, np.array(inputs), np.array(targets), pixels=2**17)
+
+    small = ((100, 100), (100, 100))
+    assert largest(small, small) == ((100, 100), (100, 100), 2)
+    assert largest(*20 * [small]) == ((100, 100), (100, 100), 13)  # as many as share a forward pass
+    whole, tiled = (2400, 2500), (9000, 9000)
+    assert largest(small, (tiled, tiled), (whole, whole)) == (whole, whole, 1)
+    assert largest(((50, 50), (4000, 4000)), ((300, 300), (300, 300))) == ((50, 50), (4000, 4000), 1)
+    assert largest(((50, 60), (0, 0))) == ((50, 60), (50, 60), 1)  # a stream that was not looked at
+
+
+def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    size = EvaluationSize((400, 500), (800, 1000), 1)
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    # weights and a moment of each, activations, logits at the target's size and what becomes of them
+    needed = 2 * weights + 400 * 500 * 32 * 4 + 4 * 800 * 1000 * 2 * 4
+    monkeypatch.setattr(preflight, "available_bytes", lambda: needed + 1)
+    check_evaluation(*evaluation_of(size, network))
+    monkeypatch.setattr(preflight, "available_bytes", lambda: needed)
+    line = "no memory to evaluate a validation image of 800 x 1000; choose a lower --scale or --base-channels, or cut"
+    with pytest.raises(SettingsError, match=line):
+        check_evaluation(*evaluation_of(size, network))
+    volumes = UNet(UNetConfig(base_channels=2, depth=1, dims=3))
+    line = "a validation volume of 160 x 180 x 150; choose a lower --base-channels, or cut such volumes into smaller"
+    with pytest.raises(SettingsError, match=line):
+        check_evaluation(*evaluation_of(EvaluationSize((160, 180, 150), (160, 180, 150), 1), volumes))
+
+
+@pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)
+def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_tiles(monkeypatch, error):
+    accelerator = new_accelerator()
+    network = UNet(UNetConfig(base_channels=4, depth=2)).train()
+    shapes = []
+    forward = UNet.forward
+
+    def remembered(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        assert not self.training and self is not network
+        shapes.append(tuple(images.shape))
+        if error is not None:
+            raise error
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", remembered)
+
+    def fits(size: EvaluationSize) -> bool:
+        shapes.clear()
+        evaluation_fit = EvaluationFit(accelerator, network, StepLoss(classes(2, "ce+logdice")), 3, Copies(1))
+        return evaluation_fit.fits_by_trial(size)
+
+    assert fits(EvaluationSize((40, 56), (80, 112), 3)) == (error is None)
+    assert shapes == [(3, 3, 40, 56)]
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
+        monkeypatch.setattr(inference.tiling.planning, name, 0)
+    assert fits(EvaluationSize((400, 56), (800, 112), 1)) == (error is None)
+    assert len(shapes) <= 2 and shapes[0][2] < 200  # not all of it
+    assert network.training
+
+
+def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr("train.check_evaluation", lambda *given: sizes.append(given[4]) or sys.exit(3))
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
+    assert run.exit_code == 3 and sizes == [((20, 28), (40, 56), 5)]

@@ -1,17 +1,29 @@
 """A step that runs out of memory: it is cut and made again, or ends the run in a line that says what may fit."""
 
+import json
+import shutil
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate.utils import DistributedType
 from accelerators import new_accelerator
+from conftest import PROGRAMS, TINY, launch, losses, write_folder
+from in_process import run_train
+from shortages import OTHERS, SHORTAGES, name_of
 
+import train
+import train_utils.microbatch
+import train_utils.step_memory
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import MemoryShortage
+from runtime.errors import MemoryShortage, one_line
+from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from train_utils.microbatch import MemoryLimit, MicroBatch, memory_limit
-from train_utils.step_memory import StepMemory
+from train_utils.step_memory import StepMemory, can_repeat_steps
 from unet import UNet, UNetConfig
 
 
@@ -73,3 +85,172 @@ def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
     command = f"; run the same command with --output-dir {tmp_path} --resume auto to continue with "
     assert (command in str(caught.value)) is not recomputes
     assert memory_limit(tmp_path) == limit
+
+
+def raised_within(kind: type[Exception], guard: AbstractContextManager, error: Exception) -> Exception:
+    """What comes out where `error` is raised within `guard`: an error of that kind."""
+    with pytest.raises(kind) as caught, guard:
+        raise error
+    return caught.value
+
+
+def training(folder: Path) -> AbstractContextManager:
+    """As around a step of training in micro-batches of 4, also on a machine that does not have the run's folder."""
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    return StepMemory(new_accelerator(), folder / "run", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_running_out_of_memory_has_many_faces(tmp_path, error):
+    assert is_out_of_memory(error)
+    predicting = memory_shortage("a.png", "use tiles")
+    for guard, line in ((predicting, "fit into memory; use tiles ("), (training(tmp_path), "micro-batches of 2 (")):
+        said = str(raised_within(MemoryShortage, guard, error))
+        assert line in said and "\n" not in said
+        assert one_line(error, 60) in said
+    assert memory_limit(tmp_path / "run") == (2, False)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=name_of)
+def test_another_error_is_left_as_it_is(tmp_path, error):
+    assert not is_out_of_memory(error)
+    for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
+        assert raised_within(type(error), guard, error) is error
+    assert memory_limit(tmp_path / "run") == (None, False)
+
+
+def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_left(tmp_path):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+
+    def shortage(size: int, fixed: bool = False) -> str:
+        with (
+            pytest.raises(MemoryShortage) as caught,
+            StepMemory(new_accelerator(), tmp_path, network, BatchSplit(8, 1, size, 1, fixed)).shortage_recorded(3),
+        ):
+            raise torch.OutOfMemoryError
+        return str(caught.value)
+
+    assert memory_limit(tmp_path) == (None, False)
+    assert "lower --micro-batch-size" in shortage(4, fixed=True)
+    assert memory_limit(tmp_path) == (None, False)
+    assert "to continue with micro-batches of 2" in shortage(3)
+    assert memory_limit(tmp_path) == (2, False)
+    assert "to continue with activation checkpointing" in shortage(1)
+    assert memory_limit(tmp_path) == (1, True)
+    network.activation_checkpointing = True
+    assert "lower --crop-size" in shortage(1)
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "kind", "repeats"),
+    [
+        ("cuda", 1, DistributedType.NO, True),
+        ("cuda", 2, DistributedType.MULTI_GPU, False),
+        ("cuda", 1, DistributedType.DEEPSPEED, False),
+        ("cpu", 1, DistributedType.NO, False),
+    ],
+)
+def test_only_one_process_on_one_gpu_repeats_a_step(device, processes, kind, repeats):
+    assert can_repeat_steps(new_accelerator(processes, device=device, kind=kind)) == repeats
+
+
+def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    guard = SimpleNamespace(undo_passes=lambda: None)
+    error = torch.OutOfMemoryError()
+    smallest = StepMemory(new_accelerator(device="cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
+    with pytest.raises(torch.OutOfMemoryError):
+        smallest.halve_or_raise(error, guard)
+    fixed = StepMemory(new_accelerator(device="cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, is_fixed=True))
+    with pytest.raises(torch.OutOfMemoryError):
+        fixed.halve_or_raise(error, guard)
+    halved = StepMemory(new_accelerator(device="cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))
+    with pytest.raises(RuntimeError, match="a bug"):
+        halved.halve_or_raise(RuntimeError("a bug"), guard)
+    halved.halve_or_raise(error, guard)
+    assert halved.size == 2 and memory_limit(tmp_path) == (2, False)
+    assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
+
+
+def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(tmp_path, monkeypatch):
+    """Memory runs out in the second micro-batch of the second step: batch norm has seen the first one by then."""
+    write_folder(tmp_path / "data" / "train", 16, seed=0)
+    write_folder(tmp_path / "data" / "val", 1, seed=1)
+    passes = []
+    forward = UNet.forward
+
+    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        if self.training and images.device.type == "cpu":
+            passes.append(len(images))
+            if passes == [4, 4, 4, 4]:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", forward_if_few)
+    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
+    flags = ["--dataset", tmp_path / "data", *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
+    flags += ["--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train_utils.microbatch, "split_batch", lambda *arguments: BatchSplit(8, 1, 4, 2))
+        short = run_train(tmp_path / "short", *flags, "--max-steps", "3")
+    assert short.exit_code == 0, short.output
+    assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
+    line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
+    assert f"{line} images at a time from now on, so results change (CUDA out of memory" in short.output
+    assert memory_limit(tmp_path / "short") == (2, False)
+
+    begun = tmp_path / "begun"  # the same from the second step on, as a run that is started again makes it
+    shutil.copytree(tmp_path / "short", begun)
+    for step in (2, 3):
+        shutil.rmtree(begun / "checkpoints" / f"step-{step:08}")
+    (begun / "finished.json").unlink()
+    resumed = run_train(begun, *flags, "--max-steps", "3", "--resume", "auto")
+    assert resumed.exit_code == 0 and "resumed from" in resumed.output
+    for name, value in resumed.weights(3).items():
+        assert torch.equal(value, short.weights(3)[name]), name
+
+
+def test_a_run_that_runs_out_of_memory_names_the_step_and_records_what_may_fit(tiny_folder, tmp_path, monkeypatch):
+    def runs_out(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(train, "train_step", runs_out)
+    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--batch-size", "4"]
+    with pytest.raises(MemoryShortage, match="process 0: out of memory in step 1 with micro-batches of 4; run the"):
+        run_train(tmp_path / "run", *flags)
+    assert memory_limit(tmp_path / "run") == (2, False)
+
+
+@pytest.mark.parametrize("was_needed", [True, False])
+def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
+    tiny_folder, tmp_path, monkeypatch, was_needed
+):
+    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--checkpoint-every", "1"]
+    assert run_train(tmp_path / "run", *flags, "--max-steps", "1").exit_code == 0
+    limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
+    (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
+    monkeypatch.setattr(
+        "train.fit_batch_split", lambda accelerator, network, *rest: sys.exit(network.activation_checkpointing)
+    )
+    resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
+    assert resumed.exit_code == was_needed, resumed.output
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):
+    program, output = PROGRAMS / "out_of_memory_later.py", tmp_path / "run"
+    flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
+    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]
+    result = launch(
+        program, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"], forked=False
+    )
+    assert result.returncode == 0, result.stderr
+    shortage = "process 1: out of memory in step 7 with micro-batches of 4; run the same command with --output-dir"
+    assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
+    assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
+    assert "resumed from" in result.stdout
+    assert len(losses(output)) == 10
+    assert json.loads((output / "memory.json").read_text())["micro_batch_size"] == 2

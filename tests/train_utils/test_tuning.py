@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from in_process import parsed
+from conftest import TINY, write_folder
+from in_process import parsed, run_train
+from PIL import Image
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+import train
+import train_utils.tuning
+from runtime.launch import tune_kernels
+from train_utils.preflight import StepFit
 from train_utils.tuning import KernelTuning
+from unet import UNet
 
 SHAPES = np.array([(8, 8)] * 10 + [(8, 16)] * 6 + [(32, 32)] * 4)  # of twenty training images
 
@@ -44,3 +52,38 @@ def test_kernels_are_timed_for_a_shape_that_is_among_them_on_a_gpu():
         with tuning.for_shape(torch.Size(shape)):
             assert torch.backends.cudnn.benchmark is is_timed
         assert torch.backends.cudnn.benchmark is False
+
+
+def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
+    """The trial of the memory check meets the largest shape first, and what it finds stays."""
+    sizes = [(64, 72)] * 8 + [(24, 32)] * 4 + [(48, 48)] * 2  # 56 steps of batches of 1: 32, 16 and 8 of each
+    for kind in ("train", "val"):
+        write_folder(tmp_path / kind, 14, seed=0, size=(64, 72))
+        for file in (tmp_path / kind).glob("*/*.png"):
+            height, width = sizes[int(file.stem[-2:])]
+            with Image.open(file) as image:
+                cut = image.crop((0, 0, width, height))
+            cut.save(file)
+    first: dict[tuple[int, ...], bool] = {}  # whether kernels are timed in the first pass of a shape
+
+    def note(module: torch.nn.Module, inputs: tuple) -> None:
+        if isinstance(module, UNet) and module.training and inputs[0].device.type == "cpu":
+            first.setdefault(tuple(inputs[0].shape[2:]), torch.backends.cudnn.benchmark)
+
+    on_cuda = torch.device("cuda")
+    monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
+    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
+    growing = []
+    monkeypatch.setattr(train, "grow_segments", growing.append)
+    flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
+    with register_module_forward_pre_hook(note):
+        run = run_train(tmp_path / "run", *flags, "--eval-every", "99", "--checkpoint-every", "99")
+        assert run.exit_code == 0, run.output
+        assert growing == [torch.device("cpu")]  # the shapes differ
+        assert first == {(64, 72): True, (24, 32): True, (48, 48): False}
+        first.clear()
+        run = run_train(tmp_path / "repeatable", *flags, "--max-steps", "1", "--deterministic")
+        assert run.exit_code == 0, run.output
+    assert set(first.values()) == {False}

@@ -190,18 +190,28 @@ def load_info(dataset: object, **settings) -> DatasetInfo:
     return load_dataset_info(DataConfig(str(dataset), **settings))
 
 
-def unnoticed(files: Iterable[Path], key: Callable[[], object]) -> list[str]:
-    """The files of which the size alone, or the time alone, may change while `key()` stays the same."""
-    before, found = key(), []
+def unnoticed_changes(files: Iterable[Path], key: Callable[[], object]) -> list[str]:
+    """What may change of files, their size alone or their time alone, while `key()` stays the same."""
+    key_before = key()
+    changes = []
     for file in files:
-        content, stat = file.read_bytes(), file.stat()
-        for what, added, later in (("size", b"\n", 0), ("time", b"", 1), ("nothing", b"", 0)):
-            file.write_bytes(content + added)
-            os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + later))
-            if what != "nothing" and key() == before:
-                found.append(f"{what} of {file.name}")
-    assert key() == before
-    return found
+        content = file.read_bytes()
+        time = file.stat().st_mtime_ns
+        rewrite(file, content + b"\n", time)
+        if key() == key_before:
+            changes.append(f"size of {file.name}")
+        rewrite(file, content, time + 1)
+        if key() == key_before:
+            changes.append(f"time of {file.name}")
+        rewrite(file, content, time)
+    assert key() == key_before
+    return changes
+
+
+def rewrite(file: Path, content: bytes, time: int) -> None:
+    """Give a file this content, as if it had been written at a time in nanoseconds."""
+    file.write_bytes(content)
+    os.utime(file, ns=(time, time))
 
 
 @pytest.fixture

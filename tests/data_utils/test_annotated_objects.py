@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info, unnoticed
+from conftest import load_info, unnoticed_changes
 from PIL import Image
 
 from data_utils.config import DataConfig
@@ -244,7 +244,7 @@ def test_the_key_of_one_object_masks_changes_with_each_file(tmp_path):
     def key() -> str:
         return one_object_masks.open_records(tmp_path, allow_unpaired=False).digest
 
-    assert unnoticed(files, key) == []
+    assert unnoticed_changes(files, key) == []
     before = key()
     (tmp_path / "a" / "masks" / "m2.png").rename(tmp_path / "a" / "masks" / "m3.png")
     assert key() != before

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
-from conftest import load_info, unnoticed
+from conftest import load_info, unnoticed_changes
 from in_process import run_train
 from PIL import Image
 from pycocotools import mask as rle_masks
@@ -426,7 +426,7 @@ def test_a_changed_file_is_noticed(folder):
 def test_the_key_of_the_content_changes_with_each_file(folder):
     files = [Path(record["image"]) for split in loaded(folder) for record in split]
     files += (folder / "annotations").glob("instances_*.json")
-    assert len(files) == 7 and unnoticed(files, lambda: [split.digest for split in loaded(folder)]) == []
+    assert len(files) == 7 and unnoticed_changes(files, lambda: [split.digest for split in loaded(folder)]) == []
 
 
 def test_the_report_shows_what_was_found(folder):

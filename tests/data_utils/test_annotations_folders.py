@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
-from conftest import unnoticed
+from conftest import unnoticed_changes
 from PIL import Image
 
 from data_utils import pack
@@ -138,10 +138,10 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
 def test_the_key_of_the_content_changes_with_each_file(tmp_path):
     root = voc(tmp_path / "voc", [*"abcd"], {})
     files = [*root.glob("JPEGImages/*"), *root.glob("SegmentationClass/*")]
-    assert len(files) == 8 and unnoticed(files, lambda: loaded(root)[0].digest) == []
+    assert len(files) == 8 and unnoticed_changes(files, lambda: loaded(root)[0].digest) == []
     root = cityscapes(tmp_path / "cityscapes", "train", "val")
     files = [*root.glob("leftImg8bit/*/*/*"), *root.glob("gtFine/*/*/*_labelIds.png")]
-    assert len(files) == 8 and unnoticed(files, lambda: [split.digest for split in loaded(root)]) == []
+    assert len(files) == 8 and unnoticed_changes(files, lambda: [split.digest for split in loaded(root)]) == []
 
 
 @pytest.mark.parametrize("names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"]])

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded
-from conftest import unnoticed
+from conftest import unnoticed_changes
 from PIL import Image, ImageDraw
 
 from data_utils import pack
@@ -365,7 +365,7 @@ def test_the_key_of_the_content_changes_with_each_file(tmp_path):
     for stem in "abcd":
         write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
     files = [*tmp_path.iterdir()]
-    assert len(files) == 8 and unnoticed(files, lambda: loaded(tmp_path)[0].digest) == []
+    assert len(files) == 8 and unnoticed_changes(files, lambda: loaded(tmp_path)[0].digest) == []
 
 
 def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
-from conftest import unnoticed
+from conftest import unnoticed_changes
 from PIL import Image, ImageDraw
 
 from data_utils.analysis.dataset_info import load_dataset_info
@@ -205,7 +205,7 @@ def test_the_key_of_the_content_changes_with_each_file_and_each_name(folder):
         return [split.digest for split in loaded(folder)]
 
     files = [*folder.glob("images/*/*"), *folder.glob("labels/*/*")]
-    assert len(files) == 7 and unnoticed(files, key) == []
+    assert len(files) == 7 and unnoticed_changes(files, key) == []
     before = key()
     for kind, ending in (("images", "jpg"), ("labels", "txt")):
         file = folder / kind / "train" / f"a.{ending}"

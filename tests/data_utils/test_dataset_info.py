@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tifffile
-from conftest import load_info, unnoticed, write_folder
+from conftest import load_info, unnoticed_changes, write_folder
 from inspections import records_of
 from PIL import Image
 from volumes import write_msd
@@ -170,7 +170,7 @@ def test_the_fingerprint_of_a_data_set_changes_with_its_images(tmp_path, split):
 
 def test_the_key_of_the_content_changes_with_each_file(tmp_path):
     folder = write_folder(tmp_path / "data", 5, seed=0)
-    assert unnoticed(folder.rglob("*.png"), lambda: load_records(DataConfig(str(folder)))[0].digest) == []
+    assert unnoticed_changes(folder.rglob("*.png"), lambda: load_records(DataConfig(str(folder)))[0].digest) == []
 
 
 def test_the_fingerprint_of_a_data_set_changes_with_sizes_names_and_number_of_either_split(tmp_path):

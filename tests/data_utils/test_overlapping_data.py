@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tifffile
 from annotations import error_of, loaded
-from conftest import unnoticed
+from conftest import unnoticed_changes
 from overlaps import NAMES, SIZE, labels_of, scene, write_mask, write_overlaps
 from PIL import Image
 from rasters import write_raster
@@ -269,7 +269,7 @@ def test_records_of_channels_and_pages_have_a_key_of_all_they_are_and_know_what_
         layout = ClassLayout(pages, class_count)
         return open_channels(tmp_path / "images", tmp_path / "masks", layout, DataConfig(**settings))
 
-    assert unnoticed(files, lambda: records().digest) == []
+    assert unnoticed_changes(files, lambda: records().digest) == []
     keys = [records().digest, records(ignore_index="9").digest, records(classes="2=a").digest, records(3).digest]
     assert records(ignore_index="9")[0]["target"].ignored == (9,)
     with pytest.raises(DataError, match=r"^--classes names 3, but the masks have 2 pages or channels, from 1$"):
@@ -289,7 +289,7 @@ def test_the_key_of_folders_of_classes_changes_with_each_file(tmp_path):
         return open_class_folders(tmp_path / "images", [tmp_path / "c", tmp_path / "d"], DataConfig()).digest
 
     before = key()
-    assert unnoticed(files, key) == []
+    assert unnoticed_changes(files, key) == []
     files[-1].rename(tmp_path / "d" / "a.png")
     assert key() != before
 
@@ -504,7 +504,7 @@ def test_the_key_of_volumes_of_classes_changes_with_each_file_and_with_what_is_m
         (opened,) = find_class_volumes(tmp_path, (), config).values()
         return opened().digest
 
-    assert unnoticed(files, key) == []
+    assert unnoticed_changes(files, key) == []
     keys = [key(), key(ignore_index="9"), key(classes="a"), key(classes="b,a"), key(spacing=(2.0, 1.0, 1.0))]
     (tmp_path / "masks" / "b" / "w.nii.gz").rename(tmp_path / "masks" / "b" / "x.nii.gz")
     keys.append(key(allow_unpaired=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import unnoticed
+from conftest import unnoticed_changes
 from PIL import Image
 from points import NAMES, SIZE, coco_content, dot_center, dots, write_dots
 from rasters import feature, square, write_geojson
@@ -664,7 +664,7 @@ def test_the_key_of_points_changes_with_all_that_they_are(tmp_path):
     digests += [PointRecords(table, paths[:1]).digest, PointRecords(table, paths, dims=3).digest]
     assert len({*digests}) == len(digests) and PointRecords(table, paths).digest == digests[0]
     key_files = [*(folder / "images").iterdir(), folder / "points.csv"]
-    assert unnoticed(key_files, lambda: PointRecords(table, paths).digest) == []
+    assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
 
 
 def test_the_files_of_the_channels_of_a_volume_are_all_that_follow_the_first(tmp_path):

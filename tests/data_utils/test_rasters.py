@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
-from conftest import unnoticed
+from conftest import unnoticed_changes
 from PIL import Image
 from rasterio.enums import MaskFlags, Resampling
 from rasterio.transform import Affine
@@ -336,7 +336,7 @@ def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
     def key(*bands: str) -> str:
         return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands).digest
 
-    assert unnoticed(files, lambda: key("B1", "B2")) == [] and key("B1", "B2") != key("B2", "B1")
+    assert unnoticed_changes(files, lambda: key("B1", "B2")) == [] and key("B1", "B2") != key("B2", "B1")
 
 
 def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):

@@ -16,7 +16,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT, unnoticed
+from conftest import ROOT, unnoticed_changes
 from PIL import Image, ImageFile
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
@@ -722,7 +722,7 @@ def test_what_has_no_partner_is_kept_as_a_line_for_each_file(tmp_path):
 
 def test_the_key_of_a_folder_changes_with_each_file_and_with_the_pages(tmp_path):
     files = [*flat(tmp_path / "flat", 3).glob("*/*")]
-    assert len(files) == 6 and unnoticed(files, lambda: loaded(tmp_path / "flat")[0].digest) == []
+    assert len(files) == 6 and unnoticed_changes(files, lambda: loaded(tmp_path / "flat")[0].digest) == []
     before = loaded(tmp_path / "flat")[0].digest
     for kind in ("images", "masks"):
         (tmp_path / "flat" / kind / "1.png").rename(tmp_path / "flat" / kind / "11.png")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT, unnoticed
+from conftest import ROOT, unnoticed_changes
 from volumes import ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis import inspect_volumes
@@ -149,7 +149,7 @@ def test_volumes_and_their_slices_and_stacks_of_another_spacing_have_keys_of_the
 def test_the_key_of_the_content_changes_with_each_file_and_with_the_spacing(tmp_path):
     root = nnunet(tmp_path, channels=2)
     files = [*root.glob("*/*.nii.gz")]
-    assert len(files) == 12 and unnoticed(files, lambda: load_records(config(root))[0].digest) == []
+    assert len(files) == 12 and unnoticed_changes(files, lambda: load_records(config(root))[0].digest) == []
     keys = [load_records(config(root))[0].digest]
     keys.append(load_records(config(root, spacing=(2.0, 1.0, 1.0)))[0].digest)
     for file in root.glob(f"*/{NAMES[1]}*"):

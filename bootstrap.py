@@ -114,9 +114,9 @@ def find_pip() -> list[str]:
 
 def pip_version(python: str) -> tuple[int, int]:
     """Version of the pip that this interpreter imports; (0, 0) when there is none."""
-    done = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True)
-    found = re.match(r"pip (\d+)\.(\d+)", done.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    pip_run = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True)
+    version = re.match(r"pip (\d+)\.(\d+)", pip_run.stdout)
+    return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
 def install_with_uv() -> bool:

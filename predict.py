@@ -263,8 +263,8 @@ def main() -> None:
         has_old_masks = any(failure.leaves_old_mask for failure in failures)
         are_all_new = args.file is None and args.overwrite and not has_old_masks
         problems = write_files_of_all(args, work.jobs, writer, report, is_complete=are_all_new)
-        written = len(work.jobs) - sum(not failure.is_written for failure in failures)
-        say(f"{written} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
+        written_count = len(work.jobs) - sum(not failure.is_written for failure in failures)
+        say(f"{written_count} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
         for line in [failure.line for failure in failures] + problems:
             say_error(f"predict.py: failed: {line}")
     accelerator.end_training()

@@ -33,9 +33,9 @@ def shades_of(count: int, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
     shades = np.arange(count + 1, dtype=np.int64)
     shades[1:] = shades[:-1] % SHADES + 1
     for number in sorted(neighbors):
-        taken = {int(shades[neighbor]) for neighbor in neighbors[number]}
+        neighbor_shades = {int(shades[neighbor]) for neighbor in neighbors[number]}
         for _ in range(SHADES):
-            if shades[number] not in taken:
+            if shades[number] not in neighbor_shades:
                 break
             shades[number] = shades[number] % SHADES + 1
     return shades.astype(np.uint8)

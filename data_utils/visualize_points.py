@@ -71,11 +71,11 @@ def render_volume_points(
 
     Every point is drawn on each plane, wherever it lies before or behind it. Superior and anterior are up.
     """
-    shown = predicted[is_found]
+    predicted_points = predicted[is_found]
     if truth is not None and is_true is not None and is_true.any():
-        shown = truth[is_true]
+        predicted_points = truth[is_true]
     size = np.array(voxels.shape[:3])
-    middle = shown.mean(axis=0) if len(shown) else (size - 1) / 2
+    middle = predicted_points.mean(axis=0) if len(predicted_points) else (size - 1) / 2
     center = middle.round().astype(int).clip(0, size - 1)
     limits = value_limits(voxels[center[0]])
     scale = PLANE_SIDE / (size * spacing).max()

@@ -116,9 +116,9 @@ def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
 
 def _pixels_of_volume(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
     """(classes,): how many voxels of each class are predicted."""
-    written = output_format.written_volume(job)
-    name = written.paths[0]
-    values, _ = read_label_volume(written, name)
+    volume = output_format.written_volume(job)
+    name = volume.paths[0]
+    values, _ = read_label_volume(volume, name)
     pixels = np.zeros(len(output_format.names), np.int64)
     for plane in output_format.reader.of_label_volume(values, name).prediction:
         pixels += _count(plane, len(pixels))

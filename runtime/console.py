@@ -130,7 +130,7 @@ def track(iterable: Iterable[Item], total: int, description: str, *, unit: str =
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:
     """The first `count` texts, and "..." where there are more."""
-    shown = list(texts[:count])
+    first_texts = list(texts[:count])
     if len(texts) > count:
-        shown.append("...")
-    return shown
+        first_texts.append("...")
+    return first_texts

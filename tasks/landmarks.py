@@ -108,21 +108,21 @@ class Landmarks(Task):
         # float64 holds the weights of logits up to 700, which add up over strips; Apple's GPUs have none
         wide = widest_float(logits.device)
         weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
-        present = (targets.states == PRESENT).to(logits.dtype)
-        known = (targets.states != UNKNOWN).to(logits.dtype)
-        return weight, pull, mass, present, known
+        is_present = (targets.states == PRESENT).to(logits.dtype)
+        is_known = (targets.states != UNKNOWN).to(logits.dtype)
+        return weight, pull, mass, is_present, is_known
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(2,): the summed terms of the places, and those of the presence times PRESENCE_WEIGHT."""
-        weight, pull, mass, present, known = partial
+        weight, pull, mass, is_present, is_known = partial
         # each strip has counted them once
-        present = (present > 0).to(pull.dtype)
-        known = (known > 0).to(pull.dtype)
+        is_present = (is_present > 0).to(pull.dtype)
+        is_known = (is_known > 0).to(pull.dtype)
         log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
         place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
         odds = log_weight - self.nowhere
-        presence = present * F.softplus(-odds) + (known - present) * F.softplus(odds)
-        return torch.stack([(present * place).sum(), PRESENCE_WEIGHT * presence.sum()])
+        presence = is_present * F.softplus(-odds) + (is_known - is_present) * F.softplus(odds)
+        return torch.stack([(is_present * place).sum(), PRESENCE_WEIGHT * presence.sum()])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
         return LandmarkScores.of_images(self.names, self.unit, images, device)

@@ -144,8 +144,8 @@ class Matches(NamedTuple):
     def count_merged(self) -> int:
         """True objects most of whose pixels lie in a prediction that holds most of another one, too."""
         is_inside = 2 * self.pixels > self.true_sizes[self.true]
-        held = np.bincount(self.predicted[is_inside], minlength=1)
-        return int(held[held > 1].sum())
+        pixel_counts = np.bincount(self.predicted[is_inside], minlength=1)
+        return int(pixel_counts[pixel_counts > 1].sum())
 
     def columns(self) -> np.ndarray:
         """(COLUMNS,) int64: what is counted of an image."""
@@ -174,20 +174,20 @@ def object_scores(sums: Tensor) -> dict[str, Any]:
     values = sums.tolist()
     true = values[TRUE]
     predicted = values[PREDICTED]
-    found = values[MATCHES][0]  # at an IoU of 0.5
+    matched = values[MATCHES][0]  # at an IoU of 0.5
     ap = [_ratio(matches, true + predicted - matches) for matches in values[MATCHES]]
     return {
         "ap50": ap[0],
         "ap75": ap[THRESHOLDS.index(0.75)],
         "ap": mean_of_present(ap),
         "panoptic_quality": _ratio(2 * values[IOU] / PRECISION, true + predicted),
-        "f1": _ratio(2 * found, true + predicted),
-        "precision": _ratio(found, predicted),
-        "recall": _ratio(found, true),
+        "f1": _ratio(2 * matched, true + predicted),
+        "precision": _ratio(matched, predicted),
+        "recall": _ratio(matched, true),
         "count_error": _ratio(values[ERROR], true),
         "objects": true,
         "predicted": predicted,
-        "found": found,
+        "found": matched,
         "split": values[SPLIT],
         "merged": values[MERGED],
         "found_by_size": values[FOUND_BY_SIZE],

@@ -82,8 +82,8 @@ class Objects(Task):
         """(3,): those of the classes, and the number of known pixels."""
         mask = targets.main
         class_counts = self.classes.counts(ClassTarget(mask))
-        known = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
-        return torch.cat([class_counts, known[None]])
+        known_pixels = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
+        return torch.cat([class_counts, known_pixels[None]])
 
     def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:
         if logits.dtype != torch.float64:
@@ -128,7 +128,7 @@ def without_gaps(ids: np.ndarray) -> np.ndarray:
     return (numbers + first).reshape(ids.shape).astype(np.int32)
 
 
-def normalized_depth(ids: Tensor, known: Tensor) -> Tensor:
+def normalized_depth(ids: Tensor, is_known: Tensor) -> Tensor:
     """How deep each pixel lies inside of its object: (B, *spatial) float32, 1 for the deepest ones of each object.
 
     The distance to the border is counted in pixels, up to DEEPEST; it is that to an octagon, which is nearly a circle.
@@ -138,22 +138,22 @@ def normalized_depth(ids: Tensor, known: Tensor) -> Tensor:
         ids: (B, *spatial), at most the number of pixels of an image; 0 is no object.
         known: (B, *spatial) bool.
     """
-    is_object = (ids > 0) & known
+    is_object = (ids > 0) & is_known
     depth = is_object.float()
-    inside = ~_on_border(ids, known)
+    inside = ~_on_border(ids, is_known)
     for step in range(1, DEEPEST):
         depth += inside & is_object
         inside = _eroded(inside, square=step % 2 == 0)
     return depth / _deepest(depth, ids).clamp_min(1)
 
 
-def _on_border(ids: Tensor, known: Tensor) -> Tensor:
+def _on_border(ids: Tensor, is_known: Tensor) -> Tensor:
     """(B, *spatial) bool, the known pixels that have a known neighbor along an axis with another number."""
-    borders = torch.zeros_like(known)
+    borders = torch.zeros_like(is_known)
     for axis in range(1, ids.ndim):
         last = ids.shape[axis] - 1
         differ = ids.narrow(axis, 0, last) != ids.narrow(axis, 1, last)
-        differ &= known.narrow(axis, 0, last) & known.narrow(axis, 1, last)
+        differ &= is_known.narrow(axis, 0, last) & is_known.narrow(axis, 1, last)
         borders.narrow(axis, 0, last).logical_or_(differ)
         borders.narrow(axis, 1, last).logical_or_(differ)
     return borders

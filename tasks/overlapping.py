@@ -192,18 +192,18 @@ class Overlapping(PixelsAndRegions):
         """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
         # Apple's GPUs have no float64
         dtype = widest_float(targets.truth.device)
-        known = count_bits(targets.known, self.outputs).to(dtype)
-        pairs = torch.zeros((), dtype=dtype, device=known.device)
+        known_pixels = count_bits(targets.known, self.outputs).to(dtype)
+        pairs = torch.zeros((), dtype=dtype, device=known_pixels.device)
         for truth in targets.truth:
             pairs = pairs + (count_bits(truth, self.outputs) > 0).sum().to(dtype)
-        return torch.stack([(known * self.class_weights).mean(), pairs])
+        return torch.stack([(known_pixels * self.class_weights).mean(), pairs])
 
     def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:
         """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""
         if logits.dtype != torch.float64:
             logits = logits.float()
         truth = planes(targets.truth, self.outputs).to(logits.dtype)
-        known = planes(targets.known, self.outputs).to(logits.dtype)
+        is_known = planes(targets.known, self.outputs).to(logits.dtype)
         log_probs = F.logsigmoid(logits)
         spatial = tuple(range(2, logits.ndim))
         pixels = logits.new_zeros(())
@@ -211,11 +211,11 @@ class Overlapping(PixelsAndRegions):
             entropy = (1 - truth) * logits - log_probs  # cross-entropy of the sigmoid against 0 or 1
             if self.pixel_term == "focal":
                 entropy = entropy * (1 - (-entropy).exp()) ** FOCAL_GAMMA
-            by_class = (entropy * known).sum(dim=(0, *spatial))
+            by_class = (entropy * is_known).sum(dim=(0, *spatial))
             pixels = (by_class * self.class_weights.to(logits.dtype)).sum()
         if not self.has_regions:
             return (pixels,)
-        probs = log_probs.exp() * known
+        probs = log_probs.exp() * is_known
         return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
 
     def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:
@@ -225,9 +225,9 @@ class Overlapping(PixelsAndRegions):
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:
         """From the probability of each class, (B, classes, *spatial); the prediction follows from it."""
         truth = planes(targets.truth, self.outputs).bool()
-        known = planes(targets.known, self.outputs).bool()
+        is_known = planes(targets.known, self.outputs).bool()
         is_right = (certainty > 0.5) == truth
-        return count_confidences(torch.maximum(certainty, 1 - certainty), is_right, known)
+        return count_confidences(torch.maximum(certainty, 1 - certainty), is_right, is_known)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> OverlapScores:
         sums = torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)

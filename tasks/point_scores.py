@@ -94,11 +94,11 @@ class LandmarkScores(Scores):
         }
         for radius in RADII[self.unit]:
             values[f"sdr/{radius_name(radius, self.unit)}"] = _mean((relative <= radius).double())
-        found = int((present[:, PRESENCE] >= FOUND).sum())
-        invented = int((absent[:, PRESENCE] >= FOUND).sum())
+        found_count = int((present[:, PRESENCE] >= FOUND).sum())
+        invented_count = int((absent[:, PRESENCE] >= FOUND).sum())
         values["outliers"] = float((relative > FAR[self.unit]).sum())
-        values["presence_precision"] = found / (found + invented) if found + invented else None
-        values["presence_recall"] = found / len(present) if len(present) else None
+        values["presence_precision"] = _ratio(found_count, found_count + invented_count)
+        values["presence_recall"] = _ratio(found_count, len(present))
         values["presence_auroc"] = auroc(present[:, PRESENCE], absent[:, PRESENCE])
         values["present"] = float(len(present))
         values["absent"] = float(len(absent))
@@ -208,6 +208,10 @@ def auroc(positive: Tensor, negative: Tensor) -> float | None:
     ranks = (ends - (counts - 1) / 2)[places]  # equal values share the mean of their ranks
     least = len(positive) * (len(positive) + 1) / 2
     return ((ranks[: len(positive)].sum() - least) / (len(positive) * len(negative))).item()
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def _mean(values: Tensor) -> float | None:

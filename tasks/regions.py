@@ -68,9 +68,9 @@ class RegionScores(OverlapScores):
 
     def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
         count = len(self.names)
-        written = last_bits(prediction, count)
+        last_region = last_bits(prediction, count)
         truth = last_bits(target.truth, count)
-        return torch.cat([super().tables(prediction, target), class_tables(written, truth, target.known, count)])
+        return torch.cat([super().tables(prediction, target), class_tables(last_region, truth, target.known, count)])
 
     @property
     def label_values(self) -> dict[str, Any]:

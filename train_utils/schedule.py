@@ -104,9 +104,9 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, s
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
-    done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
     if schedule == "cosine":
-        return peak * (1 + math.cos(math.pi * done)) / 2
+        return peak * (1 + math.cos(math.pi * progress)) / 2
     if schedule == "poly":
-        return peak * (1 - done) ** 0.9
+        return peak * (1 - progress) ** 0.9
     return peak

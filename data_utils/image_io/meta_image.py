@@ -51,8 +51,8 @@ def check_meta_image(path: str) -> None:
         raise ValueError(f"its header has ElementNumberOfChannels = {channels}")
     voxel_bytes = VOXEL_BYTES.get(fields.get("ElementType", ""))
     if voxel_bytes is None:
-        known = ", ".join(VOXEL_BYTES)
-        raise ValueError(f"its header has ElementType = {fields.get('ElementType', '')[:40]}, expected one of {known}")
+        types = ", ".join(VOXEL_BYTES)
+        raise ValueError(f"its header has ElementType = {fields.get('ElementType', '')[:40]}, expected one of {types}")
     stored_bytes = _data_file(path, fields).stat().st_size
     is_compressed = fields.get("CompressedData", "").lower().startswith(("t", "1"))
     most_bytes = stored_bytes * MOST_DEFLATED if is_compressed else stored_bytes

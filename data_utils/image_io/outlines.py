@@ -100,8 +100,8 @@ class Outliner:
         first, second = np.concatenate(self._links, axis=1)
         nodes = self._area_count + 1
         links = coo_array((np.ones(len(first), bool), (first, second)), shape=(nodes, nodes))
-        count, joined = connected_components(links, directed=False)
-        last_areas = joined[self._last_areas]
+        count, components = connected_components(links, directed=False)
+        last_areas = components[self._last_areas]
         is_open = np.zeros(count, bool)
         is_open[last_areas[self._last_areas > 0]] = not is_last
         new_numbers = np.cumsum(is_open, dtype=np.int32)  # areas that are open are numbered anew
@@ -109,7 +109,7 @@ class Outliner:
         finished_corners = []
         while self._corners:  # they are freed one by one, for there may be many
             corners = self._corners.pop()
-            areas = joined[corners.areas]
+            areas = components[corners.areas]
             is_of_open = is_open[areas]
             open_corners.append(corners._replace(areas=new_numbers[areas]).chosen(is_of_open))
             finished_corners.append(corners._replace(areas=areas).chosen(~is_of_open))
@@ -157,8 +157,8 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
         is_alone = (number > 0) & (number != first) & (number != second)
         is_three = (number > 0) & (number == first) & (number == second) & (number != opposite[0])
         for is_corner, is_falling in ((is_alone, falls), (is_three, False)):
-            chosen = np.flatnonzero(is_corner)
-            part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(chosen)
+            corners = np.flatnonzero(is_corner)
+            part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(corners)
             parts.append(part)
     return Corners(*map(np.concatenate, zip(*parts, strict=True)))
 

@@ -300,8 +300,8 @@ class Raster:
 
     def _used(self) -> list[RasterFile]:
         """The files of the bands that are read."""
-        used = {band.file_index for band in self.bands}
-        return [file for index, file in enumerate(self.files) if index in used]
+        file_indices = {band.file_index for band in self.bands}
+        return [file for index, file in enumerate(self.files) if index in file_indices]
 
     def read(self, rows: Range, columns: Range) -> np.ndarray:
         """A window (n, m, C), masked where bands hold no data, if some do."""

@@ -124,17 +124,17 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
 def _read_layers(source: VolumeFile, layers: ClassLayers, name: str) -> tuple[np.ndarray, VolumeHeader]:
     """The masks of all classes as one, from a file for each or the channels of one file."""
     masks = [ClassMask(None, bit, name) for bit in layers.unknown]
-    own = source._replace(layers=None)
+    plain_source = source._replace(layers=None)
     if len(layers.bits) > 1 and len(source.paths) == 1:
-        voxels, header = read_volume(own, f"{name}: label")
+        voxels, header = read_volume(plain_source, f"{name}: label")
         if header.channels != len(layers.bits):
             raise DataError(f"{name}: label has {header.channels} channels, others have {len(layers.bits)}")
         for channel, bit in enumerate(layers.bits):
             masks.append(ClassMask(_flat(voxels[..., channel]), bit, f"{name}: label channel {channel + 1}"))
     else:
-        header = read_volume_header(own._replace(paths=source.paths[:1]), f"{name}: label")
+        header = read_volume_header(plain_source._replace(paths=source.paths[:1]), f"{name}: label")
         for path, bit in zip(source.paths, layers.bits, strict=True):
-            values, layer_header = read_label_volume(own._replace(paths=(path,)), path)
+            values, layer_header = read_label_volume(plain_source._replace(paths=(path,)), path)
             if layer_header.size != header.size or not same_grid(layer_header, header):
                 raise DataError(f"{path}: has another shape or affine than {source.paths[0]}; resample one of them")
             masks.append(ClassMask(_flat(values), bit, path))

@@ -118,7 +118,7 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
     inverse = upload_like(torch.linalg.inv(matrix).transpose(1, 2), points)
     extent = upload_like(tuple(size), points).flip(0)
     source = points.flip(-1) - (extent - 1) / 2  # (x, y, ...) from the center
-    moved = source @ inverse
+    positions = source @ inverse
     if any(drawn.elastic is not None for drawn in draws):
         elastic = []
         for drawn in draws:
@@ -126,12 +126,12 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
         displacements = upload_like(torch.tensor(np.stack(elastic)), points)
         for _ in range(INVERSIONS):
             # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
-            grid = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
+            grid = (positions * (2 / (extent - 1).clamp_min(1)))[:, :, None]
             displacement = F.grid_sample(displacements, grid, mode="bicubic", padding_mode="border", align_corners=True)
-            moved = (source - displacement[..., 0].transpose(1, 2)) @ inverse
+            positions = (source - displacement[..., 0].transpose(1, 2)) @ inverse
     is_moved = upload(torch.tensor([drawn.moves for drawn in draws]), points.device)
-    moved = (moved + (extent - 1) / 2).flip(-1)
-    return torch.where(is_moved[:, None, None], moved, points)
+    positions = (positions + (extent - 1) / 2).flip(-1)
+    return torch.where(is_moved[:, None, None], positions, points)
 
 
 def _nearest_pixels(grid: Tensor) -> Tensor:

@@ -198,8 +198,8 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     mask_of = masks_by_image(mask_files, suffix)
     stems = [stem for stem in image_files if stem in mask_of]
     without_mask = [path for stem, path in image_files.items() if stem not in mask_of]
-    used = {mask_of[stem] for stem in stems}
-    without_image = [path for path in mask_files.values() if path not in used]
+    used_masks = {mask_of[stem] for stem in stems}
+    without_image = [path for path in mask_files.values() if path not in used_masks]
     problems: list[str] = []
     if without_mask:
         listed = ", ".join(first_few(without_mask, NAMED))
@@ -261,12 +261,12 @@ def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUF
             else:
                 other_endings.add(extension or name)
     if not files:
-        shown = "nothing"
+        endings = "nothing"
         if other_endings:
-            shown = f"only {', '.join(sorted(other_endings)[:NAMED])}"
+            endings = f"only {', '.join(sorted(other_endings)[:NAMED])}"
         hint = f" (or {ANNOTATIONS})" if what == "masks" else ""
         hint += format_remedy(sorted(other_endings))
-        raise DataError(f"no {what} in {folder}; found {shown}, looked for {', '.join(suffixes)}{hint}")
+        raise DataError(f"no {what} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}
     for file in sorted(files, key=natural_sort_key):
         stem = os.path.splitext(file)[0]

@@ -153,9 +153,9 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
     names.sort(key=natural_sort_key)
     if unpaired and not (config.allow_unpaired and names):
-        shown = "; ".join(first_few(unpaired, NAMED))
+        file_list = "; ".join(first_few(unpaired, NAMED))
         remedy = " (--allow-unpaired leaves them out)" if names else ""
-        raise DataError(f"{len(unpaired)} volumes have no partner: {shown}{remedy}")
+        raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
     cases = [Case(name, images_of[name], mask_of[name]) for name in names]
     return VolumeRecords(cases, config.spacing or spacing_of(images), description, unpaired)
 
@@ -165,13 +165,13 @@ def _unpaired_files(
 ) -> list[str]:
     """A line for each image without mask and for each of the `masks` without image."""
     lines: list[str] = []
-    used: set[str] = set()
+    used_names: set[str] = set()
     for name, paths in images_of.items():
         if name in mask_of:
-            used.add(mask_of[name])
+            used_names.add(mask_of[name])
         else:
             lines += [f"{path}: image without mask" for path in paths]
-    lines += [f"{path}: mask without image" for path in masks if path not in used]
+    lines += [f"{path}: mask without image" for path in masks if path not in used_names]
     return lines
 
 
@@ -192,8 +192,8 @@ def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[s
     if not stems:
         hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
         endings = sorted({path.suffix or path.name for path in folder.rglob("*")})
-        shown = ", ".join(endings[:NAMED]) or "nothing"
-        raise DataError(f"no volumes in {folder}; found {shown}, looked for {', '.join(suffixes)}{hint}")
+        ending_list = ", ".join(endings[:NAMED]) or "nothing"
+        raise DataError(f"no volumes in {folder}; found {ending_list}, looked for {', '.join(suffixes)}{hint}")
     return stems
 
 

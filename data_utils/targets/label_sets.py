@@ -59,11 +59,11 @@ class LabelSets:
             words[value].add(show([value]))
         for value, name in file_classes:
             words[value].add(name)
-        known = {*names}.union(*words.values())
+        known_names = {*names}.union(*words.values())
         flags = [(True,) * len(names)]
         numbers: dict[LabelSet, int] = {}
         for labeled_for, where in place_of_set.items():
-            _check_names(labeled_for, known, where, names)
+            _check_names(labeled_for, known_names, where, names)
             labeled = []
             for name, class_values in zip(names, values, strict=True):
                 is_labeled = [not words[value].isdisjoint(labeled_for) for value in class_values]
@@ -119,11 +119,11 @@ def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[b
     return tuple(flags)
 
 
-def _check_names(names: LabelSet, known: set[str], where: str, class_names: Sequence[str]) -> None:
+def _check_names(names: LabelSet, known_names: set[str], where: str, class_names: Sequence[str]) -> None:
     """DataError, with `where`, for names that are none of those `known`."""
     for name in names:
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
+        if name not in known_names:
+            close = get_close_matches(name, known_names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             listed = ", ".join(first_few(list(class_names), SHOWN))
             raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {listed}{hint}")

@@ -74,14 +74,14 @@ class ObjectReader(MaskReader):
         return cls(ignored, tuple(object_classes), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
-        known = {value: count for value, count in pixels.items() if value not in self.ignored}
-        background = known.pop(0, 0)
+        counted_values = {value: count for value, count in pixels.items() if value not in self.ignored}
+        background = counted_values.pop(0, 0)
         if self.classes == ObjectReader.classes:  # values are numbers of objects
-            return replace(self, class_pixels=(background, sum(known.values())))
-        known.pop(IGNORE_INDEX, None)
-        class_pixels = [known.pop(value, 0) for value, _ in self.classes]
+            return replace(self, class_pixels=(background, sum(counted_values.values())))
+        counted_values.pop(IGNORE_INDEX, None)
+        class_pixels = [counted_values.pop(value, 0) for value, _ in self.classes]
         if self.outside != IGNORE_INDEX:
-            background += sum(known.values())
+            background += sum(counted_values.values())
         return replace(self, class_pixels=(background, *class_pixels))
 
     def with_records(self, records: Records) -> "ObjectReader":

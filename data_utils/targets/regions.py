@@ -168,12 +168,12 @@ class RegionReader(BitReader):
 
     def of_label_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
         truth = np.zeros(values.shape, np.int32)
-        known = np.full(values.shape, 2 ** len(self.regions) - 1, np.int32)
+        known_regions = np.full(values.shape, 2 ** len(self.regions) - 1, np.int32)
         for value in set(chain.from_iterable(region.values for region in self.regions)):
             truth[values == value] = region_bits(self.regions, value)
         for ignored in self.ignored:
-            known[values == ignored] = 0
-        return OverlapTarget(truth, known)
+            known_regions[values == ignored] = 0
+        return OverlapTarget(truth, known_regions)
 
     def to_preprocess(self) -> dict[str, Any]:
         return {

@@ -59,8 +59,8 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
             alone.append(name)
     has_both_sides = len({_side(name) for name in alone}) > 1
     if has_both_sides or (alone and pairs):
-        shown = ", ".join(first_few(alone, NAMED))
-        line = f"mirroring is off: {shown} have a side, but no partner of their name; --swap left=right,... names them"
+        sided = ", ".join(first_few(alone, NAMED))
+        line = f"mirroring is off: {sided} have a side, but no partner of their name; --swap left=right,... names them"
         return Sides(tuple(range(len(names))), False, line)
     if pairs:
         return Sides(tuple(partners), True, f"in the mirror {'; '.join(first_few(pairs, NAMED))} change places")

@@ -35,11 +35,11 @@ class Onnx(ExportFormat):
         onnx = import_package("onnx", INSTALL)
         import_package("onnxruntime", INSTALL)
         write_graph(ExportedNetwork(model), path)
-        written = onnx.load(path)
+        proto = onnx.load(path)
         config = model.config
-        onnx.helper.set_model_props(written, {"config": json.dumps(config.to_json()), **self.description(config)})
-        _set_default(onnx, written)
-        onnx.save(written, path)
+        onnx.helper.set_model_props(proto, {"config": json.dumps(config.to_json()), **self.description(config)})
+        _set_default(onnx, proto)
+        onnx.save(proto, path)
 
 
 def export(model: UNet, path: Path) -> None:
@@ -84,7 +84,7 @@ def traced_images(config: UNetConfig) -> torch.Tensor:
     return torch.zeros(2, config.in_channels, *sides)
 
 
-def _set_default(onnx: Any, written: Any) -> None:
+def _set_default(onnx: Any, proto: Any) -> None:
     """Make the input PREPARE one that may be left out: an initializer of the same name is its default."""
-    if PREPARE in [graph_input.name for graph_input in written.graph.input]:
-        written.graph.initializer.append(onnx.helper.make_tensor(PREPARE, onnx.TensorProto.BOOL, [], [True]))
+    if PREPARE in [graph_input.name for graph_input in proto.graph.input]:
+        proto.graph.initializer.append(onnx.helper.make_tensor(PREPARE, onnx.TensorProto.BOOL, [], [True]))

@@ -132,15 +132,15 @@ class ObjectFormat(MaskFormat):
             columns += IMAGE_COLUMNS
         if any(isinstance(job, VolumeJob) for job in jobs):
             columns += VOLUME_COLUMNS
-        written = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
+        written_jobs = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
         objects = 0
         with replaced_file(folder / JOINED) as file:
             text = codecs.getwriter("utf-8")(file, "surrogateescape")
             table = csv.DictWriter(text, ["image", *dict.fromkeys(columns)], lineterminator="\n")
             table.writeheader()
-            for job in written:
+            for job in written_jobs:
                 objects += _append_table(table, job)
-        say(f"{objects:,} objects in {len(written):,} images are listed in {folder / JOINED}")
+        say(f"{objects:,} objects in {len(written_jobs):,} images are listed in {folder / JOINED}")
 
     def write_tables(self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None) -> None:
         text = io.StringIO()
@@ -153,12 +153,12 @@ class ObjectFormat(MaskFormat):
         files[TABLE].write(text.getvalue().encode())
 
 
-def _append_table(joined: csv.DictWriter, job: Job) -> int:
+def _append_table(table: csv.DictWriter, job: Job) -> int:
     """Append the objects of a job, and return how many they are."""
     count = 0
     columns = VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS
     for row in table_rows(job.file(TABLE), columns):
-        joined.writerow({"image": job.relative_name, **row})
+        table.writerow({"image": job.relative_name, **row})
         count += 1
     return count
 

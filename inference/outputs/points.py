@@ -104,11 +104,11 @@ class PointFormat(PredictionFormat):
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold those of several."""
-        written = [job for job in jobs if job.file(self.extension).exists()]
-        if len(jobs) < SEVERAL or not written or not files.FORMATS[self.task.layout].holds_several:
+        written_jobs = [job for job in jobs if job.file(self.extension).exists()]
+        if len(jobs) < SEVERAL or not written_jobs or not files.FORMATS[self.task.layout].holds_several:
             return
         tables = []
-        for job in written:
+        for job in written_jobs:
             table = files.read_written(job.file(self.extension), self.task.layout)
             tables.append(table.with_names(self.names).renamed((job.relative_name,)))
         with replaced_file(folder / f"{JOINED}{self.extension}") as file:

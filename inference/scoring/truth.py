@@ -199,8 +199,8 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                written = self.output_format.written_mask(job)
-                with open_mask_rows(written, self.output_format.reader_of(written)) as mask:
+                written_mask = self.output_format.written_mask(job)
+                with open_mask_rows(written_mask, self.output_format.reader_of(written_mask)) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:

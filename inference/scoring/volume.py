@@ -78,10 +78,10 @@ class VolumeScorer:
 
     def score(self, job: VolumeJob) -> VolumeScore:
         """The score of a mask that was written before; ScoreError where it cannot be had."""
-        written = self.output_format.written_volume(job)
-        name = written.paths[0]
+        written_volume = self.output_format.written_volume(job)
+        name = written_volume.paths[0]
         try:
-            values, _ = read_label_volume(written, name)
+            values, _ = read_label_volume(written_volume, name)
             return self.score_mask(job, self.output_format.reader.of_label_volume(values, name).prediction)
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error

@@ -85,9 +85,9 @@ def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequenc
         positions = (positions * torch.tensor(size[0] / target[0], dtype=source.dtype) - 0.5).clamp_min(0)
         last = min(int(positions[-1]) + 1, size[0] - 1)
         while first + source.shape[1] <= last:
-            done = min(int(positions[0]) - first, source.shape[1])
-            source = torch.cat([source[:, done:], next(strips)], dim=1)
-            first += done
+            finished_rows = min(int(positions[0]) - first, source.shape[1])
+            source = torch.cat([source[:, finished_rows:], next(strips)], dim=1)
+            first += finished_rows
         if size[0] == target[0]:
             rows = source[:, start - first : stop - first]
         else:

@@ -292,9 +292,9 @@ MUTANTS = [
     Mutant("tasks/point_scores.py", "LandmarkScores.add", "lengths.max", "lengths.min", "test_point_scores.py"),
     Mutant(
         "tasks/point_scores.py",
-        "LandmarkScores.values",
-        "found / (found + invented) if found + invented else None",
-        "found / (found + invented) if found else None",
+        "_ratio",
+        "part / whole if whole else None",
+        "part / whole if part else None",
         "test_point_scores.py",
     ),
     Mutant(

@@ -29,8 +29,8 @@ def available_tracker(name: str) -> str:
     if name == "none" or name in map(str, get_available_trackers()):
         return name
     if name not in LOGGER_TYPE_TO_CLASS:
-        known = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
-        raise SettingsError(f"--tracker {name} is unknown; expected none or one of {known}")
+        tracker_list = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
+        raise SettingsError(f"--tracker {name} is unknown; expected none or one of {tracker_list}")
     if is_first_process():
         say_error(f"tracker {name} is not installed; {WITHOUT_TRACKER}")
     return "none"

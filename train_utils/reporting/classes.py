@@ -68,15 +68,15 @@ class ClassSection(Section):
     def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
         counts = scores.matrix.numpy()
         values = scores.values
-        shown, absent = occurring(scores.counts)
-        is_large = len(shown) > LABELED_CLASSES
+        present_classes, absent = occurring(scores.counts)
+        is_large = len(present_classes) > LABELED_CLASSES
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         classes = []
-        for index in shown:
+        for index in present_classes:
             name = self.names[index]
             cells = []
             if not is_large:
-                for share, count in zip(shares[index, shown], counts[index, shown], strict=True):
+                for share, count in zip(shares[index, present_classes], counts[index, present_classes], strict=True):
                     cells.append({"share": share, "pixels": count})
             classes.append(
                 {
@@ -89,8 +89,8 @@ class ClassSection(Section):
             )
         picture = None
         if is_large:
-            shown_names = [self.names[index] for index in shown]
-            picture = embed_png(matrix_picture(counts[np.ix_(shown, shown)], shown_names))
+            shown_names = [self.names[index] for index in present_classes]
+            picture = embed_png(matrix_picture(counts[np.ix_(present_classes, present_classes)], shown_names))
         return render(
             "classes.html.jinja",
             mean_iou=values["mean_iou"],
@@ -108,8 +108,8 @@ class ClassSection(Section):
     def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
         values = scores.values
         classes = []
-        shown, absent = occurring(scores.counts)
-        for index in shown:
+        present_classes, absent = occurring(scores.counts)
+        for index in present_classes:
             class_scores = [values[metric][index] for metric in METRICS]
             pixels = int(scores.counts.truth[index])
             classes.append({"name": self.names[index], "scores": class_scores, "pixels": pixels})
@@ -128,11 +128,11 @@ class ClassSection(Section):
 def occurring(counts: ClassCounts) -> tuple[list[int], list[int]]:
     """The classes that masks or predictions hold, and the others; where these are few, they are shown too."""
     has_pixels = (counts.union > 0).numpy()
-    shown = np.flatnonzero(has_pixels).tolist()
+    present_classes = np.flatnonzero(has_pixels).tolist()
     absent = np.flatnonzero(~has_pixels).tolist()
     if len(absent) < FOLDED:
         return list(range(len(has_pixels))), []
-    return shown, absent
+    return present_classes, absent
 
 
 def confusions(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, int]]:

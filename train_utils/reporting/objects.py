@@ -99,11 +99,11 @@ class ObjectSection(Section):
             )
         values = scores.values
         sizes = []
-        for label, found, objects in zip(
+        for label, matched_count, objects in zip(
             size_labels(), values["found_by_size"], values["objects_by_size"], strict=True
         ):
             if objects:
-                sizes.append({"label": label, "found": found, "objects": objects})
+                sizes.append({"label": label, "found": matched_count, "objects": objects})
         return {"titles": list(TITLES.values()), "counted": list(COUNTS), "classes": rows, "sizes": sizes}
 
 

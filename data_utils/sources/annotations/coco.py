@@ -248,8 +248,8 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
             for entry in file.objects.get(image["id"], []):
                 category = entry["category_id"]
                 # an id that the file does not list becomes text, which no category has
-                known = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
-                objects[name].append({**entry, **known})
+                fields = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
+                objects[name].append({**entry, **fields})
     used_categories: set[Any] = set()
     for entries in objects.values():
         used_categories.update(entry["category_id"] for entry in entries)
@@ -366,10 +366,10 @@ def _entries(content: dict[str, Any], key: str, needed: dict[str, str], path: Pa
 def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:
     """Classes of all files by category id, and the mask value of each id. Raises DataError where files differ."""
     first_names: dict[int, tuple[str, Path]] = {}
-    used: set[int] = set()
+    used_categories: set[int] = set()
     supercategories: list[Any] = []
     for file in files:
-        used |= file.used_categories
+        used_categories |= file.used_categories
         for number, category in file.categories.items():
             supercategories.append(category.get("supercategory"))
             name = str(category["name"])
@@ -379,7 +379,7 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, i
                     f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
                 )
     names = {number: name for number, (name, _) in first_names.items()}
-    names = _without_project(names, used, supercategories)
+    names = _without_project(names, used_categories, supercategories)
     if all(map(is_background, names.values())):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))

@@ -74,11 +74,11 @@ def _shapes_in(file: str, column: str | None, changed: int, target: int | None) 
     shapes, crs = _read_shapes(file, column, changed)
     if crs is not None and target is not None and crs != target:
         transform = _transformer(crs, target, file)
-        moved = []
+        parts = []
         for shape in shapes:
             rings = [np.stack(transform(*ring.T), axis=1) for ring in shape.rings]
-            moved.append(Shape(tuple(rings), shape.label))
-        shapes = tuple(moved)
+            parts.append(Shape(tuple(rings), shape.label))
+        shapes = tuple(parts)
     boxes = np.full((len(shapes), 4), np.inf)
     for box, shape in zip(boxes, shapes, strict=True):
         corners = np.concatenate(shape.rings)

@@ -149,10 +149,10 @@ def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -
         images = folder_in(folder, IMAGE_FOLDERS)
         if images is None:
             return {}
-        joined = _files_in(folder) or _files_in(root)
+        set_files = _files_in(folder) or _files_in(root)
         annotations = folder_in(folder, MASK_FOLDERS)
-        if joined:
-            openers[name] = _Opener(images, joined[0].parent, joined, config)
+        if set_files:
+            openers[name] = _Opener(images, set_files[0].parent, set_files, config)
         elif annotations is not None and _files_in(annotations):
             openers[name] = _Opener(images, annotations, [], config)
         else:

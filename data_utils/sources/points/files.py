@@ -45,9 +45,9 @@ def read(file: Path) -> PointTable | None:
     name = file.name.lower()
     if name.endswith(markups.MARKUPS):
         return markups.read_markups(file)
-    for known in dict.fromkeys(FORMATS.values()):  # the layouts of CSV are one format
-        if name.endswith(known.extension):
-            table = known.read(file)
+    for point_format in dict.fromkeys(FORMATS.values()):  # the layouts of CSV are one format
+        if name.endswith(point_format.extension):
+            table = point_format.read(file)
             if table is not None:
                 return table
     return None

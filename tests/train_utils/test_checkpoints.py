@@ -5,7 +5,8 @@ train_utils/run_state.py.
 """
 
 import json
-from dataclasses import replace
+import threading
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,18 +15,20 @@ import torch
 from accelerate import Accelerator
 from conftest import TINY
 from in_process import process_state_kept, run_train
+from safetensors.torch import load_file
 
 import train
 from runtime import files
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import save
 from train_utils.checkpoints.best_model import BestModel
-from train_utils.checkpoints.find import find_checkpoint
+from train_utils.checkpoints.find import find_checkpoint, peek
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
+from train_utils.sharding import whole_copies
 from unet import UNet, UNetConfig
 
 TASK = Classes(("a", "b"))
@@ -179,6 +182,17 @@ def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_te
     assert (folder / "README.md").read_text() == "second"
 
 
+def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(tmp_path, capsys):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    best = BestModel(tmp_path / "gone" / "model")
+    assert not best.save(network, "refused")
+    line = capsys.readouterr().out
+    assert line.startswith(f"{tmp_path / 'gone' / 'model'} could not be written ([Errno 2] No such file or directory: ")
+    (tmp_path / "gone").mkdir()
+    assert best.save(network, "better \udcff") and best.is_saved()  # half a character is escaped
+    assert (tmp_path / "gone" / "model" / "README.md").read_text() == "better \\udcff"
+
+
 def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -260,9 +274,82 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
     monkeypatch.setattr(save, "save_file", refuse)
     checkpoints.save(RunState(step=3), None)
     assert not checkpoints.wait() and not checkpoints.wait_until_saved()
-    assert "checkpoint step-00000003 could not be written" in capsys.readouterr().out
+    reason = "[Errno 28] No space left on device"
+    line = f"checkpoint step-00000003 could not be written ({reason}); training goes on without it\n"
+    assert capsys.readouterr().out == line
     assert steps(checkpoints) == [1, 2] and not [*checkpoints.folder.glob(".*")]
     assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_as_the_run_stood(checkpoints, monkeypatch):
+    goes_on = threading.Event()
+    write = save.save_file
+    found_before = []
+
+    def write_late(tensors: dict, file: Path) -> None:
+        goes_on.wait(10)
+        write(tensors, file)
+
+    def copy(accelerator: Accelerator, tensors: dict) -> dict:
+        found_before.append(steps(checkpoints))
+        return whole_copies(accelerator, tensors)
+
+    monkeypatch.setattr(save, "save_file", write_late)
+    monkeypatch.setattr(save, "whole_copies", copy)
+    weight = next(checkpoints.network.parameters())
+    before = weight.detach().clone()
+    run = RunState(step=1, best=0.5, best_step=1)
+    checkpoints.save(run, None)
+    run.step, run.best = 2, 0.9
+    with torch.no_grad():
+        weight.add_(1)
+    threading.Timer(0.02, goes_on.set).start()
+    checkpoints.save(run, None)
+    assert checkpoints.wait() and found_before == [[], [1]]  # one copy is in memory at a time
+    first = checkpoints.folder / "step-00000001"
+    assert peek(first)["run"] == asdict(RunState(step=1, best=0.5, best_step=1))
+    assert any(value.equal(before) for value in load_file(first / "model.safetensors").values())
+
+
+def test_weights_optimizer_average_and_scaler_go_on_from_the_checkpoint(checkpoints):
+    network = checkpoints.network
+    checkpoints.optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
+    checkpoints.average = WeightAverage(network, 0.9)
+    scaled = []
+    checkpoints.accelerator.scaler = SimpleNamespace(state_dict=lambda: {"scale": 4.0}, load_state_dict=scaled.append)
+
+    def step(number: int) -> None:
+        for parameter in network.parameters():
+            parameter.grad = torch.full_like(parameter, number)
+        checkpoints.optimizer.step()
+        checkpoints.average.update(number, torch.tensor(1.0))
+
+    def tensors() -> list[torch.Tensor]:
+        moments = [value for state in checkpoints.optimizer.state.values() for value in state.values()]
+        return [*network.state_dict().values(), *checkpoints.average.tensors.values(), *moments]
+
+    step(1)
+    saved = [value.clone() for value in tensors()]
+    checkpoints.save(RunState(step=1), None)
+    checkpoints.wait()
+    step(2)
+    found = find_checkpoint("auto", checkpoints.folder)
+    checkpoints.restore(found.path, found.state)
+    assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
+    checkpoints.restore(found.path, replace(found.state, scaler=None))  # of a run in float32
+    assert scaled == [{"scale": 4.0}]
+
+
+def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypatch):
+    save_all(checkpoints, (1, None), (2, None))
+    (checkpoints.folder.parent / "finished.json").write_text("{}")
+    monkeypatch.setattr(Accelerator, "is_main_process", False)
+    checkpoints.save(RunState(step=3), None)
+    assert checkpoints.wait() and steps(checkpoints) == [1, 2]
+    found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
+    monkeypatch.setattr(save, "on_main", lambda accelerator, function: True)
+    checkpoints.resume(found, found.run_state())
+    assert steps(checkpoints) == [1, 2] and (checkpoints.folder.parent / "finished.json").exists()
 
 
 @pytest.mark.parametrize("model_is_saved", [True, False])
@@ -277,9 +364,9 @@ def test_all_is_saved_where_model_and_checkpoint_are(model_is_saved, checkpoint_
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "other bytes", "absent"])
-def test_a_damaged_checkpoint_is_passed_over(checkpoints, damage):
+def test_a_damaged_checkpoint_is_passed_over_with_the_best_score_of_its_steps(checkpoints, damage):
     for step in (1, 2):
-        checkpoints.save(RunState(step=step), None)
+        checkpoints.save(RunState(step=step, best=0.5, best_step=step, evaluations_since_best=1), None)
         checkpoints.wait()
     file = checkpoints.folder / "step-00000002" / "model.safetensors"
     content = bytearray(file.read_bytes())
@@ -287,7 +374,9 @@ def test_a_damaged_checkpoint_is_passed_over(checkpoints, damage):
     changed = {"shorter": content[:-1], "longer": content + b"x", "other bytes": content}
     file.unlink() if damage == "absent" else file.write_bytes(changed[damage])
     found = find_checkpoint("auto", checkpoints.folder)
-    assert found.run_state().step == 1 and len(found.passed_over) == 1
+    assert found.run_state() == RunState(step=1, best=-1.0, best_step=1)
+    reason = "is missing" if damage == "absent" else "is damaged: its size or checksum differs from the manifest"
+    assert found.passed_over == [f"{checkpoints.folder / 'step-00000002'}: model.safetensors {reason}"]
 
 
 def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_again(checkpoints, capsys):
@@ -299,10 +388,16 @@ def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_aga
     more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
     more.settings = replace(SETTINGS, total_steps=12)
     found = find_checkpoint("auto", checkpoints.folder)
+    (checkpoints.folder.parent / "finished.json").write_text("{}")
     more.resume(found, found.run_state())
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("step-00000002: manifest.json is missing")
-    assert lines[-1] == f"resumed from {checkpoints.folder / 'step-00000001'}, at step 1 of 12"
+    newer = checkpoints.folder / "step-00000002"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{newer}: manifest.json is missing",
+        "the run is now 12 steps long instead of 9: the learning rate follows the schedule of the new length",
+        f"{newer} is newer than the checkpoint to resume from; it is renamed to set-aside-step-00000002",
+        f"resumed from {checkpoints.folder / 'step-00000001'}, at step 1 of 12",
+    ]
+    assert not (checkpoints.folder.parent / "finished.json").exists()  # it goes on
     assert sorted(path.name for path in aside.iterdir()) == [
         "model.safetensors",
         "optimizer.safetensors",
@@ -310,7 +405,7 @@ def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_aga
     ]
 
 
-@pytest.mark.parametrize("entry", ["../../other", "model.safetensors"])
+@pytest.mark.parametrize("entry", ["../../other", "model.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_manifest_lists_all_files_of_a_checkpoint_and_none_elsewhere(checkpoints, entry):
     save_all(checkpoints, (1, None), (2, None))
     file = checkpoints.folder / "step-00000002" / "manifest.json"
@@ -320,21 +415,33 @@ def test_a_manifest_lists_all_files_of_a_checkpoint_and_none_elsewhere(checkpoin
     file.write_text(json.dumps(manifest))
     found = find_checkpoint("auto", checkpoints.folder)
     (reason,) = found.passed_over
-    assert found.run_state().step == 1 and "manifest.json is damaged: it lists other files than a" in reason
+    assert found.run_state().step == 1
+    assert reason == f"{file.parent}: manifest.json is damaged: it lists other files than a checkpoint has"
 
 
 def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints):
     save_all(checkpoints, (1, 0.6), (2, 0.2))
-    for run in ("[]", "null"):
-        (checkpoints.folder / "step-00000002" / "state.json").write_text(f'{{"run": {run}}}')
+    for content in ('{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"):
+        (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
         found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
         assert found.run_state().step == 1
+
+
+def test_a_best_score_of_0_is_one_and_a_better_one_takes_its_place():
+    state = RunState(step=9)
+    assert state.best_evaluation(TASK) is None
+    assert state.update(evaluation(3, 0.0)) and not state.update(evaluation(4, 0.0))
+    assert state.best_evaluation(TASK).step == 3
+    assert state.update(evaluation(5, 0.25))
+    best = state.best_evaluation(TASK)
+    assert (best.step, best.loss, best.scores.comparison, state.evaluations_since_best) == (5, None, 0.25, 0)
+    assert RunState().window == {"total": 0.0, "steps": 0}
 
 
 def test_a_run_state_survives_the_file_and_knows_its_best_evaluation(checkpoints):
     state = RunState(step=4, skipped=1, window={"sums": [0.5], "steps": 2})
     assert state.update(evaluation(4, 0.6)) and not state.update(evaluation(5, 0.6))  # as good is no better
-    assert (state.evaluations_since_best, state.best_step) == (1, 4)
+    assert not state.update(evaluation(6, 0.5)) and (state.evaluations_since_best, state.best_step) == (2, 4)
     checkpoints.save(state, evaluation(4, 0.6))
     checkpoints.wait()
     found = find_checkpoint("auto", checkpoints.folder)

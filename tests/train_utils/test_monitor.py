@@ -98,7 +98,7 @@ def test_what_could_not_be_read_is_taken_out_of_the_batches_and_named_at_the_end
     run.data_ready(batches)
     run.data_ready([{"problems": ["b.png: cut"]}, {"problems": []}])
     assert batches == [{"images": 1}, {"images": 2}]
-    monkeypatch.setattr(monitor, "gather_object", lambda own: [*own, "c.png: of another process", "a.png: empty"])
+    monkeypatch.setattr(monitor, "gather_object", lambda own: [*own, "c.png: of another process", "a.png: empty", *own])
     run.close()
     line = "3 bad samples were skipped in training: a.png: empty; b.png: cut; c.png: of another process\n"
     assert capsys.readouterr().out == line
@@ -141,13 +141,16 @@ def test_the_bar_shows_loss_speed_and_the_best_score(tmp_path):
 def test_a_score_of_zero_is_shown_and_a_run_that_ends_anyway_is_not_called_impatient(capsys):
     monitor = object.__new__(Monitor)
     texts = []
+    closed = []
     monitor.bar = SimpleNamespace(
-        set_postfix_str=lambda text, refresh: texts.append(text), update=lambda: None, close=lambda: None
+        set_postfix_str=lambda text, refresh: texts.append(text),
+        update=lambda: None,
+        close=lambda: closed.append("bar"),
     )
     monitor.compared_by = "mean IoU"
     monitor._brief = "loss 1.000"
     monitor.problems = set()
-    monitor.trace = SimpleNamespace(close=lambda: None)
+    monitor.trace = SimpleNamespace(close=lambda: closed.append("trace"))
     for best in (-1.0, 0.0):
         monitor.state = RunState(step=7, best=best)
         monitor.show()
@@ -159,6 +162,7 @@ def test_a_score_of_zero_is_shown_and_a_run_that_ends_anyway_is_not_called_impat
         monitor.close()
         said = capsys.readouterr().out
         assert said == ("" if is_last else "no better mean IoU in 3 evaluations, stopping at step 7\n")
+    assert closed == ["bar", "trace"] * 2
 
 
 def test_a_bottleneck_is_said_once(tmp_path, capsys, monkeypatch):
@@ -208,11 +212,60 @@ def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch):
     values = meter.summary()
     assert values["perf/communication_percent"] == pytest.approx(30)  # 2 s for the count, 1 s that is not hidden
     assert values["perf/data_wait_percent"] == pytest.approx(10) and values["perf/compute_percent"] == pytest.approx(60)
-    wanted = "communication between processes, with waiting, took 30% of the time: raise --batch-size, try"
-    assert meter.bottleneck(2, cached=False).startswith(wanted)
+    assert meter.bottleneck(2, cached=False) == (
+        "communication between processes, with waiting, took 30% of the time: raise --batch-size, try --ddp-comm-hook,"
+        " or use fewer processes"
+    )
     for communication, is_named in ((2.0, True), (1.999, False)):
         meter._total = WindowTotals(steps=20, images=80, seconds=10.0, data=1.0, communication=communication)
         assert (meter.bottleneck(2, cached=False) is not None) is is_named
+
+
+@pytest.mark.parametrize("figures", [{}, {"backward_comm_time": 2e9, "backward_compute_comm_overlap_time": 3e9}])
+def test_an_exchange_that_is_hidden_or_not_measured_takes_no_time(monkeypatch, figures):
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1e12, "no")
+    meter._ddp = SimpleNamespace(_get_ddp_logging_data=lambda: figures)
+    for _ in range(3 + 1):
+        meter.data_ready()
+        now += 10  # and no pixels are counted
+        meter.end_step(4)
+    values = meter.summary()
+    assert (values["perf/communication_percent"], values["perf/compute_percent"]) == (0, 100)
+
+
+def test_what_a_run_measures_is_told_of_its_model_precision_and_traced_steps(tmp_path, monkeypatch):
+    given = []
+    calls = []
+
+    def new_meter(accelerator: Accelerator, *arguments: object) -> SimpleNamespace:
+        given.append(arguments)
+        methods = ("data_ready", "end_step", "communicating", "paused")
+        return SimpleNamespace(**{name: lambda *values, name=name: calls.append((name, *values)) for name in methods})
+
+    def new_trace(accelerator: Accelerator, *arguments: object) -> SimpleNamespace:
+        given.append(arguments)
+        return SimpleNamespace(step=lambda: calls.append("trace"), close=lambda: None)
+
+    monkeypatch.setattr(monitor, "Meter", new_meter)
+    monkeypatch.setattr(monitor, "StepTrace", new_trace)
+    log = Written(tmp_path)
+    log.settings.flags["trace_steps"] = 5
+    log.settings.profile["mixed_precision"] = "bf16"
+    model = nn.Linear(1, 1)
+    schedule = Schedule.from_args(parsed(*FLAGS), 10, 20)
+    state = RunState(step=6)
+    run = Monitor(Accelerator(cpu=True), model, schedule, state, log, flops=3e12, task=Classes(("a", "b")))
+    assert given == [(model, 3e12, "bf16"), (tmp_path / "traces", 5)]
+    run.data_ready([])
+    run.communicating()
+    run.paused()
+    run.end_step(4)
+    assert calls == [("data_ready",), ("communicating",), ("paused",), ("end_step", 4), "trace"]
+    run.log_evaluation(SimpleNamespace(record=lambda: {"eval/loss": 0.5}))
+    assert log.records == [(6, 2.0, {"eval/loss": 0.5})]
+    run.close()
 
 
 @pytest.mark.parametrize(("precision", "peak"), [("no", 156), ("fp16", 312), ("bf16", 312), ("fp8", 156)])

@@ -82,7 +82,7 @@ def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of
     def patch(*flags: str, state: CheckpointState | None = None, model: Path | None = None) -> tuple[int, ...]:
         source = None if model is None else str(model)
         start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
-        return tuple(start.with_plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size)
+        return start.with_plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size
 
     long, short = patch_size(info, 60), patch_size(info, 59)
     assert patch() == long and patch("--max-minutes", "59") == short != long

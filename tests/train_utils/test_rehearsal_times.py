@@ -72,6 +72,46 @@ def test_steps_are_timed_for_three_hundredths_of_the_time_and_forty_at_most(cloc
     assert rehearsed.times.step == pytest.approx((timed * seconds + again * 2 * seconds) / (timed + again))
 
 
+def test_what_is_queued_on_the_device_is_waited_for_and_the_slowest_process_counts(clock, monkeypatch):
+    rehearsed = new_rehearsal(10)
+    rehearsed.accelerator.gather = lambda values: torch.cat([values / 2, 2 * values, values])
+    queued = []
+
+    def wait(device: torch.device) -> None:
+        clock.takes(len(queued))
+        queued.clear()
+
+    monkeypatch.setattr(rehearsal, "wait_for", wait)
+    steps = iter(range(1000))
+    rehearsed.time_steps(queued.append, steps)
+    assert (rehearsed.times.step, rehearsed._timed_steps) == (2.0, 2 + 9)  # eighteen seconds
+    rehearsed.time_steps_again(queued.append, steps)
+    assert rehearsed.times.step == 2.0 and next(steps) == 3 + 11 + 5
+    rehearsed.time_bf16_steps(queued.append, steps)
+    assert rehearsed._bf16_step == 2.0
+
+    def evaluate(loader) -> None:
+        list(loader)
+        clock.takes(6)
+
+    rehearsed.time_evaluation(evaluate, Batches(9))
+    assert (rehearsed.times.evaluation, rehearsed.times.image) == (36.0, 2.0)
+
+
+def test_without_validation_images_there_is_nothing_to_time(clock):
+    rehearsed = new_rehearsal(10)
+    rehearsed.time_evaluation(list, Batches(0))
+    assert rehearsed.times == MeasuredSeconds()
+
+
+@pytest.mark.parametrize(
+    ("device", "is_compiled", "is_slow"), [("cpu", False, False), ("cpu", True, True), ("cuda", False, True)]
+)
+def test_a_shape_is_slow_at_first_on_a_gpu_and_where_it_is_compiled(monkeypatch, device, is_compiled, is_slow):
+    monkeypatch.setattr(rehearsal, "compiles", lambda accelerator: is_compiled)
+    assert rehearsal.is_slow_at_first(SimpleNamespace(device=torch.device(device))) is is_slow
+
+
 @pytest.mark.parametrize(("can", "step", "tries"), [(True, 1.0, True), (True, 3.01, False), (False, 1.0, False)])
 def test_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(can, step, tries):
     rehearsed = new_rehearsal(10)  # 18 seconds for measuring
@@ -160,14 +200,18 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     rehearsed = new_rehearsal(10)
     rehearsed.accelerator.free_memory = lambda: None
     rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed.info = rehearsed.schedule = None
-    rehearsed.times.step = 1.0
+    rehearsed.times = MeasuredSeconds(1.0, 2.5, 0.25, 3.125)
+    rehearsed.accelerator.num_processes = 3
+    monkeypatch.setattr(rehearsal, "bf16_launch_line", lambda processes: f"{processes} in bf16")
     rehearsed._bf16_step = 0.79
     clock.takes(52)
     assert rehearsed.finish() == 499
     assert left == [0.92 * 600 - 52]
-    said = capsys.readouterr().out
-    assert "499 steps are few and may give poor masks; 1,000 steps take at least 19 minutes here" in said
-    assert "precision: in bf16 a step takes 0.79 s" in said
+    assert capsys.readouterr().out.splitlines() == [
+        "time: a step takes 1 s, an evaluation 2.5 s, a save 3.12 s: 499 steps fit (the same as --max-steps 499)",
+        "precision: in bf16 a step takes 0.79 s; the next run is faster with 3 in bf16",
+        "time: 499 steps are few and may give poor masks; 1,000 steps take at least 19 minutes here",
+    ]
     rehearsed.model = rehearsed.loaders = None
     rehearsed._scaler_state = {"scale": 8.0}
     scales = []

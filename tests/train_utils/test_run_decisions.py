@@ -140,8 +140,29 @@ def test_a_run_has_finished_unless_more_steps_are_asked_for(tmp_path):
     stored = json.loads((tmp_path / "finished.json").read_text())
     assert (stored["step"], stored["total_steps"], stored["steps_per_epoch"]) == (30, 30, 3)
     assert stored["flags"]["batch_size"] == 4
+    for flags in ([], None, "all"):
+        (tmp_path / "finished.json").write_text(json.dumps(stored | {"flags": flags}))
+        assert run.line() is None
+    del stored["flags"]["num_workers"]  # a flag that is newer than the run is as the run was
+    (tmp_path / "finished.json").write_text(json.dumps(stored))
+    assert run.line("--num-workers", "7") == f"{line} --max-minutes"
     (tmp_path / "checkpoints" / "step-00000030").rmdir()
     assert run.line() is None
+
+
+def test_what_the_plan_of_a_finished_run_has_chosen_need_not_be_typed(tmp_path):
+    checkpoint_folder(tmp_path / "checkpoints", 30).mkdir(parents=True)
+    planned = parsed("--dataset", "data", "--max-steps", "30")
+    schedule = Schedule.from_args(settings_of(), 12, 30)
+    mark_finished(tmp_path, replace(planned, base_channels=24, epochs=9, task="classes"), schedule, 30)
+    for flags, has_finished in (((), True), (("--base-channels", "24"), True), (("--base-channels", "16"), False)):
+        line = finished_line(tmp_path, parsed("--dataset", "data", "--max-steps", "30", *flags))
+        assert (line is not None) is has_finished
+
+
+def test_a_finished_run_that_the_disk_does_not_let_mark_is_said(tmp_path, capsys):
+    mark_finished(tmp_path / "gone", settings_of(), Schedule.from_args(settings_of(), 12, 30), 30)
+    assert capsys.readouterr().out.startswith("finished.json could not be written")
 
 
 def test_a_run_that_found_its_task_and_places_has_finished_without_these_flags(tmp_path):
@@ -255,7 +276,7 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     assert 1.5 <= float(options["extent"]["minutes since the last start"]) < 5  # the machine may be busy
     assert (tmp_path / "images.csv").exists() is is_saved  # a resumed run may have lost it
     printed = capsys.readouterr().out
-    assert "it was fast\n" in printed
+    assert "it was fast\n" in printed and (scores.table() in printed) is is_saved
     if is_saved:
         assert (best.step, best.scores.sums.tolist(), len(views)) == (600, [[4, 0], [3, 0]], 3)
         assert [name.split(":")[0] for name in views] == ["i1", "i0", "i2"]  # the worst first
@@ -265,6 +286,59 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     else:
         assert (best, views, list(judgement)) == (None, {}, [])
         assert "best model" not in printed and not (tmp_path / "predictions").exists()
+
+
+class Calls(SimpleNamespace):
+    """Parts of a run that remember what they were given."""
+
+    def __init__(self, **values: object) -> None:
+        super().__init__(logged=[], shown=[], **values)
+
+    def log_evaluation(self, evaluation: Evaluation) -> None:
+        self.logged.append(evaluation.step)
+
+    def takes_pictures(self) -> bool:
+        return self.has_pictures
+
+    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+        self.shown.append((step, sorted(pictures)))
+
+
+def test_an_evaluation_is_logged_shown_and_said_and_the_best_one_is_saved(tmp_path, monkeypatch, capsys):
+    info = data_set("photos", 1)
+    network = UNet(replace(MODEL, in_channels=1, preprocess=info.preprocess()))
+    run = Calls(output_dir=tmp_path, settings="settings", has_pictures=True)
+    barriers = []
+    monkeypatch.setattr(results, "barrier_without_timeout", barriers.append)
+    monkeypatch.setattr(results, "whole_network", lambda accelerator, network: network)
+    monkeypatch.setattr(results, "model_card", lambda settings, best, section: f"{settings} of step {best.step}")
+    accelerator = SimpleNamespace(autocast=nullcontext, is_main_process=True)
+    task = info.reader.task("ce+dice", None)
+    best_model = BestModel(tmp_path / "model")
+    publisher = Publisher(accelerator, network, best_model, run, run, info, task, new_section(info))
+
+    def publish(step: int, hits: float, *, is_best: bool) -> str:
+        by_image = torch.tensor([[hits], [0.25], [0.75]])
+        publisher.publish(
+            Evaluation(step, 0.5, ClassScores(("a", "b"), torch.tensor([[4, 0], [0, 4]]), by_image)), is_best
+        )
+        return capsys.readouterr().out
+
+    scores = "mean IoU 1.0000, mean Dice 1.0000"
+    assert publish(3, 0.5, is_best=True).startswith(f"step 3: {scores}")
+    assert (tmp_path / "model" / "README.md").read_text() == "settings of step 3"
+    assert (tmp_path / "images.csv").read_text() == "image,mean IoU\ni0,0.5\ni1,0.25\ni2,0.75\n"
+    assert run.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i1", "pictures/i2"])]
+    run.has_pictures = False
+    assert "best" not in publish(6, 0.125, is_best=False)
+    assert (tmp_path / "model" / "README.md").read_text() == "settings of step 3" and len(run.shown) == 1
+    assert (tmp_path / "images.csv").read_text().splitlines()[1] == "i0,0.5"
+    assert publish(9, 0.125, is_best=True).endswith(" (best so far, saved)\n")
+    best_model.folder = tmp_path / "gone" / "model"
+    assert publish(12, 0.25, is_best=True).endswith(" (best so far)\n")
+    accelerator.is_main_process = False
+    assert publish(15, 0.5, is_best=True) == ""
+    assert run.logged == [3, 6, 9, 12, 15] and len(barriers) == 5  # every process
 
 
 def run_settings(**changes) -> RunSettings:
@@ -341,10 +415,12 @@ def test_without_checkpoints_a_run_begins_anew_and_a_named_one_must_be_there(tmp
         assert nothing == (None, None, []) and nothing.run_state() == RunState() and nothing.model_config() is None
     with pytest.raises(CheckpointError, match=r"step-00000004: manifest\.json is missing"):
         find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
-    (tmp_path / "step-00000004").mkdir()
-    line = r"no checkpoint to resume from: .*step-00000004: manifest\.json is missing"
-    with pytest.raises(CheckpointError, match=line):
+    for name in ("step-00000004", "step-00000006"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError) as caught:
         find_checkpoint("auto", tmp_path)
+    reasons = [f"{tmp_path / name}: manifest.json is missing" for name in ("step-00000006", "step-00000004")]
+    assert str(caught.value) == f"no checkpoint to resume from: {'; '.join(reasons)}"
     assert find_checkpoint(None, tmp_path) == (None, None, [])
 
 
@@ -357,6 +433,9 @@ def test_the_state_of_a_checkpoint_survives_its_file_and_names_what_is_missing_o
     assert again.settings.total_steps == 9 and again.settings.identity["seed"] == 0
     with pytest.raises(ValueError, match="lacks flags, run"):
         CheckpointState.from_json({key: value for key, value in content.items() if key not in ("flags", "run")})
+    for name in ("model", "run", "flags", "identity"):
+        with pytest.raises(ValueError, match=f"^its {name} is no object$"):
+            CheckpointState.from_json(content | {name: []})
     with pytest.raises(ValueError, match="holds wings"):
         CheckpointState.from_json(content | {"wings": 2})
 

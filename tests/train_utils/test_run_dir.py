@@ -6,22 +6,31 @@ Modules: train_utils/run_dir.py, train_utils/settings/record.py.
 import atexit
 import json
 import subprocess
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import torch
 from in_process import parsed
 
+from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, SettingsError
 from runtime.lock import locks_released
+from train_utils import run_dir
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import OpenedRun, make_run_dir, open_run
 from train_utils.run_state import RunState
+from train_utils.settings.plan import Plan
 from train_utils.settings.record import RunSettings, describe_environment
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
+
+MODEL = UNetConfig(base_channels=2, depth=1)
 
 
 def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, monkeypatch):
@@ -41,6 +50,16 @@ def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, m
     (checkpoint / "manifest.json").write_text("{}")
     assert make_run_dir(None, str(checkpoint)) == tmp_path
     assert make_run_dir(tmp_path / "other", str(checkpoint)) == tmp_path / "other"
+    monkeypatch.chdir(checkpoint)
+    assert make_run_dir(None, ".") == tmp_path
+
+
+def test_a_run_without_a_folder_has_one_that_is_named_by_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    folder = make_run_dir(None, None)
+    assert folder.parent == Path("runs") and (tmp_path / folder / "checkpoints").is_dir()
+    assert abs(datetime.now() - datetime.strptime(folder.name, "%Y-%m-%d-%H%M%S")) < timedelta(minutes=1)
 
 
 def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
@@ -49,10 +68,12 @@ def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
     for name in ("failed", "begun"):
         make_run_dir(tmp_path / name, None)
     make_run_dir(tmp_path / "begun", "auto")  # which was there before
+    (tmp_path / "made").mkdir()  # by the user
+    make_run_dir(tmp_path / "made", None)
     (tmp_path / "begun" / "run.json").write_text("{}")
     for function, folders in calls:
         function(folders)
-    assert [path.name for path in tmp_path.rglob("*")] == ["begun", "run.json"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["begun", "made", "run.json"]
 
 
 def test_what_is_written_down_of_a_run_says_how_to_repeat_it():
@@ -84,6 +105,51 @@ def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):
         assert start.limit == (2, True) and not leftover.exists()
         with pytest.raises(SettingsError, match="is in use by process"):
             open_run(args)
+
+
+@pytest.mark.parametrize("resume", ["auto", "step-00000004", None])
+def test_only_a_run_that_goes_on_by_itself_is_found_finished(tmp_path, monkeypatch, resume):
+    asked = []
+    state = CheckpointState(
+        RunSettings(flags={"dataset": "url"}, credentials_left_out=["dataset"]), MODEL, RunState(), None, None
+    )
+    found = FoundCheckpoint(tmp_path, state, [])
+
+    def find(resume: str | None, folder: Path) -> FoundCheckpoint:
+        asked.append((resume, folder))
+        return FoundCheckpoint(None, None, []) if resume is None else found
+
+    monkeypatch.setattr(run_dir, "make_run_dir", lambda path, resume: path)
+    monkeypatch.setattr(run_dir, "finished_line", lambda folder, args: f"{folder}: it has finished")
+    monkeypatch.setattr(run_dir, "find_checkpoint", find)
+    monkeypatch.setattr(run_dir, "say_credentials", lambda args, *recorded: asked.append(recorded))
+    args = replace(parsed("--dataset", "data"), output_dir=tmp_path, resume=resume)
+    with locks_released():
+        start = open_run(args)
+    has_finished = resume == "auto"
+    assert start.finished_line == (f"{tmp_path}: it has finished" if has_finished else None)
+    searched = (None if has_finished else resume, tmp_path / "checkpoints")
+    credentials = [({"dataset": "url"}, ["dataset"])] if resume == "step-00000004" else []
+    assert asked == [searched, *credentials]
+
+
+def test_a_run_that_goes_on_needs_neither_its_first_model_nor_a_new_plan(tmp_path, capsys):
+    info = SimpleNamespace(config=SimpleNamespace(task="classes"), train=SimpleNamespace(records=ListRecords([])))
+    flags = {name: None for name in Plan.names()} | {"batch_size": 7}
+    state = CheckpointState(RunSettings(flags=flags), MODEL, RunState(), None, None)
+    start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), "gone")
+    assert start.initial_model is None
+    settings = start.with_plan(parsed("--dataset", "data"), info)
+    assert (settings.task, settings.batch_size) == ("classes", 7) and capsys.readouterr().out == ""
+    with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images"):
+        start.with_plan(parsed("--dataset", "data", "--crop-size", "4", "4", "4"), info)
+
+
+def test_a_new_run_loads_its_first_model_once(tmp_path):
+    UNet(MODEL).save_pretrained(tmp_path / "model")
+    start = OpenedRun(tmp_path, FoundCheckpoint(None, None, []), MemoryLimit(), str(tmp_path / "model"))
+    assert start.initial_model.config == MODEL and start.initial_model is start.initial_model
+    assert OpenedRun(tmp_path, FoundCheckpoint(None, None, []), MemoryLimit()).initial_model is None
 
 
 def test_tiffs_are_read_as_the_run_or_the_model_before_read_them(tmp_path):

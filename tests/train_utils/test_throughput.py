@@ -28,7 +28,9 @@ def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0
         now += data if step >= 3 else 100
         meter.data_ready()
         with meter.paused():
-            now += 50  # evaluation, checkpoints: the next step's data are here already
+            now += 20  # an evaluation: the next step's data are here already
+        with meter.paused():
+            now += 30  # a checkpoint
         with meter.communicating():
             now += 0
         now += compute if step >= 3 else 100
@@ -86,15 +88,18 @@ def test_the_bottleneck_is_that_of_the_process_that_waits_longest(monkeypatch):
     assert meter.bottleneck(2, cached=True) == "training waited for data 50% of the time: raise --num-workers from 2"
 
 
-def test_the_exchange_of_gradients_is_measured_in_each_step_where_that_costs_nothing(monkeypatch):
+@pytest.mark.parametrize(("device", "steps"), [("cpu", 1), ("cuda", 20)])
+def test_the_exchange_of_gradients_is_measured_in_each_step_where_that_costs_nothing(monkeypatch, device, steps):
     class Wrapped(nn.Module):
         def _set_ddp_runtime_logging_sample_rate(self, steps: int) -> None:
             self.steps_for_one_sample = steps
 
     monkeypatch.setattr("train_utils.monitoring.throughput.DistributedDataParallel", Wrapped)
+    monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: SimpleNamespace(record=lambda: None))
     model = Wrapped()
-    Meter(Accelerator(cpu=True), model, 1.0, "no")
-    assert model.steps_for_one_sample == 1
+    Meter(SimpleNamespace(device=torch.device(device)), model, 1.0, "no")
+    assert model.steps_for_one_sample == steps
 
 
 @pytest.mark.parametrize(("steps", "data", "is_named"), [(20, 0.2, True), (20, 0.19, False), (19, 0.9, False)])
@@ -141,23 +146,25 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
-    other_process = [(WindowTotals(), 5.0)]
+    other_process = [(WindowTotals(), 2.0)]
     monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda own: [*own, *other_process])
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
     meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
-    for _ in range(3 + 4):
+    for step in range(3 + 4):
         clock.now += 1
         meter.data_ready()
         with meter.communicating():
             clock.now += 1
-        clock.now += 2
+        clock.now += 2 if step < 5 else 4
         meter.end_step(8)
-        clock.over = clock.now - 4  # the result of the step before was read
+        clock.over = clock.now - (4 if step < 5 else 6)  # the result of the step before was read
     clock.over = clock.now  # a log line: all results are read
     values = meter.summary()
-    assert values["perf/images_per_second"] == 2
-    assert values["perf/data_wait_percent"] == 25
-    assert values["perf/peak_memory_gb"] == 5  # that of the process which needs most
+    assert values["perf/images_per_second"] == 4 * 8 / (4 + 4 + 6 + 6)
+    assert values["perf/data_wait_percent"] == 20
+    assert values["perf/peak_memory_gb"] == 3  # that of the process which needs most
+    other_process[0] = WindowTotals(), 5.0
+    assert meter.summary() == {"perf/peak_memory_gb": 5}
 
 
 def test_without_measured_steps_there_is_no_throughput(monkeypatch):

@@ -123,6 +123,69 @@ def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_
     assert len(calls) == 2 and not log.takes_pictures()
 
 
+def test_another_tracker_than_tensorboard_gets_the_settings_and_any_failure_costs_no_run(tmp_path, capsys):
+    calls = []
+    accelerator = SimpleNamespace(is_main_process=True, trackers=["wandb"])
+    accelerator.init_trackers = lambda *given: calls.append(given)
+    accelerator.get_tracker = lambda name: object()  # one without pictures
+    log = RunLog(accelerator, tmp_path, "wandb", SETTINGS, (), 0)
+    ((project, settings),) = calls
+    assert (project, settings["flags.crop_size"], settings["total_steps"]) == ("unet-accelerate", "[32, 32]", 40)
+    assert settings["flags.cache"] is False and not log.takes_pictures()
+
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("first\nsecond " + "x" * 300)
+
+    accelerator.log = fail
+    log.scalars(8, 0.5, {"train/loss": 1.0})
+    assert (log.tracker, accelerator.trackers) == ("none", [])
+    line = capsys.readouterr().out
+    assert line.startswith("tracker wandb failed (RuntimeError: first second xxx") and 200 < len(line) < 400
+    assert line.endswith("training goes on without it, metrics.jsonl has the same numbers\n")
+    accelerator.get_tracker = lambda name: SimpleNamespace(log_images=fail)
+    log.tracker = "wandb"
+    log.write_pictures(8, {"a": np.zeros((2, 4, 3), np.uint8)})
+    accelerator.init_trackers = fail
+    assert RunLog(accelerator, tmp_path, "wandb", SETTINGS, (), 8).tracker == "none"
+    assert capsys.readouterr().out.count("tracker wandb failed (RuntimeError: first second") == 2
+    assert [record["step"] for record in records(tmp_path)] == [8]
+
+
+@pytest.mark.parametrize(("start", "options"), [(0, {}), (5, {"purge_step": 6})])
+def test_a_resumed_run_drops_what_tensorboard_has_after_its_step(tmp_path, monkeypatch, start, options):
+    calls = []
+    writer = SimpleNamespace(file_writer=SimpleNamespace(add_summary=lambda summary: calls.append("summary")))
+    writer.flush = lambda: calls.append("flush")
+    accelerator = SimpleNamespace(is_main_process=True, get_tracker=lambda name, unwrap: writer)
+    accelerator.init_trackers = lambda *given, **arguments: calls.append((given, arguments))
+    RunLog(accelerator, tmp_path, "tensorboard", SETTINGS, (), start)
+    begun = (("tensorboard",), {"init_kwargs": {"tensorboard": options}})
+    assert calls == [begun, "summary", "summary", "flush"]
+    accelerator.is_main_process = False
+    RunLog(accelerator, tmp_path / "gone", "tensorboard", SETTINGS, (), start)
+    assert calls[4:] == [begun]
+
+
+def test_what_does_not_belong_into_the_log_of_a_resumed_run_is_counted_and_said(tmp_path, capsys):
+    accelerator = SimpleNamespace(is_main_process=True)
+    path = tmp_path / "metrics.jsonl"
+    RunLog(accelerator, tmp_path, "none", SETTINGS, (), 0)
+    assert capsys.readouterr().out == "" and path.read_bytes() == b""
+    path.unlink()
+    RunLog(accelerator, tmp_path, "none", SETTINGS, (), 3)
+    assert capsys.readouterr().out == f"{path} is gone: it begins again behind step 3\n"
+    path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n')
+    RunLog(accelerator, tmp_path, "none", SETTINGS, (), 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+    assert capsys.readouterr().out == f"{path}: 3 damaged lines are left out, 2 stay\n"
+
+
+def test_only_the_first_process_says_that_a_tracker_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr("train_utils.monitoring.tracking.get_available_trackers", lambda: [])
+    monkeypatch.setattr("train_utils.monitoring.tracking.is_first_process", lambda: False)
+    assert available_tracker("wandb") == "none" and capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_tracker_is_finished_once(tmp_path, capsys, fails):
     calls = []

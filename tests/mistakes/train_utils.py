@@ -76,6 +76,13 @@ MUTANTS = [
         "test_run_decisions.py",
     ),
     Mutant(
+        "train_utils/checkpoints/find.py",
+        "find_checkpoint",
+        "FoundCheckpoint(path, _with_its_best(path), passed_over)",
+        "FoundCheckpoint(path, _read_state(path), passed_over)",
+        "test_checkpoints.py",
+    ),
+    Mutant(
         "train_utils/checkpoints/save.py",
         "Checkpoints._write",
         "complete_folder(path)",
@@ -141,6 +148,14 @@ MUTANTS = [
         "Checkpoints.wait_until_saved",
         "model_is_saved and checkpoint_is_saved",
         "checkpoint_is_saved",
+        "test_checkpoints.py",
+    ),
+    Mutant("train_utils/checkpoints/save.py", "Checkpoints.save", "replace(run)", "run", "test_checkpoints.py"),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "Checkpoints.restore",
+        "self.average.restore(path)",
+        "pass",
         "test_checkpoints.py",
     ),
     Mutant(
@@ -281,6 +296,13 @@ MUTANTS = [
         "test_monitor.py",
     ),
     Mutant(
+        "train_utils/monitoring/monitor.py",
+        "Monitor.__init__",
+        "Meter(accelerator, model, flops, str(settings.profile['mixed_precision']))",
+        "Meter(accelerator, model, flops, 'no')",
+        "test_monitor.py",
+    ),
+    Mutant(
         "train_utils/monitoring/profiler.py",
         "top_operators",
         "sorted(zip(times, averages, strict=True), key=_time, reverse=True)",
@@ -375,6 +397,13 @@ MUTANTS = [
         "test_rehearsal_times.py",
     ),
     Mutant(
+        "train_utils/monitoring/rehearsal.py",
+        "Rehearsal._slowest",
+        "self.accelerator.gather(measured)",
+        "measured",
+        "test_rehearsal_times.py",
+    ),
+    Mutant(
         "train_utils/monitoring/throughput.py",
         "Meter.summary",
         "self._total.add(window)",
@@ -442,6 +471,13 @@ MUTANTS = [
         "test_monitor.py",
     ),
     Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.paused",
+        "self._step.pauses.append((before, self._now()))",
+        "self._step.pauses = [(before, self._now())]",
+        "test_throughput.py",
+    ),
+    Mutant(
         "train_utils/monitoring/tracking.py",
         "_lines_up_to",
         'record["step"] <= step and line.endswith(b"\\n")',
@@ -457,6 +493,7 @@ MUTANTS = [
     ),
     Mutant("train_utils/monitoring/tracking.py", "RunLog.scalars", "round(epoch, 4)", "epoch", "test_monitor.py"),
     Mutant("train_utils/monitoring/tracking.py", "RunLog._append", "file.truncate(end)", "pass", "test_tracking.py"),
+    Mutant("train_utils/monitoring/tracking.py", "RunLog._start_tracker", "step + 1", "step", "test_tracking.py"),
     Mutant("train_utils/muon.py", "", "MOMENTUM = 0.95", "MOMENTUM = 0.9", "test_muon.py"),
     Mutant("train_utils/muon.py", "", "ITERATIONS = 5", "ITERATIONS = 4", "test_muon.py"),
     Mutant("train_utils/muon.py", "Muon._step_orthogonally", "max(matrix.shape)", "min(matrix.shape)", "test_muon.py"),
@@ -687,6 +724,20 @@ MUTANTS = [
         "test_comparison.py",
     ),
     Mutant(
+        "train_utils/reporting/comparison/differences.py",
+        "_image_scores",
+        "mean((run.image_scores[name] for run in runs))",
+        "runs[0].image_scores[name]",
+        "test_comparison.py",
+    ),
+    Mutant(
+        "train_utils/reporting/comparison/page.py",
+        "_run_to_show",
+        "run.replicate == replicate",
+        "False",
+        "test_comparison.py",
+    ),
+    Mutant(
         "train_utils/reporting/comparison/recipes.py",
         "is_same_recipe",
         "_planned(first) & _planned(second)",
@@ -708,6 +759,13 @@ MUTANTS = [
         "test_comparison.py",
     ),
     Mutant(
+        "train_utils/reporting/comparison/recipes.py",
+        "is_same_recipe",
+        "first_settings.keys() | second_settings.keys()",
+        "first_settings.keys()",
+        "test_comparison.py",
+    ),
+    Mutant(
         "train_utils/reporting/comparison/recorded_runs.py",
         "read_run",
         "(folder / FINISHED).is_file()",
@@ -719,6 +777,13 @@ MUTANTS = [
         "read_runs",
         "{folder.resolve(): folder for folder in folders}",
         "{folder: folder for folder in folders}",
+        "test_comparison.py",
+    ),
+    Mutant(
+        "train_utils/reporting/comparison/recorded_runs.py",
+        "_evaluations",
+        "0 <= score <= 1",
+        "0 <= score",
         "test_comparison.py",
     ),
     Mutant(
@@ -930,6 +995,13 @@ MUTANTS = [
         "state.best_evaluation(self.task)",
         "test_run_decisions.py",
     ),
+    Mutant(
+        "train_utils/results.py",
+        "Publisher._publish_on_main",
+        "self._save_image_scores(evaluation)",
+        "pass",
+        "test_run_decisions.py",
+    ),
     Mutant("train_utils/run_dir.py", "open_run", "remove_leftovers(folder)", "pass", "test_run_dir.py"),
     Mutant(
         "train_utils/run_dir.py",
@@ -996,6 +1068,20 @@ MUTANTS = [
         "if self.limit.micro_batch_size:\n    return self.limit.micro_batch_size",
         "pass",
         "test_run_decisions.py",
+    ),
+    Mutant(
+        "train_utils/run_dir.py",
+        "FinishedRun.has_settings",
+        "self.flags.get(name, value)",
+        "self.flags.get(name)",
+        "test_run_decisions.py",
+    ),
+    Mutant(
+        "train_utils/run_dir.py",
+        "open_run",
+        "say_credentials(args, recorded.flags, recorded.credentials_left_out)",
+        "pass",
+        "test_run_dir.py",
     ),
     Mutant(
         "train_utils/run_state.py",

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +23,9 @@ from scipy.stats import t
 import compare
 from runtime.cli import print_error
 from runtime.errors import DataError, UserError
-from train_utils.reporting.comparison.differences import compare_recipes, t_interval
+from train_utils.reporting.comparison.differences import Difference, compare_recipes, t_interval
 from train_utils.reporting.comparison.page import IMAGES
-from train_utils.reporting.comparison.recipes import differing_settings, group_runs
+from train_utils.reporting.comparison.recipes import Recipe, differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import read_run, read_runs
 from train_utils.reporting.comparison.tables import terminal_text
 from train_utils.reporting.image_scores import read_image_scores, write_image_scores
@@ -133,6 +134,66 @@ def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed):
     assert "--seed 0, 1 and 2" in difference.sentence() and lines == []
 
 
+FEW = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5."
+OVER = "Over 3 seeds or folds, 95% interval"
+
+
+@pytest.mark.parametrize(
+    ("value", "pairs", "interval", "judgement"),
+    [
+        (0.05, 0, None, f"They have no seed and fold in common, so this does not say which recipe is better: {FEW}"),
+        (0.05, 1, None, f"One seed each does not say which recipe is better: {FEW}"),
+        (0.05, 2, None, f"2 seeds or folds do not say which recipe is better: {FEW}"),
+        (0.05, 3, (0.04, 0.06), f"{OVER} +0.0400 to +0.0600: B is better on these data."),
+        (-0.05, 3, (-0.06, -0.04), f"{OVER} -0.0600 to -0.0400: A is better on these data."),
+        (
+            0.05,
+            3,
+            (0.0, 0.1),
+            f"{OVER} +0.0000 to +0.1000: it holds 0, so the runs do not say which recipe is better.",
+        ),
+    ],
+)
+def test_a_difference_is_told_in_these_words(value, pairs, interval, judgement):
+    difference = Difference("A", "B", "mean IoU", 1234, value, 0.1, 1200, 34, pairs, interval)
+    counted = (
+        f"B - A: mean IoU {value:+.4f} on average over 1,234 images (standard deviation over images 0.1000;"
+        " B is better on 1,200, worse on 34)"
+    )
+    assert difference.sentence() == f"{counted}. {judgement}"
+
+
+def test_equal_runs_are_not_shown_to_differ_nor_those_that_do_not_say_how_many_images_they_have(tmp_path):
+    (difference,), lines = differences_of(seeds(tmp_path, "a", [0.0] * 3) + seeds(tmp_path, "b", [0.0] * 3, epochs=9))
+    assert (difference.interval, difference.is_shown, lines) == ((0.0, 0.0), False, [])
+    for counts in ("unknown", "0 + 10 images"):
+        runs = []
+        for number in range(3):
+            for name, epochs in (("c", 3), ("d", 9)):
+                folder = tmp_path / counts / f"{name}{number}"
+                scores = {f"{number}": 0.5}
+                runs.append(write_run(folder, scores, seed=number, epochs=epochs, identity={"data set": counts}))
+        (difference,), _ = differences_of(runs)
+        assert (difference.pairs, difference.images, difference.interval) == (3, 3, None)
+
+
+def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tmp_path):
+    first = write_run(tmp_path / "a", {"i0": 0.9, "i1": 0.8, "i2": 0.7})
+    second = write_run(tmp_path / "b", {"i0": 0.1, "i1": 0.1, "i2": 0.1}, epochs=9)
+    again = write_run(tmp_path / "c", {"i0": 0.3, "i1": 0.5}, epochs=9)
+    (difference,), lines = differences_of([first, second, again])
+    assert (difference.pairs, difference.images) == (1, 2)
+    assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2) and len(lines) == 1
+
+
+def test_without_a_seed_in_common_the_first_runs_are_compared_on_the_images_of_both(tmp_path):
+    first = [write_run(tmp_path / "a0", {"i0": 0.9}), write_run(tmp_path / "a1", {"i0": 0.5, "i1": 0.9}, seed=1)]
+    second = [write_run(tmp_path / f"b{seed}", {"i0": 0.1 * seed, "i2": 0.1}, seed=seed, epochs=9) for seed in (2, 3)]
+    (difference,), lines = differences_of(first + second)
+    numbers = (difference.first, difference.pairs, difference.images, difference.deviation, lines)
+    assert numbers == ("A", 0, 1, 0.0, []) and difference.value == pytest.approx(-0.7)
+
+
 def test_two_seeds_are_too_few_and_three_that_agree_show_a_difference(tmp_path):
     one = seeds(tmp_path, "a", [0.0, 0.05, 0.02])
     other = seeds(tmp_path, "b", [0.05, 0.101, 0.072], epochs=9)
@@ -199,6 +260,53 @@ def test_what_the_plan_chose_belongs_to_no_recipe_and_what_was_typed_does(tmp_pa
     assert differing_settings(group_runs(read_runs(typed)[0])) == {"epochs": ["7", "9"]}
 
 
+def test_settings_without_effect_on_the_numbers_belong_to_no_recipe(tmp_path):
+    first = write_run(tmp_path / "a")
+    switches = dict.fromkeys(("activation_checkpointing", "cache", "deterministic"), True)
+    intervals = dict.fromkeys(("checkpoint_every", "keep_checkpoints", "log_every", "num_workers", "trace_steps"), 7)
+    places = dict.fromkeys(("tracker", "like", "output_dir", "resume", "push_to_hub", "check_data"), "x")
+    second = write_run(tmp_path / "b", **switches, **intervals, **places, processes_per_volume=2)
+    (recipe,) = group_runs(read_runs([first, second])[0])
+    assert len(recipe.runs) == 2
+
+
+def test_precision_and_flags_that_one_run_alone_has_make_another_recipe(tmp_path):
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", newer=1)]
+    runs.append(write_run(tmp_path / "c"))
+    record = json.loads((runs[2] / "run.json").read_text())
+    record["profile"]["mixed_precision"] = "bf16"
+    record["run"]["torch"] = "2.14.0"
+    (runs[2] / "run.json").write_text(json.dumps(record))
+    for order in (runs, runs[::-1]):
+        recipes = group_runs(read_runs(order)[0])
+        assert [recipe.runs[0].folder for recipe in recipes] == order  # of equal scores
+    rows = differing_settings(group_runs(read_runs(runs)[0]))
+    assert rows == {
+        "precision": ["no", "no", "bf16"],
+        "torch": ["2.13.0", "2.13.0", "2.14.0"],
+        "newer": ["-", "1", "-"],
+    }
+
+
+def test_settings_of_a_recipe_are_the_different_ones_of_its_runs_in_their_order(tmp_path):
+    runs = [write_run(tmp_path / name, seed=name) for name in "abc"]
+    runs.append(write_run(tmp_path / "d", [0.0] * 4, crop_size=[32, 48], epochs=9))
+    for run, commit in zip(runs, "zyzz", strict=True):
+        record = json.loads((run / "run.json").read_text())
+        record["run"]["git_commit"] = commit
+        (run / "run.json").write_text(json.dumps(record))
+    rows = differing_settings(group_runs(read_runs(runs)[0]))
+    assert rows == {"epochs": ["3", "9"], "git_commit": ["z / y", "z"], "crop_size": ["-", "32 48"]}
+
+
+def test_runs_that_have_not_finished_are_a_recipe_each_and_labels_go_on_behind_z(tmp_path):
+    (run,), _ = read_runs([write_run(tmp_path / "a", finished=False)])
+    recipes = group_runs([run] * 54)
+    labels = [recipe.label for recipe in recipes]
+    assert [*labels[:2], *labels[25:28], *labels[51:]] == ["A", "B", "Z", "AA", "AB", "AZ", "BA", "BB"]
+    assert not Recipe("A", [replace(run, is_finished=True), run]).is_finished
+
+
 @pytest.mark.parametrize(
     ("word", "setting", "values"),
     [
@@ -222,15 +330,75 @@ def test_a_cell_of_the_terminal_is_cut_at_60_characters_and_others_line_up(tmp_p
     assert terminal_text(recipes, {}).count("\n") == 2  # the titles and two recipes
 
 
+def test_the_table_of_the_terminal_is_this(tmp_path):
+    runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 4, fold="2/5", seed=0)]
+    records = ({"step": 5, "eval/mean_iou": 0.2}, {"step": 9, "eval/mean_iou": 0.2})
+    (tmp_path / "b" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))
+    recipes = group_runs([replace(run, name=run.folder.name) for run in read_runs(runs)[0]])
+    lines = terminal_text(recipes, {"epochs": ["3", "9"]}).splitlines()
+    rows = [re.split(r" {2,}", line) for line in lines]
+    assert rows[0][:6] == ["recipe", "runs", "score", "spread", "lowest", "highest"]
+    assert rows[0][6:] == ["images", "best step", "seeds or folds", "folders"]
+    assert rows[1][:6] == ["A", "unfinished", "mean IoU 0.5000", "n/a", "0.5000", "0.5000"]
+    assert rows[1][6:] == ["n/a", "40 of 40", "seed 7", "c"]
+    assert rows[2][:6] == ["B", "2", "mean IoU 0.3375", "0.1945", "0.2000", "0.4750"]
+    assert rows[2][6:] == ["4", "40 of 40, 5 of 40", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
+    assert {line.index(cell) for line, cell in zip(lines, ("spread", "n/a", "0.1945"), strict=False)} == {37}
+    assert lines[3:] == ["", "setting  A  B", "epochs   3  9"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([0.5, 0.5, 0.4], (10, 0.5)), ([0.4, 1.0, 1.1], (20, 1.0)), ([0.0, -0.1, None], (10, 0.0))],
+)
+def test_the_score_of_a_run_is_the_first_of_its_best_ones_from_0_to_1(tmp_path, scores, best):
+    folder = write_run(tmp_path / "a", finished=False)
+    lines = [json.dumps({"step": 10 * number, "eval/mean_iou": score}) for number, score in enumerate(scores, 1)]
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 1234}', "no json", '{"step": "2"}', ""]))
+    run, remarks = read_run(folder)
+    assert (run.best_step, run.score) == best
+    assert remarks == [
+        "2 lines of metrics.jsonl are damaged and left out",
+        "the run has not finished (step 1,234 of 40); it is shown, and left out of the differences",
+    ]
+
+
+@pytest.mark.parametrize("name", ["flags", "profile", "identity", "run"])
+def test_a_record_without_one_of_its_parts_is_refused(tmp_path, name):
+    folder = write_run(tmp_path / "a")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {name: []}))
+    with pytest.raises(DataError, match=f"^run.json is damaged: its {name} is no object$"):
+        read_run(folder)
+    (folder / "run.json").write_text(json.dumps(record | {"total_steps": "40"}))
+    with pytest.raises(DataError, match=r"^run.json is damaged: its total_steps is no whole number$"):
+        read_run(folder)
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(DataError, match=r"^metrics.jsonl cannot be read \(No such file or directory\)$"):
+        read_run(folder)
+
+
 def test_other_tasks_classes_images_and_files_are_said_in_a_line_each(tmp_path):
     first = write_run(tmp_path / "a")
     _, lines = differences_of([first, write_run(tmp_path / "points", task="landmarks")])
     assert lines == ["the runs have other tasks (classes, landmarks): only those of one task are compared"]
+    runs = [tmp_path / "points", write_run(tmp_path / "more points", [0.9] * 4, task="landmarks", epochs=9), first]
+    runs.append(write_run(tmp_path / "more", [0.2] * 4, epochs=9))
+    differences, lines = differences_of(runs)
+    assert [recipe.runs[0].folder for recipe in group_runs(read_runs(runs)[0])] == [first, runs[3], runs[1], runs[0]]
+    assert [(found.first, found.second) for found in differences] == [("A", "B"), ("C", "D")] and len(lines) == 1
     _, lines = differences_of([first, write_run(tmp_path / "classes", identity={"classes": ["c"]})])
     assert lines == ["A and B have other classes: their scores cannot be compared"]
     fewer = write_run(tmp_path / "fewer", {"i0": 0.2, "i1": 0.9, "x": 1.0}, dataset="other")
     (difference,), lines = differences_of([first, fewer])
-    assert difference.images == 2 and "have 3 and 4 validation images: the 2 of the same name are compared" in lines[0]
+    assert difference.images == 2
+    counts = "have 3 and 4 validation images: the 2 of the same name are compared"
+    assert lines == [f"{fewer} and {first} {counts}"]
+    part = write_run(tmp_path / "part", {"i0": 0.2, "i1": 0.9, "i2": 0.1}, dataset="other")
+    _, lines = differences_of([first, part])
+    assert lines == [f"{first} and {part} have 4 and 3 validation images: the 3 of the same name are compared"]
     _, lines = differences_of([first, write_run(tmp_path / "none", {"x": 0.2}, dataset="other")])
     assert lines == ["A and B have no validation image in common: they are not compared"]
     files = write_run(tmp_path / "files", dataset="other", identity={"content of the data set": "y"})
@@ -289,6 +457,8 @@ def test_a_damaged_file_of_images_is_a_line_and_the_run_stays(tmp_path, text):
     (folder / "images.csv").write_text(text)
     run, (line,) = read_run(folder)
     assert run.image_scores == {} and line.startswith("images.csv cannot be read (")
+    if text.startswith("image,x\na,"):
+        assert "(line 2 is not a name and a score from 0 to 1)" in line
 
 
 def test_a_run_without_a_known_task_is_refused(tmp_path):
@@ -339,16 +509,55 @@ def test_the_page_shows_settings_curves_and_the_same_images_and_escapes_names(tm
     assert "A" in result.lines[1].split() and any(line.startswith("dataset ") for line in result.lines)
 
 
+def with_pictures(run: Path, *names: str) -> Path:
+    (run / "predictions").mkdir()
+    for name in names:
+        Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(run / "predictions" / f"{name}.png")
+    return run
+
+
+def test_seeds_of_one_recipe_are_shown_beside_each_other(tmp_path):
+    runs = seeds(tmp_path, "a", [0.0, 0.1])
+    with_pictures(runs[0], "i0", "i1", "i2")
+    with_pictures(runs[1], "i0", "i1", "i3")
+    result = compared(runs, tmp_path / "page.html")
+    page = Page(result.page)
+    assert "What the score of another recipe has to exceed is their spread." in page.text
+    assert "0, seed 1" in page.text and "folders" not in page.text
+    scores = ((runs[0], 0.1), (runs[1], 0.2), (runs[0], 0.7), (runs[1], 0.8))  # of the images that both have drawn
+    assert sorted(page.alts) == sorted(f"{run}: mean IoU {score:.4f}" for run, score in scores)
+    lines = re.findall(r'id="([\w-]+-series-\d)">\s*<path [^>]*stroke: var\(--series-(\d)\)', result.page)
+    titles = ("validation-mean-iou", "validation-loss", "training-loss")
+    assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(2)]
+
+
+def test_runs_of_the_same_seed_are_shown_and_six_recipes_at_most(tmp_path):
+    first = with_pictures(write_run(tmp_path / "a", seed=1), "i0")
+    others = [
+        with_pictures(write_run(tmp_path / f"b{seed}", [0.1 * seed] * 4, seed=seed, epochs=9), "i0") for seed in (0, 1)
+    ]
+    result = compared([first, *others], tmp_path / "page.html")
+    assert Page(result.page).alts == ["A: mean IoU 0.1000", "B: mean IoU 0.1000"]
+    assert "All runs are of one recipe" not in result.page
+    colors = re.findall(r'id="training-loss-series-\d">\s*<path [^>]*stroke: var\(--series-(\d)\)', result.page)
+    assert colors == ["0", "1", "1"]
+    many = [write_run(tmp_path / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs) for epochs in range(10, 17)]
+    result = compared(many, tmp_path / "many.html")
+    assert result.page.count('id="training-loss-series-') == 6 and Page(result.page).text.count("\nG\n") >= 1
+
+
 def test_the_score_of_each_image_survives_its_file_whatever_the_name(tmp_path):
     names = ["a,b", 'say "x"', "two\nlines", "bad", "twice", "twice", "half \udcff"]
     records = SimpleNamespace(name=names.__getitem__)
     val = SimpleNamespace(records=records, bad={3: "bad: unreadable"}, __len__=None)
     info = SimpleNamespace(val=Sized(val))
-    scores = [0.1, 0.2, 0.3, 0.4, 0.5, float(np.float32(2 / 3)), 0.7]
+    scores = [0.1, 0.0, 1.0, 0.4, 0.5, float(np.float32(2 / 3)), 0.7]
     write_image_scores(tmp_path, info, "mean IoU", scores)
     stored = read_image_scores(tmp_path)
     assert list(stored) == ["a,b", 'say "x"', r"two\nlines", "twice", "twice (2)", r"half \udcff"]
-    assert np.float32(stored["twice (2)"]) == np.float32(2 / 3) and stored["a,b"] == 0.1
+    assert np.float32(stored["twice (2)"]) == np.float32(2 / 3) and [*stored.values()][:3] == [0.1, 0.0, 1.0]
+    write_image_scores(tmp_path, info, "mean IoU", scores[:3])  # of another number of images
+    assert read_image_scores(tmp_path) == stored
     (tmp_path / "images.csv").unlink()
     write_image_scores(tmp_path, info, "mean IoU", [])  # of a checkpoint of an earlier version
     assert not (tmp_path / "images.csv").exists()

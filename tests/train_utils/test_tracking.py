@@ -3,6 +3,7 @@
 Modules: train_utils/monitoring/tracking.py, train_utils/monitoring/monitor.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -128,10 +129,11 @@ def test_another_tracker_than_tensorboard_gets_the_settings_and_any_failure_cost
     accelerator = SimpleNamespace(is_main_process=True, trackers=["wandb"])
     accelerator.init_trackers = lambda *given: calls.append(given)
     accelerator.get_tracker = lambda name: object()  # one without pictures
-    log = RunLog(accelerator, tmp_path, "wandb", SETTINGS, (), 0)
+    settings = replace(SETTINGS, flags=SETTINGS.flags | {"nested": {"deeper": 1}})
+    log = RunLog(accelerator, tmp_path, "wandb", settings, (), 0)
     ((project, settings),) = calls
     assert (project, settings["flags.crop_size"], settings["total_steps"]) == ("unet-accelerate", "[32, 32]", 40)
-    assert settings["flags.cache"] is False and not log.takes_pictures()
+    assert settings["flags.cache"] is False and settings["flags.nested.deeper"] == 1 and not log.takes_pictures()
 
     def fail(*given: object, **options: object) -> None:
         raise RuntimeError("first\nsecond " + "x" * 300)

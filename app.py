@@ -18,11 +18,11 @@ from runtime.console import say
 from runtime.errors import SettingsError, UsageError
 from runtime.signals import exit_on_sigterm
 
-KEPT_MINUTES = 10
+MINUTES_TO_DELETION = 10
 INTRODUCTION = f"""# Segment an image
 
 Drop an image file of up to {LIMITS}; for larger ones use `predict.py`.
-Of a TIFF, the first page is segmented. Image and mask are deleted after {KEPT_MINUTES} minutes.
+Of a TIFF, the first page is segmented. Image and mask are deleted after {MINUTES_TO_DELETION} minutes.
 """
 SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opacity', opacity)"
 
@@ -52,7 +52,7 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
     except ImportError as error:
         raise SettingsError(f"{error}: pip install -r requirements-app.txt, in an environment of its own") from error
 
-    with gr.Blocks(title="Segment an image", delete_cache=(60, 60 * KEPT_MINUTES)) as page:
+    with gr.Blocks(title="Segment an image", delete_cache=(60, 60 * MINUTES_TO_DELETION)) as page:
         gr.Markdown(INTRODUCTION)
         upload = gr.File(label="Image")  # a picture widget would decode it, to 8 bits
         prediction = gr.HTML(label="Prediction")

@@ -105,7 +105,8 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     if areas:
         report["areas"] = area_report(areas, report["classes"])
         say(area_table(report["areas"]))
-    say(f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:")
+    heading = f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:"
+    say(heading)
     for image in by_image[:WORST]:
         say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
     return report

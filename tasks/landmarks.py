@@ -119,10 +119,10 @@ class Landmarks(Task):
         is_present = (is_present > 0).to(pull.dtype)
         is_known = (is_known > 0).to(pull.dtype)
         log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
-        place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
+        place_loss = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
         odds = log_weight - self.nowhere
-        presence = is_present * F.softplus(-odds) + (is_known - is_present) * F.softplus(odds)
-        return torch.stack([(is_present * place).sum(), PRESENCE_WEIGHT * presence.sum()])
+        presence_loss = is_present * F.softplus(-odds) + (is_known - is_present) * F.softplus(odds)
+        return torch.stack([(is_present * place_loss).sum(), PRESENCE_WEIGHT * presence_loss.sum()])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
         return LandmarkScores.of_images(self.names, self.unit, images, device)

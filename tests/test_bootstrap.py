@@ -233,14 +233,15 @@ OWN_PYTHON = str(VENV / "bin" / "python")
     ("own", "here", "expected"),
     [
         ("pip 21.0 from x", "pip 9.0", [OWN_PYTHON, "-m", "pip"]),
-        ("", "pip 22.3 from x", [sys.executable, "-m", "pip", "--python", OWN_PYTHON]),
-        ("", "pip 100.0 from x", [sys.executable, "-m", "pip", "--python", OWN_PYTHON]),
+        ("", "pip 22.3 from x", ["/usr/bin/python3", "-m", "pip", "--python", OWN_PYTHON]),
+        ("", "pip 100.0 from x", ["/usr/bin/python3", "-m", "pip", "--python", OWN_PYTHON]),
         ("", "pip 22.2 from x", None),
         ("", "pip 9.10 from x", None),
         ("", "", None),
     ],
 )
-def test_the_pip_of_the_environment_is_taken_or_one_that_can_install_there(commands, own, here, expected):
+def test_the_pip_of_the_environment_is_taken_or_one_that_can_install_there(commands, monkeypatch, own, here, expected):
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # not the environment's, in which the tests may run
     commands.answer = lambda command: (0, own if command[0] == OWN_PYTHON else here)
     if expected:
         assert script_of_bootstrap.find_pip() == expected

@@ -96,7 +96,7 @@ class Preprocess:
         object.__setattr__(self, "class_values", values)
         expect("joined_values", self.joined_values, isinstance(self.joined_values, list | tuple), "a list")
         joined = tuple(_tuple_if_list(pair) for pair in self.joined_values)
-        are_pairs = all(_is_tuple(pair, lambda _: True, 2) for pair in joined)
+        are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in joined)
         expect("joined_values", joined, are_pairs, "pairs of a mask value and a class index")
         joined = tuple((_tuple_if_list(value), index) for value, index in joined)
         object.__setattr__(self, "joined_values", joined)
@@ -146,8 +146,8 @@ class Preprocess:
         """(D, H, W) at which the network sees a volume of `size` (D, H, W) and `spacing` (z, y, x) in mm."""
         network_spacing = self.spacing or spacing
         sides = []
-        for side, have, want in zip(size, spacing, network_spacing, strict=True):
-            sides.append(max(1, round(side * have / want)))
+        for side, own_pitch, network_pitch in zip(size, spacing, network_spacing, strict=True):
+            sides.append(max(1, round(side * own_pitch / network_pitch)))
         return tuple(sides)
 
 

@@ -121,4 +121,7 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
 
 def numbers(values: np.ndarray) -> list[float | None]:
     """Values (N,) as numbers of JSON, with None for NaN."""
-    return [value if np.isfinite(value) else None for value in values.tolist()]
+    json_numbers: list[float | None] = []
+    for value in values.tolist():
+        json_numbers.append(value if np.isfinite(value) else None)
+    return json_numbers

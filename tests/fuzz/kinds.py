@@ -52,7 +52,7 @@ from data_utils.targets.objects import ObjectReader, shapes_of_objects
 from inference.inputs import InputRules, TruthFolder, find_jobs
 from inference.models import load_network
 from inference.outputs.coco import write_coco
-from inference.outputs.jobs import ImageJob, RasterJob
+from inference.outputs.jobs import ImageJob, PageFile, RasterJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectFormat
 from inference.outputs.polygons import polygons_of
@@ -695,7 +695,7 @@ def read_written_objects(path: Path) -> None:
     """Score what was written, and collect it in the files of all images."""
     folder = path.parent
     output_format = ObjectFormat(("background", "cell", "dirt"))
-    truth = (folder / "a.png", 0)
+    truth = PageFile(folder / "a.png")
     job = ImageJob(image=folder / "a.jpg", size=SIZE, output=folder / "a", root=folder, truth=truth)
     with suppress(DataError):
         ImageScorer(output_format, Objects(Classes(output_format.names))).score(job)

@@ -230,7 +230,9 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         scores = [scored.score for scored in worst]
         shares = [area_share(scored.probabilities, scored.mask) for scored in worst]
         slices = [scored.number for scored in worst]
-        doubts_of_worst = [doubt for number in slices for doubt in doubts[number]]
+        doubts_of_worst: list[Doubt] = []
+        for number in slices:
+            doubts_of_worst += doubts[number]
         shifts = shift_lines(worst, run.has_volumes)
         image = HeldOutImage(run, index, slices)
         yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), doubts_of_worst, shifts)

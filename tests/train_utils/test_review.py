@@ -262,7 +262,7 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     monkeypatch.setattr(masks, "open_reviewed_run", open_run)
     monkeypatch.setattr(masks, "predicted_slices", predicted)
     monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
-    monkeypatch.setattr(masks, "equal_images", lambda train, val: {"1.png": train} if val == "b" else {})
+    monkeypatch.setattr(masks, "equal_images", lambda train, val: {"1.png": train} if val == "a" else {})
 
     def reviews_of(*names: str) -> tuple[dict[str, MaskReview], list[str]]:
         found, lines = masks.review_runs([Path(name) for name in names], "data", torch.device("cpu"))
@@ -282,8 +282,8 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
     (finding,) = both["1.png"].findings
     assert "cell" in finding.text and finding.confidence == pytest.approx(0.97)
-    assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of b")
-    equal = "the image is equal to the training image training of b"
+    assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
+    equal = "the image is equal to the training image training of a"
     assert both["1.png"].problems == [f"{finding.text} (97% sure)", equal]
 
 
@@ -412,12 +412,13 @@ def test_a_finding_is_as_sure_as_the_model_is_and_as_masks_agree_with_it():
         ComparedArea(IN_PREDICTION, "sign", 50, 0.9, False, "sign is missing"),
         ComparedArea(IN_MASK, "car", 50, 1.0, False, "car is not seen"),
         ComparedArea(IN_PREDICTION, "car", 50, 1.0, False, None),
+        ComparedArea(IN_MASK, "car", 50, 0.7, False, "car is hardly seen"),
     ]
-    agreements = [0.8, 0.7, 0.9, 0.75]
+    agreements = [0.8, 0.7, 0.9, 0.75, 1.0]
     doubts = [Doubt(number, area) for number, area in enumerate(areas)]
     findings = findings_of(doubts, agreements)
-    assert [finding.text for finding in findings] == ["car is not seen", "car is missing"]
-    assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72])
+    assert [finding.text for finding in findings] == ["car is not seen", "car is missing", "car is hardly seen"]
+    assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72, 0.7])
     assert missing_object(doubts, agreements) == pytest.approx(0.75)  # whether or not it is told
     assert missing_object(doubts[:2], agreements) == pytest.approx(0.72)
     assert missing_object(doubts[2:3], agreements) == 0

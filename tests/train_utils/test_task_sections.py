@@ -225,13 +225,13 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     info = DatasetInfo(
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))
     )
-    prediction = np.array([[0.25, 0.5, 0.7, 0.9], [0.5, 0.75, 0.4, 0.9]])
+    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9]])  # from a presence of one half on
     predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
     section = new_section(info)
     assert isinstance(section, LandmarkSection)
     name, shown, truth, pred = section.example(info, 0, predictor)
     assert (name, shown.shape) == ("i", (30, 40, 3)) and truth.points[0].tolist() == [3, 7]
-    np.testing.assert_allclose(pred, [[7, 19.5, 0.7], [14.5, 29.5, 0.4]])
+    np.testing.assert_allclose(pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4]])
     views = section.views(shown, truth, pred)
     expected = render_points(
         image, pred[:, :2], np.array([True, False]), np.array([[3, 7], [25, 20]]), np.array([True, False])
@@ -346,6 +346,7 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     np.testing.assert_array_equal(example.truth, orthogonal_slices(truth, center, (3.0, 1.0, 1.0), fill=255))
     shown = orthogonal_slices(pred.astype(np.uint8), center, (3.0, 1.0, 1.0), fill=255)
     np.testing.assert_array_equal(example.pred, shown)
+    assert example.pred.dtype == example.truth.dtype
 
 
 def test_errors_of_landmarks_are_dots_in_rows():

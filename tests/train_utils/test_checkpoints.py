@@ -6,6 +6,7 @@ train_utils/run_state.py.
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from safetensors.torch import load_file
 
 import train
 from runtime import files
+from runtime.documents import read_json
 from tasks.classes import Classes, ClassScores
-from train_utils.checkpoints import save
+from train_utils.checkpoints import find, save
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.find import find_checkpoint, peek
 from train_utils.checkpoints.save import Checkpoints
@@ -311,6 +313,20 @@ def test_training_goes_on_while_a_checkpoint_is_written_as_the_run_stood(checkpo
     assert any(value.equal(before) for value in load_file(first / "model.safetensors").values())
 
 
+def test_processes_wait_for_the_disk_and_share_their_statistics_before_a_copy(checkpoints, monkeypatch):
+    calls = []
+    for name in ("barrier_without_timeout", "share_statistics", "whole_copies"):
+        function = getattr(save, name)
+
+        def noted(*arguments: object, name: str = name, function: Callable = function) -> object:
+            calls.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(save, name, noted)
+    save_all(checkpoints, (1, None))
+    assert calls == ["barrier_without_timeout", "share_statistics", "whole_copies"]
+
+
 def test_weights_optimizer_average_and_scaler_go_on_from_the_checkpoint(checkpoints):
     network = checkpoints.network
     checkpoints.optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
@@ -425,6 +441,24 @@ def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(ch
         (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
         found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
         assert found.run_state().step == 1
+
+
+def test_a_state_may_be_as_large_as_the_scores_of_all_images(checkpoints, monkeypatch):
+    save_all(checkpoints, (1, None), (2, None))
+    limits = []
+
+    def read(file: Path, most_bytes: int = 2**26) -> dict:
+        limits.append((file.parent.name[-1], file.name, most_bytes))
+        return read_json(file, most_bytes=most_bytes)
+
+    monkeypatch.setattr(find, "read_json", read)
+    find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
+    four_gigabytes = 2**32
+    assert limits == [
+        ("1", "manifest.json", 2**26),
+        ("1", "state.json", four_gigabytes),
+        ("2", "state.json", four_gigabytes),
+    ]
 
 
 def test_a_best_score_of_0_is_one_and_a_better_one_takes_its_place():

@@ -85,6 +85,7 @@ def test_a_resumed_run_fills_the_minutes_that_were_added(tmp_path, before, now, 
     assert (more.minutes_to_fill(settings), more.steps_before) == (minutes, 70)
     assert more.total_steps(settings) == (None if minutes else 70)
     assert more.total_steps(settings_of("--max-steps", "9")) == 9
+    assert more.minutes_to_fill(settings_of()) is None
 
 
 def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path):

@@ -244,6 +244,13 @@ MUTANTS = [
         "median(plain)",
         "test_compile_gain.py",
     ),
+    Mutant(
+        "train_utils/monitoring/compile_gain.py",
+        "",
+        "MEASURED_SECONDS = 2",
+        "MEASURED_SECONDS = 3",
+        "test_compile_gain.py",
+    ),
     Mutant("train_utils/monitoring/flops.py", "peak_teraflops", "('fp16', 'bf16')", "('bf16',)", "test_monitor.py"),
     Mutant(
         "train_utils/monitoring/monitor.py",
@@ -316,6 +323,7 @@ MUTANTS = [
         "True",
         "test_monitor.py",
     ),
+    Mutant("train_utils/monitoring/profiler.py", "StepTrace.__init__", "not steps", "False", "test_profiler.py"),
     Mutant(
         "train_utils/monitoring/rehearsal.py",
         "Rehearsal.time_save",
@@ -658,6 +666,14 @@ MUTANTS = [
         "share < DARK",
         "test_report.py",
     ),
+    Mutant("train_utils/reporting/charts.py", "_line_chart", "axes.set_xlim(0, last_step)", "pass", "test_report.py"),
+    Mutant(
+        "train_utils/reporting/charts.py",
+        "error_plot",
+        "np.median(positions)",
+        "np.mean(positions)",
+        "test_task_sections.py",
+    ),
     Mutant(
         "train_utils/reporting/classes.py",
         "ClassSection.markdown",
@@ -818,6 +834,7 @@ MUTANTS = [
         "round(metric.value, 2)",
         "test_numbers_by_hand.py",
     ),
+    Mutant("train_utils/reporting/model_card.py", "model_card", "names.remove('epochs')", "pass", "test_reporting.py"),
     Mutant(
         "train_utils/reporting/objects.py",
         "_known",
@@ -886,6 +903,20 @@ MUTANTS = [
         "test_report.py",
     ),
     Mutant(
+        "train_utils/reporting/report.py",
+        "_curves",
+        "best_step if title in marked_titles else None",
+        "best_step",
+        "test_reporting.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/calibration.py",
+        "apply_temperature",
+        "network.config.temperature * temperature",
+        "temperature",
+        "test_review.py",
+    ),
+    Mutant(
         "train_utils/reporting/review/calibration.py",
         "apply_temperature",
         "network.config.temperature * temperature",
@@ -942,10 +973,25 @@ MUTANTS = [
         "test_review.py",
     ),
     Mutant(
+        "train_utils/reporting/review/masks.py",
+        "review_runs",
+        "image_opinions[0].doubts",
+        "image_opinions[-1].doubts",
+        "test_review.py",
+    ),
+    Mutant("train_utils/reporting/review/page.py", "_write_page", "reviews[:SHOWN]", "reviews", "test_review.py"),
+    Mutant(
         "train_utils/reporting/review/reviewed_run.py",
         "open_reviewed_run",
         "info.fingerprint() != settings.identity.get('data set')",
         "False",
+        "test_review.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/reviewed_run.py",
+        "predicted_examples",
+        "header.size[1] * row",
+        "header.size[1] * column",
         "test_review.py",
     ),
     Mutant("train_utils/reporting/samples.py", "", "VOLUMES = 2", "VOLUMES = 3", "test_reporting.py"),
@@ -964,6 +1010,13 @@ MUTANTS = [
         "index not in info.val.bad",
         "True",
         "test_reporting.py",
+    ),
+    Mutant(
+        "train_utils/reporting/section.py",
+        "Section.example",
+        "orthogonal_slices(pred, center, header.spacing, fill=unknown)",
+        "orthogonal_slices(pred, center, header.spacing)",
+        "test_task_sections.py",
     ),
     Mutant("train_utils/results.py", "facts", "len(info.val)", "len(info.train)", "test_run_decisions.py"),
     Mutant(

@@ -193,6 +193,13 @@ def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tm
     assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2) and len(lines) == 1
 
 
+def test_a_seed_whose_images_were_not_kept_is_no_pair_and_needs_no_line(tmp_path):
+    first = [write_run(tmp_path / "a0", {}), write_run(tmp_path / "a1", seed=1)]
+    second = [write_run(tmp_path / f"b{seed}", seed=seed, epochs=9) for seed in (0, 1)]
+    (difference,), lines = differences_of(first + second)
+    assert (difference.pairs, difference.images, lines) == (1, 4, [])
+
+
 def test_without_a_seed_in_common_the_first_runs_are_compared_on_the_images_of_both(tmp_path):
     first = [write_run(tmp_path / "a0", {"i0": 0.9}), write_run(tmp_path / "a1", {"i0": 0.5, "i1": 0.9}, seed=1)]
     second = [write_run(tmp_path / f"b{seed}", {"i0": 0.1 * seed, "i2": 0.1}, seed=seed, epochs=9) for seed in (2, 3)]

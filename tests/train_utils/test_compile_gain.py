@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 
 from train_utils.monitoring import compile_gain
 from train_utils.monitoring.compile_gain import CompileGain
@@ -17,7 +18,32 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
 
     def criterion(logits, targets, counts):
+        assert (logits.shape[0], targets, counts) == (2, (2, 4, 6), "counts of (2, 4, 6)")
         clock.now += next(seconds)
+        return logits.sum()
+
+    criterion.task = SimpleNamespace(zero_targets=lambda shape, device: shape)
+    criterion.counts = lambda targets: f"counts of {targets}"
+    monkeypatch.setattr(compile_gain, "time", clock)
+    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: None)
+    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: nullcontext())
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
+    monkeypatch.setattr(compile_gain, "MEASURED_SECONDS", 173)
+    gain = object.__new__(CompileGain)
+    gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
+    gain.passes = Counter({(1, 3, 4, 6): 1, (2, 3, 4, 6): 2})  # the most frequent shape
+    network = UNet(UNetConfig(base_channels=1, depth=1))
+    assert gain.pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
+
+
+@pytest.mark.parametrize(("seconds", "passes"), [(0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
+def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, seconds, passes):
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    made = []
+
+    def criterion(logits, targets, counts):
+        made.append(logits.requires_grad)
+        clock.now += seconds
         return logits.sum()
 
     criterion.task = SimpleNamespace(zero_targets=lambda shape, device: None)
@@ -26,12 +52,38 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
     monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: None)
     monkeypatch.setattr(compile_gain, "eager", lambda accelerator: nullcontext())
     monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
-    monkeypatch.setattr(compile_gain, "MEASURED_SECONDS", 173)
     gain = object.__new__(CompileGain)
     gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
-    gain.passes = Counter({(1, 3, 4, 4): 1, (2, 3, 4, 4): 2})
-    network = UNet(UNetConfig(base_channels=1, depth=1))
-    assert gain.pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
+    gain.passes = Counter({(1, 3, 4, 4): 1})
+    network = UNet(UNetConfig(base_channels=1, depth=1)).eval()
+    assert gain.pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
+    assert len(made) == passes and not network.training
+    assert all(parameter.grad is None for parameter in network.parameters())  # a copy was measured
+
+
+def test_what_compiling_cost_and_gained_is_a_sentence():
+    gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="NO"))))
+    assert not gain.compiles and gain.sentence(None, None) is None
+    stopped = []
+    gain._stop = lambda: stopped.append(True)
+    gain.compiles = True
+    gain.seconds = 12.345
+    assert gain.sentence(None, None) is None and stopped == [True]
+    gain.add_step([SimpleNamespace(images=torch.zeros(shape)) for shape in ((2, 3, 4, 4), (2, 3, 4, 4), (1, 3, 4, 4))])
+    assert (gain.steps, gain.passes) == (1, Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 1}))
+    gain.accelerator.distributed_type = DistributedType.MULTI_CPU
+    cost = "compiling took 12.3 s"
+    line = f"{cost} on the main process; what it gains is measured in runs of one process only"
+    assert gain.sentence(None, None) == line
+    gain.accelerator.distributed_type = DistributedType.NO
+    gain.pass_seconds = lambda network, criterion: (60.0, 30.0)
+    assert gain.sentence(None, None) == f"{cost}; {gain.balance_text(60.0, 30.0)}"
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("out of\nmemory")
+
+    gain.pass_seconds = fail
+    assert gain.sentence(None, None) == f"{cost}; what it gains could not be measured (out of memory)"
 
 
 def test_compiling_pays_by_all_passes_of_a_run():

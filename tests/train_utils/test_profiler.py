@@ -53,11 +53,34 @@ def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch,
     accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=1, is_main_process=False)
     steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
     (observer,) = observers
-    assert kept == [profiler.MEMORY_EVENTS]
+    assert kept == [100_000]
     observer(1, 2**30, 2**34, 0)
     assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
-    assert "out of memory on GPU 1" in capsys.readouterr().out
+    file = tmp_path / "traces" / "memory-process-1.pickle"
+    line = f"out of memory on GPU 1: the allocations are in {file}; open it at pytorch.org/memory_viz\n"
+    assert capsys.readouterr().out == line
     steps.close()
+
+
+@pytest.mark.parametrize(("process", "is_said"), [(0, True), (2, False)])
+def test_a_trace_is_named_by_its_process_and_the_main_one_says_where_it_is(
+    tmp_path, monkeypatch, capsys, process, is_said
+):
+    monkeypatch.setattr(profiler, "top_operators", lambda profile: "the table")
+    accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=process, is_main_process=process == 0)
+    steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
+    for _ in range(3 + 1):
+        steps.step()
+    assert [path.name for path in (tmp_path / "traces").iterdir()] == [f"process-{process}.json"]
+    said = f"the table\ntraces, a file for each process: {tmp_path / 'traces'}\n"
+    assert capsys.readouterr().out == (said if is_said else "")
+
+
+def test_without_steps_nothing_is_traced(tmp_path):
+    steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path / "traces", 0)
+    steps.step()
+    steps.close()
+    assert not (tmp_path / "traces").exists()
 
 
 def test_twelve_operators_are_listed_with_their_share_of_all():
@@ -72,8 +95,9 @@ def test_twelve_operators_are_listed_with_their_share_of_all():
                 self_cpu_time_total=1000 * (number + 1),
             )
         )
+    rows[14].key = f"operator 14 {'x' * 50}"
     step = SimpleNamespace(**vars(rows[0]) | {"key": "ProfilerStep#3", "self_cpu_time_total": 10**9})
     table = profiler.top_operators(SimpleNamespace(key_averages=lambda: [*rows, step]))
     _, *lines = table.splitlines()
     assert [line.split()[1] for line in lines] == [str(number) for number in range(14, 2, -1)]
-    assert lines[0].split()[-2:] == ["15.0", "12.5%"]
+    assert lines[0].split() == ["operator", "14", "x" * 38, "1", "15.0", "12.5%"]

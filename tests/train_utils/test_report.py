@@ -24,11 +24,12 @@ from PIL import Image
 
 from data_utils.class_map import ClassMap
 from data_utils.targets.classes import ClassReader
+from data_utils.visualize import class_colors
 from inference import Predictor
 from tasks.classes import Classes, ClassScores
 from tasks.confusion import confusion_matrix, scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid
+from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid, reliability_plot
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.model_card import model_card
@@ -182,6 +183,12 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     assert "30 best step, of 40" in text
     assert f"{90 / 105:.4f} {180 / 195:.4f} {90 / 95:.4f} 0.9000 100" in text
     assert "c: #d n/a n/a n/a n/a 0" in text
+    strong = re.findall(r'<td class="strong"[^>]*title="([^"]*)"', html)  # white on dark, above 55 percent
+    names = ["&lt;script&gt;alert(1)&lt;/script&gt;", "a|b &amp; &#34;c&#34;"]
+    assert strong == [f"{name} as {name}: {pixels} pixels" for name, pixels in zip(names, (90, 15), strict=True)]
+    assert f"{names[0]} as {names[1]}: 10 pixels" in html
+    swatches = re.findall(r'class="swatch" style="background:rgb\((\d+), (\d+), (\d+)\)"', html)
+    assert [[*map(int, color)] for color in swatches] == class_colors((0, 1, 2)).tolist()
     assert "90.0 10.0 0.0" in text
     assert "25.0 75.0 0.0" in text
     pairs = text.split("Most frequent confusions")[1]
@@ -296,6 +303,34 @@ def test_a_curve_goes_through_its_points():
     assert y[3] > y[0]  # down the page, where its coordinates grow
     np.testing.assert_allclose((y - y[0]) / (y[3] - y[0]), [0, 2 / 3, 1 / 3, 1], rtol=0, atol=1e-6)
     assert x.min() >= 0 and x.max() <= 480 and y.min() >= 0 and y.max() <= 240
+
+
+def test_a_curve_begins_at_step_0_and_marks_its_last_point_and_a_best_step_at_its_end():
+    chart = curve("Loss", {"training": [(10, 4.0), (20, 2.0), (40, 1.0)]}, best_step=40)
+    (line,) = points_of(chart)
+    best_step = line[-1][0]
+    marker = re.search(r'<use [^>]*x="([\d.]+)"', chart.svg.partition("loss-series-0")[2])
+    assert float(marker[1]) == pytest.approx(best_step)
+    ticks = re.findall(r">([\d.]+)</text>", chart.svg.split("matplotlib.axis_2")[0])
+    assert ticks == ["0", "10", "20", "30", "40"] and 'id="loss-best-step"' in chart.svg
+    dashed = re.search(r'id="loss-best-step">\s*<path d="M (\S+)', chart.svg)
+    assert float(dashed[1]) == pytest.approx(best_step)
+    assert 'role="img" aria-label="a &lt; b"' in curve("a < b", {"training": [(1, 1.0)]}).svg
+
+
+def test_a_reliability_plot_shows_the_share_of_right_pixels_over_their_confidence():
+    points = [{"confidence": 0.2, "accuracy": 0.9}, {"confidence": 0.8, "accuracy": 0.1}]
+    svg = reliability_plot("Calibration", points)
+
+    def corners(name: str) -> np.ndarray:
+        path = re.search(rf'id="calibration-{name}">\s*<path d="([^"]+)"', svg)[1]
+        return np.array(re.findall(r"[ML] (\S+) (\S+)", path), float)
+
+    (left, bottom), (right, top) = corners("calibrated")
+    expected = [[left + 0.2 * (right - left), bottom + 0.9 * (top - bottom)]]
+    expected += [[left + 0.8 * (right - left), bottom + 0.1 * (top - bottom)]]
+    np.testing.assert_allclose(corners("series-0"), expected, rtol=0, atol=1e-4)
+    assert left < right and top < bottom and ">confidence<" in svg and ">share of right pixels<" in svg
 
 
 def test_long_curves_are_thinned_and_the_legend_says_the_last_value():

@@ -15,6 +15,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
@@ -34,6 +35,7 @@ from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.section import Metric
 from train_utils.settings.record import RunSettings
 
 SOUND = {"steps": 500, "validation_images": 10, "unfound": [], "lacks_encoder": False, "is_generated": False}
@@ -238,6 +240,72 @@ def test_the_card_lists_the_settings_of_training():
         assert "keep checkpoints" not in text and "crop size" not in text
 
 
+def test_the_card_lists_these_settings_in_this_order():
+    flags = {"dataset": "cells", "epochs": 3, "max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5}
+    flags |= {"crop_size": [16, 24], "augment": "basic", "loss": "ce", "class_weights": "auto", "optimizer": "adamw"}
+    flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
+    flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
+    flags |= {"upsample": "bilinear", "dropout": 0.1, "encoder_weights": "random", "freeze_encoder": False}
+    flags |= {"encoder_lr_factor": 0.25}
+    others = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
+    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
+    run = SETTINGS | {"flags": others | dict(reversed(flags.items())), "encoder": "resnet", "total_steps": 1040}
+    text = model_card(RunSettings.from_json(run), Evaluation(1030, None, scores), section("a", "b"))
+    rows = [line.split(" | ") for line in text.partition("| setting | value |\n|---|---|\n")[2].splitlines()]
+    told = {name: value for name, value in flags.items() if name not in ("dataset", "epochs")}  # steps stand for them
+    values = [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in told.values()]
+    assert rows == [[f"| {name.replace('_', ' ')}", f"{value} |"] for name, value in zip(told, values, strict=True)]
+    assert "Weights of optimizer step 1,030 of 1,040;\ntorch 2.13.0, accelerate 1.15.0, processes: 1,\n" in text
+    assert "mixed precision: no.\n" in text
+    assert "The encoder is resnet, a backbone of transformers;" in text
+
+
+def test_the_hub_is_told_what_kind_of_model_was_measured_on_what():
+    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
+    text = model_card(RunSettings.from_json(SETTINGS), Evaluation(30, None, scores), section("a", "b"))
+    data = ModelCard(text).data
+    assert data.tags == ["unet", "semantic-segmentation", "image-segmentation"] and data.model_name == "U-Net on cells"
+    first = data.eval_results[0]
+    assert (first.task_type, first.task_name) == ("image-segmentation", "Semantic segmentation")
+    assert (first.dataset_type, first.dataset_split) == ("cells", "validation")
+    names = [(result.metric_type, result.metric_name) for result in data.eval_results]
+    assert names == [("mean_iou", "Mean IoU"), ("mean_dice", "Mean Dice"), ("pixel_accuracy", "Pixel accuracy")]
+    assert [result.metric_value for result in data.eval_results] == [0.458333, 0.6, 0.7]
+
+
+def test_a_report_names_its_run_its_machine_and_scores_as_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"card {index}")
+    monkeypatch.setattr("os.cpu_count", lambda: 77)
+    monkeypatch.setattr("platform.machine", lambda: "z80")
+    means = [Metric("ap50", "AP@0.5", 0.5), Metric("f1", "F1", 0.25), Metric("x", "Mean x", None)]
+    monkeypatch.setattr(ClassSection, "metrics", lambda section, scores: means)
+    (tmp_path / "cells-7").mkdir()
+    text = page_of(tmp_path / "cells-7", [])
+    assert text.strip().startswith("cells-7 U-Net on cells, started 2026-01-02")
+    assert "0.5000 AP@0.5 0.2500 F1 n/a mean x 1,500 best step, of 1,500" in text  # somebody has removed the log
+    assert "host CPUs 77" in text and "architecture z80" in text and "GPUs card 0, card 1" in text
+    assert "epochs done" not in text
+
+
+def test_curves_are_these_and_the_best_step_is_marked_where_it_is_chosen(tmp_path):
+    names = ("train/loss", "eval/loss", "eval/mean_iou", "eval/mean_dice", "train/lr", "perf/images_per_second")
+    names += ("train/grad_norm", "perf/data_wait_percent", "perf/communication_percent")
+    values = {name: 10.0 * (number + 1) for number, name in enumerate(names)}
+    text = page_of(tmp_path, [{"step": 1000} | values, {"step": 2000} | values])
+    for legend in (
+        "Loss training 10 validation 20",
+        "Validation scores mean IoU 30 mean Dice 40",
+        "Learning rate learning rate 50",
+        "Throughput images/s 60",
+        "Gradient norm, before clipping gradient norm 70",
+        "Percent of a step's time waiting for data 80 communication 90",
+    ):
+        assert legend in text
+    html = (tmp_path / "report.html").read_text()
+    assert re.findall(r'id="([\w-]+)-best-step"', html) == ["loss", "validation-scores"]
+
+
 def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:
     """Grey images of which the n-th is n all over; their masks hold 0 and 1."""
     mask = np.zeros((4, 6), np.uint8)
@@ -290,7 +358,7 @@ def test_eight_images_or_two_volumes_are_shown_at_each_evaluation():
 
 def test_pictures_are_named_after_their_images_and_stay_in_their_folder(tmp_path):
     picture = np.zeros((4, 6, 3), np.uint8)
-    names = ("a.tif", "sub/b.png", "../c", "/d.jpg", "e" * 300, "..", "1.2.840", "1.2.841")
+    names = ("a.tif", "sub/b.PNG", "../c", "/d.jpg", "e" * 300, "..", "1.2.840", "1.2.841")
     save_pictures(tmp_path / "shown", dict.fromkeys(names, picture))
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     wanted = ["a.png", "c.png", "d.png", f"{'e' * 200}.png", "image.png", "sub/b.png", "1.2.840.png", "1.2.841.png"]
@@ -320,7 +388,8 @@ def test_a_model_is_published_with_its_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub, "create_repo", create)
     monkeypatch.setattr(huggingface_hub, "upload_folder", lambda **arguments: calls.append(arguments))
     assert push_to_hub(tmp_path, "cells") is True
-    assert [(call["repo_id"], call["folder_path"]) for call in calls] == [("me/cells", tmp_path)]
+    message = "U-Net and its model card"
+    assert calls == [{"repo_id": "me/cells", "folder_path": tmp_path, "commit_message": message}]
     assert capsys.readouterr().out == "model published: https://hub/cells\n"
 
     def refuse(**_: object) -> None:

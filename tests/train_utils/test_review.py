@@ -20,19 +20,35 @@ import pytest
 import torch
 from in_process import run_train
 from PIL import Image
-from volumes import write_msd, write_nifti
+from volumes import RAS, write_msd, write_nifti
 
 import review
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
 from inference import Predictor
+from inference.review.agreement import Agreement
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from inference.review.temperature import at_temperature
 from runtime.cli import print_error
-from runtime.errors import UserError
+from runtime.errors import DataError, UserError
+from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.review import masks, page
-from train_utils.reporting.review.calibration import Calibration
-from train_utils.reporting.review.masks import Doubt, MaskReview, findings_of, missing_object, worst_first
+from train_utils.reporting.review.calibration import Calibration, apply_temperature, confidence_counts
+from train_utils.reporting.review.masks import (
+    Doubt,
+    HeldOutImage,
+    MaskReview,
+    findings_of,
+    missing_object,
+    worst_first,
+)
+from train_utils.reporting.review.reviewed_run import ReviewedRun, predicted_examples
+from train_utils.reporting.section import Example
+from unet import UNet, UNetConfig
 
 
 def reviewed(*arguments: str | Path) -> SimpleNamespace:
@@ -190,6 +206,173 @@ def test_each_column_of_the_table_holds_its_number():
     assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
 
 
+class Watched:
+    """A run of two classes whose model has looked at two images and a damaged one."""
+
+    has_volumes = False
+    class_names = ("around", "cell")
+
+    def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
+        self.name = name
+        self.probabilities = probabilities
+        val = SimpleNamespace(bad={2: "cut"}, records=name)
+        self.info = SimpleNamespace(train=SimpleNamespace(records=f"training of {name}"), val=Many(val))
+
+    def shown_name(self, index: int) -> str:
+        return f"{index}.png"
+
+
+class Many:
+    """Four validation images, the last of which cannot be predicted."""
+
+    def __init__(self, split: SimpleNamespace) -> None:
+        self.bad, self.records = split.bad, split.records
+
+    def __len__(self) -> int:
+        return 4
+
+
+def seen(*boxes: tuple[int, int, int, int, float]) -> np.ndarray:
+    """Probabilities (2, 20, 30) of a model that sees cells in boxes, each so surely."""
+    cell = np.full((20, 30), 0.05, np.float32)
+    for top, left, bottom, right, probability in boxes:
+        cell[top:bottom, left:right] = probability
+    return np.stack([1 - cell, cell])
+
+
+def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatch):
+    runs = {
+        "a": Watched("a", [seen((2, 2, 10, 12, 0.9)), seen((0, 20, 8, 28, 0.97))]),
+        "b": Watched("b", [seen((2, 2, 10, 12, 0.8), (12, 20, 19, 29, 0.99)), seen()]),
+    }
+    mask = np.zeros((20, 30), np.int64)
+    mask[2:10, 2:12] = 1
+
+    def open_run(folder: Path, dataset: str | None, device: torch.device) -> Watched:
+        if folder.name == "gone":
+            raise UserError("it is no folder of a run")
+        assert (dataset, device.type) == ("data", "cpu")
+        return runs[folder.name]
+
+    def predicted(run: Watched, index: int):
+        if index == 3:
+            raise DataError("3.png: cut")
+        yield run.probabilities[index], mask if index == 0 else np.zeros_like(mask)
+
+    monkeypatch.setattr(masks, "open_reviewed_run", open_run)
+    monkeypatch.setattr(masks, "predicted_slices", predicted)
+    monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
+    monkeypatch.setattr(masks, "equal_images", lambda train, val: {"1.png": train} if val == "a" else {})
+
+    def reviews_of(*names: str) -> tuple[dict[str, MaskReview], list[str]]:
+        found, lines = masks.review_runs([Path(name) for name in names], "data", torch.device("cpu"))
+        return {review.name: review for review in found}, lines
+
+    both, lines = reviews_of("gone", "a", "b")
+    assert lines == ["gone: it is no folder of a run; it is left out", *["3.png: cut; it is left out"] * 2]
+    first, second = reviews_of("a")[0], reviews_of("b")[0]
+    assert sorted(both) == ["0.png", "1.png"]
+    for name, found in both.items():
+        assert found.score == pytest.approx((first[name].score + second[name].score) / 2)
+        assert found.area_share == pytest.approx((first[name].area_share + second[name].area_share) / 2)
+        places = [(image.run.name, image.number, [*image.slices]) for image in found.images]
+        assert places == [("a", int(name[0]), [0]), ("b", int(name[0]), [0])]
+    assert first["0.png"].score != second["0.png"].score and first["0.png"].area_share < second["0.png"].area_share
+    assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["1.png"].missing == pytest.approx(0.97 / 2)
+    assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
+    (finding,) = both["1.png"].findings
+    assert "cell" in finding.text and finding.confidence == pytest.approx(0.97)
+    assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
+    equal = "the image is equal to the training image training of a"
+    assert both["1.png"].problems == [f"{finding.text} (97% sure)", equal]
+
+
+def test_doubts_are_told_where_the_model_is_sure_and_all_areas_are_counted(monkeypatch):
+    areas = [
+        ComparedArea(IN_MASK, "cell", 50, 0.9, True, None),
+        ComparedArea(IN_PREDICTION, "cell", 50, 0.7, False, "cell is missing"),
+        ComparedArea(IN_PREDICTION, "cell", 50, 0.69, False, "cell may be missing"),
+        ComparedArea(IN_MASK, "cell", 50, 0.9, False, None),
+    ]
+    monkeypatch.setattr(masks, "compared_areas", lambda *arguments: iter(areas))
+    agreement = Agreement()
+    doubts = masks.doubted_areas(np.zeros((2, 4, 6)), np.zeros((4, 6)), ("around", "cell"), agreement, "slice 3: ")
+    told = [(doubt.number, doubt.area.probability, doubt.area.text) for doubt in doubts]
+    assert told == [(1, 0.7, "slice 3: cell is missing"), (2, 0.69, None), (3, 0.9, None)] and len(agreement) == 4
+
+
+def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkeypatch):
+    picture = np.zeros((4, 6), np.uint8)
+    asked = []
+
+    def examples(run: SimpleNamespace, number: int, slices: list[int]) -> list[Example]:
+        asked.append((run.name, number, slices))
+        return [Example(f"slice {index}", picture, picture, picture) for index in slices]
+
+    section = ClassSection(ClassReader(ClassMap(("a", "b"), (0, 1), None)))
+    monkeypatch.setattr(page, "predicted_examples", examples)
+    monkeypatch.setattr(page, "new_section", lambda info: section)
+    runs = [SimpleNamespace(name=name, info=None, has_volumes=True) for name in ("runs/a", "runs/b")]
+    reviews = []
+    for number in range(41):
+        shifts = ["moved", "turned"] if number in (3, 40) else []
+        images = [HeldOutImage(run, number, [5, 2]) for run in runs]
+        reviews.append(MaskReview(f"<{number}>", number / 100, 0.0, 0.0, [], shifts, None, images))
+    page.write_review(tmp_path / "new" / "out", reviews, ["a <line>"])
+    html = (tmp_path / "new" / "out" / "review.html").read_text()
+    assert re.findall(r"<h3>(.*?)</h3>", html)[38:] == ["&lt;38&gt;: score 0.3800", "&lt;39&gt;: score 0.3900"]
+    assert asked == [("runs/a", number, [5, 2]) for number in range(40)]
+    assert re.findall(r'<img alt="(.*?)"', html)[:4] == ["image", "mask", "prediction", "where they disagree"]
+    assert re.findall(r"<p>(slice \d|moved|turned)</p>", html)[6:10] == ["moved", "turned", "slice 5", "slice 2"]
+    assert "<p>41 masks, looked at" in html and "looks wrong with 2.</p>" in html and "a &lt;line&gt;" in html
+    rows = rows_of(tmp_path / "new" / "out")
+    assert len(rows) == 41 and (rows[40]["problems"], rows[40]["runs"]) == ("moved; turned", "runs/a runs/b")
+    assert (tmp_path / "new" / "out" / "suspicious.txt").read_text() == (
+        "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude\n"
+        "<3>\n<40>\n"
+    )
+
+
+def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path):
+    voxels = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+    labels = (voxels % 2).astype(np.uint8)
+    affine = RAS @ np.diag([2.0, 1.0, 3.0, 1.0])
+    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
+    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
+    records = ListRecords([{"image": image, "target": label, "name": "case"}])
+    records.dims = 3
+    info = SimpleNamespace(
+        reader=ClassReader(ClassMap(("a", "b"), (0, 1), None)), val=SimpleNamespace(records=records, bad={})
+    )
+    prediction = 1 - labels.transpose(2, 1, 0)
+    run = ReviewedRun("run", info, SimpleNamespace(predict_rows=lambda source, name: prediction))
+    assert run.has_volumes and run.class_names == ("a", "b")
+    upper, lower = predicted_examples(run, 0, [1, 0])
+    assert (upper.name, lower.name) == ("slice 1", "slice 0")
+    for number, example in ((1, upper), (0, lower)):
+        shown = voxels.transpose(2, 1, 0)[number].repeat(2, axis=1)[::-1, ::-1]
+        assert np.array_equal(np.squeeze(example.image), shown)
+        assert np.array_equal(example.truth, shown % 2) and np.array_equal(example.pred, 1 - shown % 2)
+
+
+def test_temperatures_multiply_and_divide_all_of_the_last_layer(tmp_path):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    before = [parameter.detach().clone() for parameter in network.head.parameters()]
+    network.save_pretrained(tmp_path)
+    for temperature in (2.0, 3.0):
+        apply_temperature(tmp_path, temperature)
+    calibrated = UNet.from_pretrained(tmp_path)
+    assert calibrated.config.temperature == 6.0 and len(before) == 2
+    for parameter, old in zip(calibrated.head.parameters(), before, strict=True):
+        torch.testing.assert_close(parameter.detach(), old / 6)
+
+
+def test_confidences_are_counted_where_the_mask_is_known():
+    probabilities = np.array([[[0.75, 0.25, 0.625]], [[0.25, 0.75, 0.375]]], np.float32)
+    counts = confidence_counts(probabilities, np.array([[0, 0, 255]]))
+    assert counts.sum(dim=0).tolist() == [2, 1, 1.5 * 2**20]
+
+
 def test_a_calibration_says_the_error_before_and_after():
     unsure = torch.tensor([[10, 4, 0]])  # of ten pixels four are right, and all of confidence 0
     well_calibrated = torch.tensor([[10, 0, 0]])
@@ -229,12 +412,13 @@ def test_a_finding_is_as_sure_as_the_model_is_and_as_masks_agree_with_it():
         ComparedArea(IN_PREDICTION, "sign", 50, 0.9, False, "sign is missing"),
         ComparedArea(IN_MASK, "car", 50, 1.0, False, "car is not seen"),
         ComparedArea(IN_PREDICTION, "car", 50, 1.0, False, None),
+        ComparedArea(IN_MASK, "car", 50, 0.7, False, "car is hardly seen"),
     ]
-    agreements = [0.8, 0.7, 0.9, 0.75]
+    agreements = [0.8, 0.7, 0.9, 0.75, 1.0]
     doubts = [Doubt(number, area) for number, area in enumerate(areas)]
     findings = findings_of(doubts, agreements)
-    assert [finding.text for finding in findings] == ["car is not seen", "car is missing"]
-    assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72])
+    assert [finding.text for finding in findings] == ["car is not seen", "car is missing", "car is hardly seen"]
+    assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72, 0.7])
     assert missing_object(doubts, agreements) == pytest.approx(0.75)  # whether or not it is told
     assert missing_object(doubts[:2], agreements) == pytest.approx(0.72)
     assert missing_object(doubts[2:3], agreements) == 0

@@ -12,13 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from volumes import write_nifti
+from volumes import RAS, write_nifti
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader
@@ -28,13 +29,14 @@ from data_utils.targets.regions import RegionReader
 from data_utils.visualize import GREY, RED, outlined_classes, palette, to_rgb
 from data_utils.visualize_objects import outlined, shaded
 from data_utils.visualize_points import enlarged, point_colors, render_points
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
 from tasks.overlapping import OverlapScores, pack_bits
 from tasks.point_scores import LandmarkScores
 from tasks.points import ABSENT, PRESENT
 from tasks.regions import Region, RegionScores
-from train_utils.reporting.charts import MAX_POINTS, curve, error_plot
+from train_utils.reporting.charts import MAX_POINTS, curve, error_plot, shortened
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.landmarks import LandmarkSection
 from train_utils.reporting.objects import BLUE, GREEN, TITLES, ObjectSection, mark_objects, outlines
@@ -207,6 +209,11 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"] and html[2][-2:] == ["1", "1"]
     assert "the mean 9.38 px" in section.html(scores)
     assert [row[0] for row in rows_of(section.markdown(scores))[2:]] == ["nose", "ear", "all"]
+    rings = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
+    assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == rings
+    scores.by_image[:, 1, 0] = PRESENT
+    labels = [metric.label for metric in section.metrics(scores)]
+    assert labels == ["Mean radial error (px)", "Median radial error (px)"]  # none is absent
 
 
 def test_true_and_predicted_points_are_drawn_on_their_image():
@@ -218,13 +225,13 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     info = DatasetInfo(
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))
     )
-    prediction = np.array([[0.25, 0.5, 0.7, 0.9], [0.5, 0.75, 0.4, 0.9]])
+    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9]])  # from a presence of one half on
     predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
     section = new_section(info)
     assert isinstance(section, LandmarkSection)
     name, shown, truth, pred = section.example(info, 0, predictor)
     assert (name, shown.shape) == ("i", (30, 40, 3)) and truth.points[0].tolist() == [3, 7]
-    np.testing.assert_allclose(pred, [[7, 19.5, 0.7], [14.5, 29.5, 0.4]])
+    np.testing.assert_allclose(pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4]])
     views = section.views(shown, truth, pred)
     expected = render_points(
         image, pred[:, :2], np.array([True, False]), np.array([[3, 7], [25, 20]]), np.array([True, False])
@@ -294,6 +301,52 @@ def test_a_curve_shows_the_means_of_runs_and_the_last_values():
     assert path.count("L") == MAX_POINTS - 1 and drawn.svg.count("loss-best-step") == 1
     assert curve("Loss", {"training": [(1.0, float("inf"))]}) is None
     assert "best-step" not in curve("Loss", {"training": steps}, 1001).svg
+
+
+def test_dots_of_errors_lie_on_a_logarithmic_axis_with_a_bar_at_their_median():
+    svg = error_plot("Errors", {"a": np.array([1.0, 10.0, 100.0]), "b": np.array([10.0, 10.0])}, "px")
+    rows = svg.split('id="errors-errors-')[1:]
+    dots = [[tuple(map(float, dot)) for dot in re.findall(r'<use [^>]*x="(\S+)" y="(\S+)"', row)] for row in rows]
+    (first, second, third), (other, _) = dots[0][:3], dots[1][:2]
+    assert second[0] - first[0] == pytest.approx(third[0] - second[0]) and second[0] == pytest.approx(other[0])
+    assert first[1] == second[1] == third[1] < other[1]  # the first row is the upper one
+    bars = re.findall(r'<path d="M (\S+) (\S+) \s*L (\S+) (\S+) \s*"[^>]*stroke: var\(--series-1\)', svg)
+    assert [(float(bar[0]), float(bar[2])) for bar in bars] == [pytest.approx((second[0],) * 2)] * 2
+    assert [(float(bar[1]) + float(bar[3])) / 2 for bar in bars] == pytest.approx([first[1], other[1]], abs=1e-4)
+    many = error_plot("Errors", {str(number): np.array([1.0]) for number in range(30)}, "px")
+    assert 'viewBox="0 0 480 240"' in svg and f'viewBox="0 0 480 {18 * 32}"' in many
+
+
+def test_a_name_of_24_characters_is_whole_and_a_longer_one_keeps_both_ends():
+    assert shortened("abcdefghijklmnopqrstuvwx") == "abcdefghijklmnopqrstuvwx"
+    assert shortened("abcdefghijklmnopqrstuvwxy") == "abcdefghijk…nopqrstuvwxy"
+
+
+def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
+    voxels = np.random.default_rng(0).integers(0, 200, (6, 5, 4)).astype(np.float32)
+    labels = np.zeros((6, 5, 4), np.uint8)
+    labels[4, 1:4, 1:3] = 1
+    labels[0] = 9
+    affine = RAS @ np.diag([1.0, 1.0, 3.0, 1.0])
+    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
+    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
+    records = ListRecords([{"image": image, "target": label, "name": "case"}])
+    records.dims = 3
+    split = Split(records, np.array([(4, 5, 6)]), spacings=np.ones((1, 3)))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 1), 9))
+    normalization = Normalization((1.0,), (1.0,), ("float32",))
+    info = DatasetInfo(DataConfig("d", task="classes"), split, split, reader, normalization)
+    pred = np.arange(120).reshape(4, 5, 6) % 2
+    example = new_section(info).example(info, 0, SimpleNamespace(predict_rows=lambda source, name: pred))
+    stored, header = read_volume(image, "case")
+    truth = np.where(labels == 9, 255, labels).transpose(2, 1, 0)
+    center = busiest_voxel(truth)
+    assert example.name == "case" and header.spacing == (3.0, 1.0, 1.0)
+    np.testing.assert_array_equal(example.image, orthogonal_slices(stored, center, (3.0, 1.0, 1.0)))
+    np.testing.assert_array_equal(example.truth, orthogonal_slices(truth, center, (3.0, 1.0, 1.0), fill=255))
+    shown = orthogonal_slices(pred.astype(np.uint8), center, (3.0, 1.0, 1.0), fill=255)
+    np.testing.assert_array_equal(example.pred, shown)
+    assert example.pred.dtype == example.truth.dtype
 
 
 def test_errors_of_landmarks_are_dots_in_rows():

@@ -197,6 +197,15 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
     assert training_flops(network, 1) > 3 * 2 * 4 * 2
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_flops_are_those_of_the_model_and_not_of_saving_memory(dims):
+    network = UNet(UNetConfig(in_channels=2, base_channels=1, depth=1, dims=dims))
+    flops = training_flops(network, 2)
+    network.activation_checkpointing = True
+    assert training_flops(network, 2) == flops > 0 and network.activation_checkpointing
+    assert {parameter.device.type for parameter in network.parameters()} == {"cpu"}
+
+
 @pytest.mark.parametrize(
     ("name", "half", "single"),
     [
@@ -219,6 +228,12 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
         ("NVIDIA L40S", 362, 183),
         ("Tesla T4", 65, 8.1),
         ("NVIDIA A10G", None, None),
+        ("NVIDIA A10", 125, 62.5),
+        ("Tesla V100-SXM2-16GB", 125, 15.7),
+        ("NVIDIA GeForce RTX 3090 Ti", None, None),
+        ("NVIDIA GeForce RTX 4090 D", None, None),
+        ("NVIDIA GeForce RTX 5090 D", None, None),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", None, None),
         ("AMD Instinct MI300X", None, None),
     ],
 )

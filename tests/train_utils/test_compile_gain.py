@@ -70,7 +70,8 @@ def test_what_compiling_cost_and_gained_is_a_sentence():
     gain.seconds = 12.345
     assert gain.sentence(None, None) is None and stopped == [True]
     gain.add_step([SimpleNamespace(images=torch.zeros(shape)) for shape in ((2, 3, 4, 4), (2, 3, 4, 4), (1, 3, 4, 4))])
-    assert (gain.steps, gain.passes) == (1, Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 1}))
+    gain.add_step([SimpleNamespace(images=torch.zeros(1, 3, 4, 4))])
+    assert (gain.steps, gain.passes) == (2, Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 2}))
     gain.accelerator.distributed_type = DistributedType.MULTI_CPU
     cost = "compiling took 12.3 s"
     line = f"{cost} on the main process; what it gains is measured in runs of one process only"
@@ -100,4 +101,7 @@ def test_compiling_pays_by_all_passes_of_a_run():
     text = "forward and backward pass take 1 s compiled, {} s not compiled: 50 steps {}"
     assert gain.balance_text(2.0, 1.0) == text.format("2", "gained 0.67 minutes")
     assert gain.balance_text(1.5, 1.0) == text.format("1.5", "lost 0.17 minutes; it pays from about 60 steps on")
+    gain.seconds = 50.0
+    assert gain.balance_text(1.5, 1.0) == text.format("1.5", "lost 0 minutes; it pays from about 50 steps on")
+    gain.seconds = 60.0
     assert gain.balance_text(1.0, 1.0).endswith("lost 1 minutes; without dynamo_backend this run is faster")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import torch
 import yaml
 from conftest import launch, records
 from huggingface_hub import ModelCard
+from jinja2 import UndefinedError
 from PIL import Image
 
 from data_utils.class_map import ClassMap
@@ -29,10 +31,12 @@ from inference import Predictor
 from tasks.classes import Classes, ClassScores
 from tasks.confusion import confusion_matrix, scores
 from train_utils.evaluation import Evaluation
+from train_utils.reporting import data_report
 from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid, reliability_plot
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.model_card import model_card
+from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import CURVES, LOSS_CURVES, write_report
 from train_utils.settings.record import RunSettings
 
@@ -113,6 +117,19 @@ def foreign(html: str) -> list[str]:
                 found.append(f"{tag} {name}={value[:60]}")
     markup = re.sub(r"base64,[A-Za-z0-9+/=]+", "", html)
     return found + re.findall(r"https?:|//[a-z]|url\((?!#)|@import|<!ENTITY|<!DOCTYPE svg|<\?xml", markup)
+
+
+@pytest.mark.parametrize(("problems", "code"), [(0, 0), (1, 1), (3, 1)])
+def test_a_report_on_data_ends_the_script_with_1_where_it_lists_problems(monkeypatch, capsys, problems, code):
+    calls = []
+    monkeypatch.setattr(data_report, "on_main", lambda accelerator, function: function())
+    monkeypatch.setattr(data_report, "check_data", lambda config: (f"the report on {config}", problems))
+    monkeypatch.setattr(data_report, "barrier_without_timeout", lambda accelerator: calls.append("barrier"))
+    accelerator = SimpleNamespace(end_training=lambda: calls.append("end"))
+    with pytest.raises(SystemExit) as caught:
+        data_report.report_data(accelerator, "cells")
+    assert int(caught.value.code) == code and calls == ["barrier", "end"]
+    assert capsys.readouterr().out == "the report on cells\n"
 
 
 def test_the_page_needs_nothing_but_itself(tmp_path):
@@ -452,6 +469,8 @@ def test_pictures_are_embedded_as_they_are_and_large_ones_reduced():
     (picture,) = embed_all([small], 10**6)
     np.testing.assert_array_equal(np.asarray(opened(picture.source)), small)
     assert (picture.width, picture.height) == (30, 20)
+    exact, photo = embed_all([noise(70, 72), noise(80, 90)], 10**6)  # 15 and 22 thousand bytes as PNG
+    assert exact.source.startswith("data:image/png;") and photo.source.startswith("data:image/jpeg;")
     (picture,) = embed_all([np.zeros((1000, 2000, 3), np.uint8)], 10**6)
     assert opened(picture.source).size == (picture.width, picture.height) == (420, 210)
 
@@ -531,6 +550,12 @@ def test_a_class_name_stays_one_cell_of_plain_text(name):
     assert not re.search(r"(?<!\\)[`*<~\[\]]|&(?!amp;|lt;)", text.replace("\\\\", ""))
     shown = re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<").replace("&amp;", "&")
     assert shown == re.sub(r"\s+", " ", name)
+
+
+def test_a_page_escapes_half_a_character_and_names_a_value_that_is_missing():
+    assert page_bytes("a\udcffä") == b"a\\udcff\xc3\xa4"
+    with pytest.raises(UndefinedError):
+        render("calibration.html.jinja")
 
 
 def test_an_underscore_within_a_word_is_left_alone():

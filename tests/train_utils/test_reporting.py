@@ -255,6 +255,7 @@ def test_the_card_lists_these_settings_in_this_order():
     told = {name: value for name, value in flags.items() if name not in ("dataset", "epochs")}  # steps stand for them
     values = [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in told.values()]
     assert rows == [[f"| {name.replace('_', ' ')}", f"{value} |"] for name, value in zip(told, values, strict=True)]
+    assert text.endswith(" |\n")
     assert "Weights of optimizer step 1,030 of 1,040;\ntorch 2.13.0, accelerate 1.15.0, processes: 1,\n" in text
     assert "mixed precision: no.\n" in text
     assert "The encoder is resnet, a backbone of transformers;" in text
@@ -351,6 +352,11 @@ def test_the_worst_images_come_first_and_those_that_cannot_be_read_are_left_out(
     assert list(views) == [f"i{index}: IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
 
 
+def test_of_equal_images_the_first_and_the_last_are_shown():
+    views = worst_and_best(data_set(40), predictor_of(), section("a", "b"), [0.5] * 40, 4)
+    assert [title.partition(":")[0] for title in views] == ["i0", "i1", "i38", "i39"]
+
+
 def test_eight_images_or_two_volumes_are_shown_at_each_evaluation():
     assert pictures_of_an_evaluation(data_set(3)) == 8
     assert pictures_of_an_evaluation(data_set(3, dims=3)) == 2
@@ -358,10 +364,11 @@ def test_eight_images_or_two_volumes_are_shown_at_each_evaluation():
 
 def test_pictures_are_named_after_their_images_and_stay_in_their_folder(tmp_path):
     picture = np.zeros((4, 6, 3), np.uint8)
-    names = ("a.tif", "sub/b.PNG", "../c", "/d.jpg", "e" * 300, "..", "1.2.840", "1.2.841")
+    names = ("a.tif", "sub/b.PNG", "../c", "/d.jpg", "e" * 300, "..", "1.2.840", "1.2.841", "f\x1bg")
     save_pictures(tmp_path / "shown", dict.fromkeys(names, picture))
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     wanted = ["a.png", "c.png", "d.png", f"{'e' * 200}.png", "image.png", "sub/b.png", "1.2.840.png", "1.2.841.png"]
+    wanted.append("f\\x1bg.png")  # which a terminal prints
     assert files == sorted(f"shown/{name}" for name in wanted)
 
 
@@ -393,9 +400,9 @@ def test_a_model_is_published_with_its_folder(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "model published: https://hub/cells\n"
 
     def refuse(**_: object) -> None:
-        raise OSError("no network")
+        raise OSError("no network " + "x" * 100)
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", refuse)
     assert push_to_hub(tmp_path, "cells") is False
-    line = f"could not upload to cells (OSError: no network); to try again: hf upload cells {tmp_path}\n"
+    line = f"could not upload to cells (OSError: no network {'x' * 100}); to try again: hf upload cells {tmp_path}\n"
     assert capsys.readouterr().out == line

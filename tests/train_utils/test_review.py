@@ -36,7 +36,7 @@ from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import DataError, UserError
 from train_utils.reporting.classes import ClassSection
-from train_utils.reporting.review import masks, page
+from train_utils.reporting.review import calibration, masks, page, reviewed_run
 from train_utils.reporting.review.calibration import Calibration, apply_temperature, confidence_counts
 from train_utils.reporting.review.masks import (
     Doubt,
@@ -48,6 +48,7 @@ from train_utils.reporting.review.masks import (
 )
 from train_utils.reporting.review.reviewed_run import ReviewedRun, predicted_examples
 from train_utils.reporting.section import Example
+from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
 
 
@@ -285,6 +286,77 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
     equal = "the image is equal to the training image training of a"
     assert both["1.png"].problems == [f"{finding.text} (97% sure)", equal]
+
+
+def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch, tmp_path):
+    settings = RunSettings(
+        flags={"dataset": "photos", "val_fraction": 0.25, "unknown": 1},
+        identity={"task": "classes", "data set": "40 + 10 images (abc)", "classes": ["a", "b"]},
+    )
+    configs, opened = [], []
+    info = SimpleNamespace(reader=SimpleNamespace(identity=("a", "b")), fingerprint=lambda: "40 + 10 images (abc)")
+
+    def load(config: DataConfig) -> SimpleNamespace:
+        configs.append((config.dataset, config.val_fraction))
+        return info
+
+    monkeypatch.setattr(reviewed_run, "read_settings", lambda folder: settings)
+    monkeypatch.setattr(reviewed_run, "load_dataset_info", load)
+    monkeypatch.setattr(reviewed_run.Predictor, "from_pretrained", lambda *arguments: opened.append(arguments))
+    for dataset in (None, "elsewhere"):
+        run = reviewed_run.open_reviewed_run(tmp_path, dataset, torch.device("cpu"))
+        assert run.name == str(tmp_path) and run.info is info
+    assert configs == [("photos", 0.25), ("elsewhere", 0.25)]
+    assert opened == [(tmp_path / "model", torch.device("cpu"))] * 2
+    info.reader.identity = ("a", "c")
+    with pytest.raises(DataError, match=r"^the masks have other classes now than in the run$"):
+        reviewed_run.open_reviewed_run(tmp_path, None, torch.device("cpu"))
+    info.fingerprint = lambda: "39 + 10 images (abd)"
+    with pytest.raises(DataError) as caught:
+        reviewed_run.open_reviewed_run(tmp_path, None, torch.device("cpu"))
+    assert str(caught.value) == (
+        "the data set has changed since the run: it is 39 + 10 images (abd), and was 40 + 10 images (abc); which images"
+        " the model has not trained on is not known any more"
+    )
+
+
+def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatch):
+    labels = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 2
+    reader = SimpleNamespace(shown_truth=lambda target: target + 5, read_volume=lambda record, header: labels)
+    record = {"image": "image", "target": "label", "name": "case"}
+    records = ListRecords([record])
+    records.dims = 3
+    info = SimpleNamespace(reader=reader, val=SimpleNamespace(records=records))
+    monkeypatch.setattr(reviewed_run, "read_volume_header", lambda image, name: f"header of {image}")
+    predictor = SimpleNamespace(slices=lambda image, name: iter([f"{name} {number}" for number in range(3)]))
+    found = list(reviewed_run.predicted_slices(ReviewedRun("run", info, predictor), 0))
+    assert [probabilities for probabilities, _ in found] == ["case 0", "case 1", "case 2"]
+    assert all(np.array_equal(mask, labels[number] + 5) for number, (_, mask) in enumerate(found))
+
+
+def test_a_model_is_calibrated_on_all_validation_images_that_can_be_read(monkeypatch, tmp_path):
+    run = Watched("run", [seen((0, 0, 20, 15, 0.99)), seen((0, 0, 20, 15, 0.9))])
+    run.info.val.bad[3] = "cut"
+    looked_at, applied = [], []
+    truth = np.zeros((20, 30), np.int64)
+    truth[:15, :15] = 1
+
+    def predicted(run: Watched, index: int):
+        looked_at.append(index)
+        yield run.probabilities[index], truth
+
+    monkeypatch.setattr(calibration, "open_reviewed_run", lambda folder, dataset, device: run)
+    monkeypatch.setattr(calibration, "predicted_slices", predicted)
+    monkeypatch.setattr(calibration, "apply_temperature", lambda *arguments: applied.append(arguments))
+    found = calibration.calibrate_run(tmp_path, "data", torch.device("cpu"))
+    assert looked_at == [0, 1, 0, 1] and applied == [(tmp_path / "model", found.temperature)]
+    assert found.name == "run" and found.temperature > 1.5  # one in eight pixels is wrong
+    assert found.before.equal(sum(confidence_counts(values, truth) for values in run.probabilities))
+    softened = [at_temperature(values, found.temperature) for values in run.probabilities]
+    assert found.after.equal(sum(confidence_counts(values, truth) for values in softened))
+    truth[:] = 255
+    with pytest.raises(DataError, match=r"^no validation image has labeled pixels$"):
+        calibration.calibrate_run(tmp_path, "data", torch.device("cpu"))
 
 
 def test_doubts_are_told_where_the_model_is_sure_and_all_areas_are_counted(monkeypatch):

@@ -431,6 +431,7 @@ def test_the_state_of_a_checkpoint_survives_its_file_and_names_what_is_missing_o
     again = CheckpointState.from_json(content)
     assert (again.config, again.run_state, again.score, again.scaler) == (MODEL, RunState(step=4), 0.5, {"scale": 2.0})
     assert again.settings.total_steps == 9 and again.settings.identity["seed"] == 0
+    assert again.settings.environment == {}  # which a checkpoint does not hold
     with pytest.raises(ValueError, match="lacks flags, run"):
         CheckpointState.from_json({key: value for key, value in content.items() if key not in ("flags", "run")})
     for name in ("model", "run", "flags", "identity"):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from volumes import RAS, write_nifti
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
@@ -36,12 +37,17 @@ from tasks.overlapping import OverlapScores, pack_bits
 from tasks.point_scores import LandmarkScores
 from tasks.points import ABSENT, PRESENT
 from tasks.regions import Region, RegionScores
+from tasks.task import Scores
+from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import MAX_POINTS, curve, error_plot, shortened
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.landmarks import LandmarkSection
-from train_utils.reporting.objects import BLUE, GREEN, TITLES, ObjectSection, mark_objects, outlines
+from train_utils.reporting.model_card import model_card
+from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, mark_objects, outlines
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
+from train_utils.reporting.section import Section
 from train_utils.reporting.sections import new_section
+from train_utils.settings.record import RunSettings
 
 
 def cells_of(html: str) -> list[list[str]]:
@@ -53,6 +59,23 @@ def cells_of(html: str) -> list[list[str]]:
 def rows_of(markdown: str) -> list[list[str]]:
     """The cells of each row of all tables."""
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|"]
+
+
+def card_of(section: Section, scores: Scores) -> str:
+    record = {"flags": {"dataset": "cells"}, "identity": {"dims": 2}, "profile": {"processes": 1}, "total_steps": 40}
+    record["run"] = {"torch": "2", "accelerate": "1"}
+    record["profile"]["mixed_precision"] = "no"
+    return model_card(RunSettings.from_json(record), Evaluation(30, None, scores), section)
+
+
+def use_of(section: Section, scores: Scores) -> str:
+    """The line of a model's card that predicts."""
+    return card_of(section, scores).partition('this model")\n')[2].partition("\n```")[0]
+
+
+def tags_of(section: Section, scores: Scores) -> list[str]:
+    """What the Hub is told of a model."""
+    return ModelCard(card_of(section, scores)).data.tags
 
 
 # [[rightly left out, wrongly found], [missed, found]] of each class
@@ -71,6 +94,9 @@ def test_classes_that_overlap_are_told_one_by_one():
         ("mean_iou", "Mean IoU", pytest.approx(means[0])),
         ("mean_dice", "Mean Dice", pytest.approx(means[1])),
     ]
+    mask = "(H, W) bits, the first class in the lowest"
+    assert use_of(section, scores) == f'mask = predictor.mask("image.png")  # {mask}'
+    assert tags_of(section, scores) == ["unet", "semantic-segmentation", "image-segmentation"]
     assert section.unfound(scores) == ["b|c"] and section.label(0.25) == "IoU 0.2500"
     rows = [
         ["a", "0.5000", "0.6667", "0.7143", "0.6250", "8"],
@@ -100,7 +126,13 @@ def test_regions_are_told_beside_the_labels_that_are_written():
     html = cells_of(section.html(scores))
     assert [row[0] for row in html[:8]] == ["region", "whole", "core", "mean", "written label", *scores.labels, "mean"]
     assert (html[1][1], html[2][1], html[5][1], html[6][1]) == ("0.5000", "0.0000", "1.0000", "0.5000")
-    assert section.description().startswith("Semantic segmentation into 2 regions, unions of labels: ")
+    assert (html[5][5], html[6][5]) == ("1,040", "8")
+    assert section.description() == (
+        "Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2. Masks are written as labels: later"
+        " regions lie over earlier ones, each as its first value."
+    )
+    mask = "(H, W) bits of the regions, the first one in the lowest"
+    assert use_of(section, scores) == f'mask = predictor.mask("image.png")  # {mask}'
     assert section.unfound(scores) == ["core"]
 
 
@@ -167,6 +199,9 @@ def test_objects_are_told_by_class_and_size():
     mask = torch.from_numpy(true_classes[true].astype(np.uint8))[None]
     prediction = torch.from_numpy(pack_labels(pred, pred_classes[pred]))[None]
     scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
+    assert section.unfound(ObjectScores.none(("cell", "dirt"), 1, "cpu")) == []  # there is none to be found
+    assert use_of(section, scores) == 'mask = predictor.mask("image.png")  # (H, W) numbers of objects'
+    assert tags_of(section, scores) == ["unet", "instance-segmentation", "image-segmentation"]
     assert section.unfound(scores) == ["dirt"] and section.label(0.5) == "AP@0.5 0.5000"
     assert section.description() == "Instance segmentation: numbers for the objects of the classes cell, dirt."
     metrics = {metric.label: metric.value for metric in section.metrics(scores)}
@@ -174,7 +209,8 @@ def test_objects_are_told_by_class_and_size():
     assert metrics["Panoptic quality"] == pytest.approx((2 * (1 + 0.85) / 6 + 0) / 2)
     assert list(metrics) == ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "Panoptic quality", "F1", "Count error"]
     html = cells_of(section.html(scores))
-    assert html[0] == ["class", *TITLES.values(), "objects", "predicted", "found", "split", "merged"]
+    titles = ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "PQ", "F1", "Count error"]
+    assert html[0] == ["class", *titles, "objects", "predicted", "found", "split", "merged"]
     assert html[1][:2] == ["cell", "0.5000"] and html[1][-5:] == ["3", "3", "2", "0", "0"]
     assert html[2][:2] == ["dirt", "0.0000"] and html[2][-5:] == ["1", "0", "0", "0", "0"]
     assert [row[:2] for row in html[4:]] == [["below 64", "2"], ["64 to 255", "1"], ["256 to 1,023", "1"]]
@@ -202,6 +238,9 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
     assert metrics[0] == ("Mean radial error (px)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
     assert metrics[2] == ("AUROC of presence", 1.0) and section.draw_pictures(scores) == {}
+    answer = "name, place in pixels, presence and confidence of each"
+    assert use_of(section, scores) == f'points = predictor.points("image.png")  # {answer}'
+    assert tags_of(section, scores) == ["unet", "landmark-detection", "keypoint-detection"]
     errors = section._errors(scores)
     assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
     html = cells_of(section.html(scores))

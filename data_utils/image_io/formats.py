@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.memory import available_bytes
@@ -215,6 +216,14 @@ def check_memory(needed: int, what: str) -> None:
     available = available_bytes() if needed > ALWAYS_FREE else needed  # asking takes time
     if needed > available:
         raise ValueError(f"{what} needs {needed / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
+
+
+def decode(picture: Image.Image) -> None:
+    """Have Pillow decode a picture, which turns a TIFF already. ValueError where it does not fit into memory."""
+    check_decoding(picture)
+    if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED:
+        picture.filename = ""  # else Pillow would map the pixels of the file, as rows of the turned picture's length
+    picture.load()
 
 
 def check_decoding(picture: Image.Image) -> None:

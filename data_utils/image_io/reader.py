@@ -19,9 +19,9 @@ from data_utils.image_io.formats import (
     PictureFile,
     RenderedMask,
     WindowSource,
-    check_decoding,
     check_memory,
     check_regular,
+    decode,
     open_picture,
     readable,
 )
@@ -181,8 +181,7 @@ def _grey_or_color(image: Image.Image) -> np.ndarray:
 
 def _upright(image: Image.Image) -> Image.Image:
     """The image decoded, with the EXIF orientation applied."""
-    check_decoding(image)
-    image.load()  # this already turns a TIFF
+    decode(image)
     # `exif_transpose` would copy an upright image
     return image if orientation(image) == 1 else ImageOps.exif_transpose(image)
 

@@ -19,8 +19,8 @@ from data_utils.image_io.formats import (
     PictureFile,
     RenderedMask,
     WindowSource,
-    check_decoding,
     check_regular,
+    decode,
     open_picture,
     readable,
 )
@@ -138,9 +138,8 @@ class WindowedPicture(WindowedImage):
     def _image(self) -> Image.Image:
         with readable(str(self.path)):
             self.picture.seek(self.page)
-            check_decoding(self.picture)
+            decode(self.picture)
             ImageOps.exif_transpose(self.picture, in_place=True)
-            self.picture.load()
         return self.picture
 
     @property

@@ -15,7 +15,7 @@ import nibabel
 import numpy as np
 import pytest
 from conftest import PROGRAMS, launch, load_info, predict, write_folder
-from PIL import Image, features
+from PIL import Image, ImageDraw, features
 
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
@@ -29,7 +29,7 @@ from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.annotations.coco_mask import run_lengths
 from data_utils.sources.annotations.layout import find_file
-from data_utils.sources.annotations.polygons import clipped
+from data_utils.sources.annotations.polygons import clipped, fill
 from inference.inputs import find_jobs
 from inference.page import PagePredictor
 from runtime.errors import DataError, ImageError
@@ -151,6 +151,14 @@ def test_a_coco_outline_far_outside_the_picture_takes_no_memory(tmp_path):
 def test_a_polygon_near_the_picture_is_drawn_as_it_is(points):
     points = np.array(points, float)
     assert clipped(points, (18, 24)) is points
+
+
+@pytest.mark.parametrize("size", [(40, 10), (10, 40)])
+def test_a_polygon_fills_a_picture_of_any_proportions(size):
+    picture = Image.new("L", size)
+    right, bottom = size[0] - 1, size[1] - 1
+    fill(ImageDraw.Draw(picture), np.array([(0, 0), (right, 0), (right, bottom), (0, bottom)], float), 7)
+    assert np.asarray(picture).tolist() == [[7] * size[0]] * size[1]
 
 
 @pytest.mark.parametrize(("height", "width"), [(18, 24), (60, 20)])

@@ -9,7 +9,14 @@ import tifffile
 from PIL import Image
 
 from data_utils.image_io.formats import PictureFile
-from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_header, read_image, read_palette_mask
+from data_utils.image_io.reader import (
+    decode_mask,
+    is_drawn_in_alpha,
+    read_header,
+    read_image,
+    read_mask,
+    read_palette_mask,
+)
 from runtime.errors import DataError, ImageError
 
 
@@ -23,6 +30,29 @@ def test_the_size_in_a_header_is_that_of_the_picture_as_it_is_seen(tmp_path, ori
     size, mode = read_header(path, "a")
     assert (size, mode) == (read_image(path).shape[:2], "RGB")
     assert size == ((24, 16) if orientation > 4 else (16, 24))
+
+
+@pytest.mark.parametrize(
+    ("orientation", "seen"),
+    [
+        (1, [[0, 1, 2], [3, 4, 5]]),
+        (2, [[2, 1, 0], [5, 4, 3]]),
+        (3, [[5, 4, 3], [2, 1, 0]]),
+        (4, [[3, 4, 5], [0, 1, 2]]),
+        (5, [[0, 3], [1, 4], [2, 5]]),
+        (6, [[3, 0], [4, 1], [5, 2]]),
+        (7, [[5, 2], [4, 1], [3, 0]]),
+        (8, [[2, 5], [1, 4], [0, 3]]),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_pixels_are_read_as_they_are_seen(tmp_path, orientation, seen, suffix):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(np.uint8([[0, 1, 2], [3, 4, 5]])).save(path, exif=exif)
+    assert read_image(path)[:, :, 0].tolist() == seen
+    assert read_mask(path, "a").tolist() == seen
 
 
 @pytest.mark.parametrize(

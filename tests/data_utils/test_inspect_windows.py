@@ -82,6 +82,7 @@ def test_strips_of_grey_in_a_color_mask_hold_colors(tmp_path, monkeypatch):
     for value, pixels in found.class_locations.items():
         assert (mask[tuple(pixels.T)] == value).all()
     assert set(found.class_locations[9, 9, 9][:, 0] // 32) == {0, 2}
+    assert set(found.class_locations[0, 0, 0][:, 0] // 32) == {0, 1, 2}  # of grey strips and of the one in color
     mask[40, 50] = 9
     assert inspect_in_windows(write_color_pair(tmp_path, mask)).kind == "greys"
 

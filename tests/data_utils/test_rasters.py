@@ -526,6 +526,14 @@ def test_pixels_with_a_place_have_the_types_of_those_without(tmp_path, stored, r
     assert read_header(path, "a") == ((2, 3), f"{read} x 1")
 
 
+def test_a_page_that_is_to_be_turned_is_a_picture_whatever_its_place(tmp_path):
+    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    path = written_raster(tmp_path / "a.tif", pixels, (274, "H", 1, 6, False))
+    with ExitStack() as stack:
+        assert open_raster(path, stack) is None
+    assert np.array_equal(read_image(path)[:, :, 0], np.rot90(pixels, -1))
+
+
 def test_only_files_whose_bands_are_read_say_the_type_and_whether_data_are_missing(tmp_path):
     paths = (
         written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8)),

@@ -43,9 +43,17 @@ def test_windows_of_a_tiff_are_those_of_the_whole_page(tmp_path, byteorder, dtyp
             read_window(tmp_path / "a.tif", page, (44, 45), (0, 1))
 
 
-@pytest.mark.parametrize(("limit", "is_read"), [(45 * 70, True), (45 * 70 - 1, False)])
-def test_a_compressed_strip_is_read_in_windows_up_to_a_limit(tmp_path, monkeypatch, limit, is_read):
-    pixels = np.zeros((45, 70), np.uint8)
+@pytest.mark.parametrize(
+    ("dtype", "limit", "is_read"),
+    [
+        ("uint8", 45 * 70, True),
+        ("uint8", 45 * 70 - 1, False),
+        ("uint16", 45 * 70 * 2, True),
+        ("uint16", 45 * 70 * 2 - 1, False),
+    ],
+)
+def test_a_compressed_strip_is_read_in_windows_up_to_a_limit_of_bytes(tmp_path, monkeypatch, dtype, limit, is_read):
+    pixels = np.zeros((45, 70), dtype)
     tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", compression="zlib", rowsperstrip=45)
     monkeypatch.setattr(tiff_module, "SEGMENT_BYTES", limit)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:

@@ -250,11 +250,12 @@ def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_g
             assert np.array_equal(read_image(picture.read(1, 3, 2))[:, :, 0], pages[1, 1:3, 2:])
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(pages[0].astype(np.uint8)).save(tmp_path / "a.png", exif=exif)
+    for name in ("a.png", "turned.tif"):
+        Image.fromarray(pages[0].astype(np.uint8)).save(tmp_path / name, exif=exif)
     indices = Image.fromarray(np.array([[0, 1, 1], [1, 0, 0]], np.uint8))
     indices.putpalette([9, 9, 9, 200, 140, 80])
     indices.save(tmp_path / "a.gif")
-    for name in ("a.png", "a.gif"):
+    for name in ("a.png", "turned.tif", "a.gif"):
         whole = read_mask(str(tmp_path / name), name)
         with open_windowed_file(tmp_path / name) as picture:
             assert picture.size == picture.extent == whole.shape[:2]

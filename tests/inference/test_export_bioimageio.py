@@ -127,6 +127,7 @@ def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
     config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
     image = input_tensor(config, tmp_path)
     assert [axis.get("scale") for axis in image["axes"]] == [None, None, 2.0, 0.5, 0.5]
+    assert image["data"] == {"type": "float32"}  # voxels may have any value
     assert image["preprocessing"] == [{"id": "zero_mean_unit_variance", "kwargs": {"axes": ["z", "y", "x"]}}]
     sizes = [axis.get("size") for axis in output_tensor(config, tmp_path)["axes"][2:]]
     assert sizes == [{"tensor_id": "image", "axis_id": axis} for axis in "zyx"]

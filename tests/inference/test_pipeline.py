@@ -146,3 +146,20 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
     assert outcome.scores.sums.sum() == 12
+
+
+def test_a_true_mask_of_a_volume_on_a_disk_that_fails_costs_the_score_alone(tmp_path, monkeypatch):
+    predictor = Predictor(network_of(dims=3))
+    pipeline_of_one = PredictionPipeline(
+        predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".nii.gz",)), set()
+    )
+
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("inference.scoring.volume.VolumeScorer.score_mask", fail)
+    job = volume_job(tmp_path, tmp_path / "truth.nii")
+    ((_, outcome),) = pipeline_of_one.run([[job]])
+    assert isinstance(outcome, ScoreError)
+    assert str(outcome) == "[Errno 5] Input/output error; the prediction is written anyway"
+    assert job.file(".nii.gz").exists()

@@ -264,7 +264,8 @@ def test_folding_batch_norm_changes_nothing_but_rounding():
 def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_alone(config):
     model, shapes = network(2, **config), [(150, 170), (64, 200), (131, 90), (150, 170)]
     images = [torch.rand(3, *shape, dtype=torch.float64) for shape in shapes]
-    tilings = [choose_tiling(model.config, shape, tile_size=64) for shape in shapes]
+    sides = (64, 64, 96, 128)
+    tilings = [choose_tiling(model.config, *wanted) for wanted in zip(shapes, sides, strict=True)]
     batches, pixels = [], 5 * 64 * 64
 
     def forward(batch: torch.Tensor) -> torch.Tensor:

@@ -2284,4 +2284,18 @@ MUTANTS = [
         "'unknown'",
         "test_point_targets.py",
     ),
+    Mutant(
+        "data_utils/image_io/formats.py",
+        "decode",
+        "picture.filename = ''",
+        "pass",
+        "test_image_reader.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/polygons.py",
+        "fill",
+        "picture.im.size[::-1]",
+        "picture.im.size",
+        "test_hostile_files.py",
+    ),
 ]

@@ -1628,4 +1628,11 @@ MUTANTS = [
         "pass",
         "test_starting_point.py",
     ),
+    Mutant(
+        "train_utils/reporting/comparison/recipes.py",
+        "_settings",
+        "settings | {'precision': run.settings.profile.get('mixed_precision')}",
+        "settings",
+        "test_comparison.py",
+    ),
 ]

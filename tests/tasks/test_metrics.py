@@ -142,7 +142,8 @@ def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances()
     boundary = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
     lines = format_table(counts, ["a class of a long name", "b"], boundary).splitlines()
     assert len({len(line) for line in lines[:3]}) == 1
-    assert "HD95 (px)" in lines[0] and "bound. IoU" in lines[0]
+    titles = "      IoU     Dice   bound. IoU   HD95 (px)   precision   recall       pixels"
+    assert lines[0] == f"{'class':22}{titles}"
     assert lines[1].startswith("a class of a long name  ")
     columns = [" ".join(line.split()) for line in lines]
     assert columns[0] == "class IoU Dice bound. IoU HD95 (px) precision recall pixels"

@@ -43,6 +43,7 @@ def write_run(
     task: str = "classes",
     finished: bool = True,
     command: str = "train.py",
+    precision: str = "no",
     identity: dict | None = None,
     **flags,
 ) -> Path:
@@ -53,7 +54,7 @@ def write_run(
     record = {
         "flags": FLAGS | {"seed": 0, "output_dir": str(folder)} | flags,
         "identity": IDENTITY | {"task": task} | (identity or {}),
-        "profile": {"processes": 1, "mixed_precision": "no"},
+        "profile": {"processes": 1, "mixed_precision": precision},
         "total_steps": 40,
         "run": RUN | {"command": command},
     }
@@ -112,6 +113,12 @@ def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):
     assert recipe.mean_score == pytest.approx(np.mean(HARD) + 0.3 / 4)
     assert recipe.spread == pytest.approx(np.std([0, 0, 0.1, 0.2], ddof=1))
     assert differences_of(runs) == ([], []) and differing_settings([recipe]) == {}
+
+
+def test_runs_of_another_precision_are_another_recipe(tmp_path):
+    runs = [write_run(tmp_path / precision, precision=precision) for precision in ("no", "bf16")]
+    recipes = group_runs(read_runs(runs)[0])
+    assert len(recipes) == 2 and differing_settings(recipes) == {"precision": ["no", "bf16"]}
 
 
 def test_two_runs_that_differ_by_one_seed_are_never_called_different(tmp_path):

@@ -39,6 +39,17 @@ def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
         assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
 
 
+def test_the_weights_of_training_are_back_after_an_evaluation_that_failed_too():
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 2.0)
+    average = WeightAverage(model, decay=0.5)
+    torch.nn.init.constant_(model.weight, 5.0)
+    with pytest.raises(RuntimeError, match="no memory"), average.applied():
+        assert model.weight.item() == 2.0
+        raise RuntimeError("no memory")
+    assert model.weight.item() == 5.0
+
+
 def test_sgd_has_nesterov_momentum():
     optimizer = build_optimizer(torch.nn.Linear(2, 2), "sgd", 0.1, 0.01)
     assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"]) == (0.9, True)

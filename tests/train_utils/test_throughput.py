@@ -191,6 +191,8 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
     with FlopCounterMode(display=False) as counter:
         network(torch.rand(1, 1, 48, 64)).sum().backward()
     assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
+    network.activation_checkpointing = True  # what is computed twice counts once
+    assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
     # the head alone: a multiply-add for each of 4 x 2 weights, once forward and twice backward
     assert training_flops(network, 1) > 3 * 2 * 4 * 2
 

@@ -356,7 +356,9 @@ def test_levels_are_halvings_of_both_sides():
 )
 def test_tiles_are_exact_where_the_encoder_looks_only_so_far(folders, family, is_exact):
     network = built(folders[family]).double().eval()
+    state = torch.get_rng_state()
     needed = reach(network.config)
+    assert torch.equal(torch.get_rng_state(), state)  # it is measured with random weights
     assert (needed is not None) == is_exact
     halo = needed[0] if needed else 96
     size = (3 * halo + 70, 45)

@@ -24,9 +24,9 @@ def test_a_record_is_a_step_with_numbers(value, is_one):
 
 
 def test_lines_that_are_no_records_are_left_out(tmp_path):
-    records = [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": None}, {"step": 3, "train/loss": 0.25}]
+    records = [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": None}, {"step": 3, "train/loss": 0.0}]
     lines = [*records, {"train/loss": 0.5}, {"step": "4"}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{\n")
     assert read_log(tmp_path) == records
-    assert series(records, "train/loss") == [(1, 0.5), (3, 0.25)]
+    assert series(records, "train/loss") == [(1, 0.5), (3, 0.0)]
     assert series(records, "eval/loss") == []

@@ -200,10 +200,10 @@ def test_a_tracker_is_finished_once(tmp_path, capsys, fails):
     log = RunLog(Accelerator(cpu=True), tmp_path, "none", SETTINGS, (), 0)
     log.tracker = "wandb"
     accelerator = SimpleNamespace(trackers=[SimpleNamespace(finish=finish)])
-    accelerator.end_training = lambda: [tracker.finish() for tracker in accelerator.trackers]
+    accelerator.end_training = lambda: calls.extend(["end", *(tracker.finish() for tracker in accelerator.trackers)])
     log.accelerator = accelerator
     log.finish()
-    assert calls == ["finish"] and ("tracker wandb failed (OSError: gone)" in capsys.readouterr().out) is fails
+    assert calls == ["finish", "end"] and ("tracker wandb failed (OSError: gone)" in capsys.readouterr().out) is fails
 
 
 class Disk:

@@ -289,8 +289,8 @@ class EvaluationFit(NamedTuple):
 
     def fits_by_estimate(self, size: EvaluationSize) -> bool:
         """Whether the estimate of an evaluation fits into what is free of the machine's memory."""
-        kept = weight_bytes(self.network) + self.copies.bytes_for(self.network)
-        return size.bytes_for(self.network.config) + kept < available_bytes()
+        weights_and_copies = weight_bytes(self.network) + self.copies.bytes_for(self.network)
+        return size.bytes_for(self.network.config) + weights_and_copies < available_bytes()
 
     def fits_by_trial(self, size: EvaluationSize) -> bool:
         """Whether a real evaluation fits on the accelerator, which is left as it was found."""

@@ -153,7 +153,7 @@ def test_a_run_says_whether_compiling_has_paid(monkeypatch, plain, compiled_seco
     gain.seconds = 3.0
     gain.steps = 10
     gain.passes[2, 3, 8, 8] = 10
-    monkeypatch.setattr(gain, "_pass_seconds", lambda network, criterion: (plain, compiled_seconds))
+    monkeypatch.setattr(gain, "pass_seconds", lambda network, criterion: (plain, compiled_seconds))
     sentence = gain.sentence(None, None)
     assert sentence.startswith("compiling took 3 s; ")
     assert sentence.endswith(said)
@@ -165,7 +165,7 @@ def test_a_gain_that_cannot_be_measured_fails_no_run(monkeypatch):
 
     gain = CompileGain(ACCELERATOR)
     gain.steps = 1
-    monkeypatch.setattr(gain, "_pass_seconds", fails)
+    monkeypatch.setattr(gain, "pass_seconds", fails)
     assert gain.sentence(None, None) == "compiling took 0 s; what it gains could not be measured (out of memory)"
 
 

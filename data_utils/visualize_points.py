@@ -71,11 +71,11 @@ def render_volume_points(
 
     Every point is drawn on each plane, wherever it lies before or behind it. Superior and anterior are up.
     """
-    predicted_points = predicted[is_found]
+    shown_points = predicted[is_found]
     if truth is not None and is_true is not None and is_true.any():
-        predicted_points = truth[is_true]
+        shown_points = truth[is_true]
     size = np.array(voxels.shape[:3])
-    middle = predicted_points.mean(axis=0) if len(predicted_points) else (size - 1) / 2
+    middle = shown_points.mean(axis=0) if len(shown_points) else (size - 1) / 2
     center = middle.round().astype(int).clip(0, size - 1)
     limits = value_limits(voxels[center[0]])
     scale = PLANE_SIDE / (size * spacing).max()

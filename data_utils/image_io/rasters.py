@@ -5,7 +5,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, NamedTuple
@@ -81,7 +81,7 @@ class RasterFile:
             reasons.append(np.broadcast_to(outside, values.shape))
         is_missing = None
         if any(reason.any() for reason in reasons):
-            is_missing = np.logical_or.reduce(reasons)
+            is_missing = reduce(np.logical_or, reasons)
         return values.astype(self.dtype, copy=False), is_missing
 
     def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:

@@ -139,7 +139,7 @@ def main(name: str, model: str, images: str, answers: str) -> None:
 
     A model that cannot be opened has no file of answers.
     """
-    files = []
+    arrays = []
     problem = None
     turn_network_off()
     try:
@@ -149,10 +149,10 @@ def main(name: str, model: str, images: str, answers: str) -> None:
     try:
         with np.load(images) as batches:
             for key in batches.files:
-                files.append(answer(batches[key]))
+                arrays.append(answer(batches[key]))
     except Exception as error:
         problem = text_of(error)
-    np.savez(answers, *files)
+    np.savez(answers, *arrays)
     sys.exit(problem)
 
 

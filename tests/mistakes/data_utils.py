@@ -2227,7 +2227,7 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/rasters.py",
         "RasterFile.read",
-        "np.logical_or.reduce(reasons)",
+        "reduce(np.logical_or, reasons)",
         "reasons[-1]",
         "test_rasters.py",
     ),

@@ -210,17 +210,24 @@ def test_an_evaluation_must_fit_on_every_process(monkeypatch, agreed, fits):
         preflight.check_evaluation(new_accelerator(2, agreed), network, StepLoss(classes(2)), 3, size, Copies(2))
 
 
-@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.DEEPSPEED, 4)])
-def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others_need(monkeypatch, kind, shards):
-    reserved, empty = [], torch.empty
+@pytest.fixture
+def reserved(monkeypatch) -> list[int]:
+    """The bytes that trials reserve beside the network, of which other processes need 77."""
+    sizes = []
+    empty = torch.empty
 
     def note(size, **options):
         if options.get("dtype") == torch.uint8:
-            reserved.append(size)
+            sizes.append(size)
         return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", note)
     monkeypatch.setattr(preflight, "_bytes_left", lambda accelerator: 77)
+    return sizes
+
+
+@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.DEEPSPEED, 4)])
+def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others_need(reserved, kind, shards):
     network = UNet(UNetConfig(base_channels=2, depth=1))
     accelerator = new_accelerator(4)
     accelerator.distributed_type = kind
@@ -270,16 +277,7 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
 
 
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
-def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(monkeypatch, kind, shards):
-    reserved, empty = [], torch.empty
-
-    def note(size, **options):
-        if options.get("dtype") == torch.uint8:
-            reserved.append(size)
-        return empty(size, **options)
-
-    monkeypatch.setattr(torch, "empty", note)
-    monkeypatch.setattr(preflight, "_bytes_left", lambda accelerator: 77)
+def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(reserved, kind, shards):
     network = UNet(UNetConfig(base_channels=4, depth=2))
     split = BatchSplit(24, 4, 2, 3)
     accelerator = new_accelerator(4, kind=kind)

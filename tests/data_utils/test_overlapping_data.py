@@ -82,7 +82,7 @@ def folders(tmp_path) -> Path:
 def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, layout):
     write_overlaps(tmp_path, 6, seed=0, layout=layout)
     info = info_of(tmp_path)
-    assert info.config.task == "overlapping"
+    assert info.config.task == "overlapping" and info.warnings == ()
     assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
     masks = dict(zip([f"{number:02}.png" for number in range(6)], true_masks(6, 0), strict=True))
     for records in (info.train.records, info.val.records):
@@ -691,6 +691,7 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
     labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
     reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
     sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
+    assert reader.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is reader
     reader = reader.partly_labeled(sets, ((1, "swelling"),), {None: {0: 1}})
     assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
 

@@ -36,7 +36,6 @@ CLASSES = 3
 STEPS = 2
 VOLUMES = {"kernels": ((1, 3, 3), (3, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),
     "volume": ({"norm": "batch", "depth": 2, "dims": 3, **VOLUMES}, (64, 6, 5)),
     "volume, group, dropout": (
         {"norm": "group", "depth": 2, "dims": 3, "block": "residual", "dropout": 0.3},
@@ -46,6 +45,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3, "upsample": "bilinear"}, (67, 4, 5)),
 }
 MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),
     "image": ({"norm": "batch", "depth": 3}, (64, 10)),
     "image, residual": ({"norm": "group", "block": "residual", "depth": 2}, (64, 9)),
     "image, instance": ({"norm": "instance", "upsample": "bilinear", "depth": 2}, (64, 12)),

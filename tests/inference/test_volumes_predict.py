@@ -12,7 +12,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from conftest import launch
+from in_process import run_predict
 from PIL import Image
 from prediction import settings_of, volume_job
 from volumes import write_nifti
@@ -101,7 +101,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
 
 @pytest.mark.parametrize("options", [{}, FLAT, {"upsample": "bilinear", "block": "residual"}])
 def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not(options):
-    model = network(**options)
+    model = network(base_channels=2, **options)
     needed, grid = reach(model.config), model.config.divisors
     assert needed[1:] == ((8, 8) if "upsample" not in options else (10, 10)) and grid[1:] == (2, 2)
     tile = tuple(2 * halo + 2 * step for halo, step in zip(needed, grid, strict=True))
@@ -117,7 +117,7 @@ def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not
 
 
 def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlapping_tiles():
-    model = network(norm="group")
+    model = network(norm="group", base_channels=2)
     tiling = choose_tiling(model.config, (40, 50, 60), tile_size=32)
     assert tiling == Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=False)
     assert str(tiling) == "tiles of 32 x 32 x 32 overlapping by 16 (blended, not exactly the whole image's result)"
@@ -473,7 +473,7 @@ def test_predict_py_writes_and_scores_volumes(tmp_path):
         save(tmp_path / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
         save(tmp_path / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
     paths = "--input", tmp_path / "in", "--output", tmp_path / "out", "--truth", tmp_path / "truth"
-    result = launch("predict.py", "--model", tmp_path / "model", *paths, "--boundary", "--overlay")
+    result = run_predict("--model", tmp_path / "model", *paths, "--boundary", "--overlay")
     assert result.returncode == 0, result.stderr
     assert "2 of 2 masks" in result.stdout and "HD95 (mm)" in result.stdout and "surface Dice 1 mm" in result.stdout
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())

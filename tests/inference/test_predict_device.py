@@ -72,13 +72,10 @@ IMAGES = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     ("options", "scale"),
     [
         ({}, 1.0),
-        ({}, 0.5),
-        ({"tta": True}, 1.0),
         ({"tta": True}, 1.3),
         ({"tile_size": 48}, 1.0),
         ({"tile_size": 48}, 0.5),
-        ({"tile_size": 48}, 1.3),
-        ({"tile_size": 48, "overlap": 8}, 1.0),
+        ({"tile_size": 48, "overlap": 8}, 1.3),
         ({"tile_size": 48, "tta": True}, 0.5),
     ],
 )
@@ -144,9 +141,9 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
     ("extensions", "tensors", "in_windows", "count"),
     [
         ((MASK,), 1, False, 2),
-        ((MASK,), 1, True, 1),
+        ((MASK,), 1, True, 2),
         ((MASK, OVERLAY, PROBABILITIES), 2, False, 1),
-        ((MASK, OVERLAY, PROBABILITIES), 2, True, 2),
+        ((MASK, OVERLAY, PROBABILITIES), 2, True, 1),
     ],
 )
 def test_the_host_waits_once_for_each_image_or_written_strip(

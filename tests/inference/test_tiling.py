@@ -208,9 +208,14 @@ def test_an_overlap_is_rounded_to_twice_the_grid_and_exact_where_it_is_twice_the
     assert (tiling.overlap, tiling.exact) == ((shared, shared), exact)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 0.73, 1.3])
-@pytest.mark.parametrize("shape", [(233, 191), (8, 400), (400, 9), (1, 300), (130, 401)])
-def test_tiles_and_strips_of_a_predictor_equal_the_whole_image_at_any_scale(scale, shape):
+OTHER_SHAPES = [(8, 400), (400, 9), (1, 300), (130, 401)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale"),
+    [*itertools.product([(233, 191)], [1.0, 0.5, 0.73, 1.3]), *itertools.product(OTHER_SHAPES, [0.73, 1.3])],
+)
+def test_tiles_and_strips_of_a_predictor_equal_the_whole_image_at_any_scale(shape, scale):
     model = network(1, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
@@ -282,7 +287,7 @@ def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_al
 
 
 def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_alike():
-    model = network(2, mean=(100.0,) * 3, std=(50.0,) * 3)
+    model = network(1, mean=(100.0,) * 3, std=(50.0,) * 3)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
     shapes = [(150, 170), (140, 210)]
     assert tiles.batch_key(shapes[0])[0] == tiles.batch_key(shapes[1])[0]
@@ -295,7 +300,7 @@ def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_
 
 
 def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
-    model = network(2, std=(255.0,) * 3, detect_unit_range=True)
+    model = network(1, std=(255.0,) * 3, detect_unit_range=True)
     for brightest in (1, 2):
         image = np.zeros((300, 90, 3), np.uint8)
         image[280:, 30:] = brightest

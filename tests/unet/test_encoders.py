@@ -449,6 +449,16 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
     refused(folders["resnet"], "would never be trained", encoder_weights="random", freeze_encoder=True)
 
 
+@pytest.fixture(scope="module")
+def models(folders, tmp_path_factory) -> tuple[str, str]:
+    """A model without an encoder, and one with it."""
+    folder = tmp_path_factory.mktemp("models")
+    plain, with_encoder = str(folder / "plain"), str(folder / "encoder")
+    UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(plain)
+    built(folders["resnet"]).save_pretrained(with_encoder)
+    return plain, with_encoder
+
+
 @pytest.mark.parametrize(
     ("name", "value", "flag"),
     [
@@ -458,10 +468,8 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
         ("freeze_encoder", True, "--freeze-encoder"),
     ],
 )
-def test_a_flag_of_an_encoder_is_refused_without_one(folders, tmp_path, name, value, flag):
-    plain, with_encoder = str(tmp_path / "plain"), str(tmp_path / "encoder")
-    UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(plain)
-    built(folders["resnet"]).save_pretrained(with_encoder)
+def test_a_flag_of_an_encoder_is_refused_without_one(models, name, value, flag):
+    plain, with_encoder = models
     for source in (None, plain):
         with pytest.raises(SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name"):
             start_from(source, {name: value})
@@ -548,7 +556,7 @@ def test_an_encoder_is_named_with_its_license_where_that_is_known():
 
 
 def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folders, tmp_path):
-    first = built(folders["convnext"])
+    first = built(folders["resnet"])
     first.save_pretrained(tmp_path)
     asked = {"freeze_encoder": True}
     start = start_from(str(tmp_path), asked)
@@ -566,15 +574,16 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
         start_from(str(tmp_path), {"encoder": str(folders["resnet"]), "encoder_weights": "random"})
 
 
-@pytest.mark.parametrize("channels", [1, 3, 5])
-def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(folders, channels):
-    config = built(folders["hgnet_v2"], channels).config
+@pytest.mark.parametrize(("family", "channels"), [("resnet", 1), ("resnet", 3), ("hgnet_v2", 5)])
+def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(folders, family, channels):
+    config = built(folders[family], channels).config
     saved = UNetConfig(**json.loads(json.dumps(asdict(config))))
-    start = start_from(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained"}, saved)
+    flags = {"encoder": f"gone/{family}", "encoder_weights": "pretrained"}
+    start = start_from(None, flags, saved)
     of_images = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
     assert start.build(channels, classes(2), start.trained_preprocess(channels) or of_images).config == config
-    with pytest.raises(ModelError, match="--depth 4: gone/hgnet_v2 has 5; leave the flag out"):
-        start_from(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained", "depth": 4}, saved)
+    with pytest.raises(ModelError, match=f"--depth 4: gone/{family} has 5; leave the flag out"):
+        start_from(None, flags | {"depth": 4}, saved)
 
 
 def test_config_json_of_a_model_without_encoder_loads_as_before(tmp_path):

@@ -101,7 +101,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
 
 @pytest.mark.parametrize("options", [{}, FLAT, {"upsample": "bilinear", "block": "residual"}])
 def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not(options):
-    model = network(base_channels=2, **options)
+    model = network(**options)
     needed, grid = reach(model.config), model.config.divisors
     assert needed[1:] == ((8, 8) if "upsample" not in options else (10, 10)) and grid[1:] == (2, 2)
     tile = tuple(2 * halo + 2 * step for halo, step in zip(needed, grid, strict=True))
@@ -117,7 +117,7 @@ def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not
 
 
 def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlapping_tiles():
-    model = network(norm="group", base_channels=2)
+    model = network(norm="group")
     tiling = choose_tiling(model.config, (40, 50, 60), tile_size=32)
     assert tiling == Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=False)
     assert str(tiling) == "tiles of 32 x 32 x 32 overlapping by 16 (blended, not exactly the whole image's result)"

@@ -24,7 +24,7 @@ from inference.page import PagePredictor
 from runtime.errors import CheckpointError
 
 FLAGS = [*TINY, "--max-steps", "60", "--batch-size", "4", "--learning-rate", "0.01", "--class-weights", "auto"]
-FLAGS += ["--eval-every", "30", "--checkpoint-every", "30", "--ema-decay", "0.5"]
+FLAGS += ["--eval-every", "30", "--checkpoint-every", "56", "--ema-decay", "0.5"]
 REGIONS = "whole=1+2+3;core=2+3;active=3"
 
 
@@ -170,7 +170,7 @@ def test_bits_are_what_a_predictor_gives(run, data, predicted):
 
 
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(run, data, tmp_path):
-    half = run.folder / "checkpoints" / "step-00000030"
+    half = run.folder / "checkpoints" / "step-00000056"
     resumed = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--resume", half)
     assert resumed.exit_code == 0, resumed.output
     assert resumed.values("eval/mean_iou")[-1] == run.values("eval/mean_iou")[-1]
@@ -178,6 +178,7 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(run, data, tmp_path):
         run_train(tmp_path / "other", "--dataset", data, *FLAGS, "--classes", "red,blue,green", "--resume", half)
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does(data, tmp_path):
     """In float64, 5 validation images; every score is a whole count, the losses agree."""
     flags = ["train.py", "--dataset", data, *TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none"]

@@ -176,6 +176,7 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image,landmark,x,y\n,one,1,2\n", "row 2: has no image or no landmark"),
         ("image,landmark,x,y\na.png,,1,2\n", "row 2: has no image or no landmark"),
         ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
+        ("image,a_x,b_y\na.png,1,2\n", "points.csv: no point has a column x and a column y"),
         ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),

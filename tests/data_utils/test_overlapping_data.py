@@ -83,6 +83,8 @@ def folders(tmp_path) -> Path:
 @pytest.mark.parametrize("layout", ["folders", "pages", "channels"])
 def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, layout):
     write_overlaps(tmp_path, 6, seed=0, layout=layout)
+    for folder in ("images", "masks"):
+        (tmp_path / folder / "!.txt").touch()
     info = info_of(tmp_path)
     assert info.config.task == "overlapping" and info.warnings == ()
     assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
@@ -572,7 +574,8 @@ def test_channels_of_a_label_are_others_with_another_ignored_value_or_other_clas
 def test_folders_of_labels_are_classes_unless_images_lie_in_folders_too(tmp_path, image_folder, are_classes):
     for folder in ("masks/c10", "masks/c2", image_folder):
         (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "a.nii.gz").touch()
+        for name in ("a.nii.gz", "notes.txt"):
+            (tmp_path / folder / name).touch()
     assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path)))) is are_classes
 
 

@@ -629,6 +629,12 @@ def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     assert lacks_masks(folder, ())
     (folder / "masks" / "a.PNG").write_bytes(b"a mask")
     assert not lacks_masks(folder, ())
+    for split in ("train", "val"):
+        (tmp_path / "splits" / split / "images").mkdir(parents=True)
+        (tmp_path / "splits" / split / "masks").mkdir()
+    assert lacks_masks(tmp_path / "splits", ())
+    (tmp_path / "splits" / "val" / "masks" / "a.png").write_bytes(b"a mask of one split")
+    assert not lacks_masks(tmp_path / "splits", ())
 
 
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
@@ -790,6 +796,8 @@ def test_columns_may_have_any_of_these_titles(tmp_path):
 )
 def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
     (tmp_path / "a.csv").write_text(f"{titles}\n1,2,3,4\n")
+    assert files.read(tmp_path / "a.csv") is None
+    (tmp_path / "a.csv").write_text("\n\n")
     assert files.read(tmp_path / "a.csv") is None
 
 

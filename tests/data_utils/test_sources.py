@@ -26,7 +26,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources import hf_datasets
-from data_utils.sources.folder import detect_suffix, find_splits
+from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
 from data_utils.sources.holdout import hold_out, hold_out_fold
 from data_utils.sources.load import load_records
@@ -113,6 +113,11 @@ def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
     assert [names(split) for split in loaded(tmp_path)] == expected
 
 
+def test_each_number_in_a_name_counts_and_leading_zeros_only_between_equals():
+    names = ["a2b", "a010b", "a10b", "a10b2", "a10b10", "a10c1", "b1"]
+    assert sorted(reversed(names), key=natural_sort_key) == names
+
+
 def test_names_are_in_natural_order(tmp_path):
     train, _ = loaded(flat(tmp_path), val_fraction=0.0)
     assert names(train) == [f"{i}.png" for i in range(12) if f"{i}.png" in names(train)]
@@ -133,6 +138,7 @@ def test_one_image_cannot_be_split(tmp_path):
 def test_splits_may_be_folders_above_or_below(tmp_path, train, val):
     above = write(tmp_path / "above", *(f"{s}/{f}/{s}.png" for s in (train, val) for f in ("imgs", "Labels")))
     below = write(tmp_path / "below", *(f"{f}/{s}/{s}.png" for s in (train, val) for f in ("Image", "annotations")))
+    write(below, "Image/test/without_masks.png")
     for root in (above, below):
         splits = loaded(root)
         assert [names(split) for split in splits] == [[f"{train}.png"], [f"{val}.png"]]

@@ -34,6 +34,7 @@ from data_utils.sources.overlapping import (
     NO_LAYOUT,
     ChannelRecords,
     ClassLayout,
+    class_bits,
     class_folders,
     find_class_layout,
     masks_by_stem,
@@ -375,6 +376,8 @@ def test_more_classes_than_bits_are_refused(tmp_path):
         for image in ("00.png", "01.png"):
             write_mask(tmp_path / "masks" / f"c{number}", image, np.zeros(SIZE, np.uint8))
     assert "32 classes beside the background, and --task overlapping takes 1 to 31" in error_of(tmp_path)
+    with pytest.raises(DataError, match="^0 classes beside the background, and --task overlapping takes 1 to 31; ch"):
+        class_bits(((0, "background"),))
 
 
 def test_one_mask_for_each_image_is_no_overlapping_data_set(tmp_path):
@@ -425,6 +428,7 @@ def test_objects_keep_what_lies_below_others(tmp_path, kind):
     write_annotations(tmp_path, kind, box(8, 12, 6, 12))
     exclusive, info = info_of(tmp_path), info_of(tmp_path, task="overlapping")
     assert (exclusive.config.task, info.reader.names) == ("classes", ("car", "wheel"))
+    assert info.train.records.task == "overlapping"
     record = info.train.records[0]
     uppermost = exclusive.reader.read(exclusive.train.records[0], SIZE).mask
     car, wheel = planes(info.reader.read(record, SIZE).truth, 2)

@@ -622,6 +622,13 @@ def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):
         load_records(DataConfig(dataset=str(folder)))
 
 
+def test_only_a_name_without_the_ending_of_an_image_may_lack_one(tmp_path):
+    folder = write(tmp_path, "image,p_x,p_y\na.png,1,2\nb,3,4\n", images=2)
+    (folder / "images" / "a.png").rename(folder / "images" / "a.png.png")
+    with pytest.raises(DataError, match=r"1 files without partner: a\.png: listed in points\.csv"):
+        load_records(DataConfig(dataset=str(folder)))
+
+
 def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     folder = write(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
     (folder / "masks").mkdir()
@@ -772,7 +779,7 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
         presence=np.array([[0.75, 0.25]]),
         confidence=np.array([[1 / 3, 2 / 3]]),
     )
-    assert files.content(table).decode().splitlines() == [*HEADINGS[layout], ROWS[layout]]
+    assert files.content(table).decode().split("\n") == [*HEADINGS[layout], ROWS[layout], ""]
     truth = replace(table, presence=None, confidence=None)
     lines = files.content(truth).decode().splitlines()
     assert lines[-1] == {"long": "i,2,,,absent"}.get(layout, "i,0.5,2.0,,")

@@ -26,7 +26,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources import hf_datasets
-from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
+from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
 from data_utils.sources.holdout import hold_out, hold_out_fold
 from data_utils.sources.load import load_records
@@ -113,6 +113,11 @@ def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
     assert [names(split) for split in loaded(tmp_path)] == expected
 
 
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    with pytest.raises(DataError, match=f"^{tmp_path / 'gone'} cannot be read \\(No such file or directory\\)$"):
+        files_by_stem(tmp_path / "gone", "images")
+
+
 def test_each_number_in_a_name_counts_and_leading_zeros_only_between_equals():
     names = ["a2b", "a010b", "a10b", "a10b2", "a10b10", "a10c1", "b1"]
     assert sorted(reversed(names), key=natural_sort_key) == names
@@ -138,11 +143,16 @@ def test_one_image_cannot_be_split(tmp_path):
 def test_splits_may_be_folders_above_or_below(tmp_path, train, val):
     above = write(tmp_path / "above", *(f"{s}/{f}/{s}.png" for s in (train, val) for f in ("imgs", "Labels")))
     below = write(tmp_path / "below", *(f"{f}/{s}/{s}.png" for s in (train, val) for f in ("Image", "annotations")))
-    write(below, "Image/test/without_masks.png")
     for root in (above, below):
         splits = loaded(root)
         assert [names(split) for split in splits] == [[f"{train}.png"], [f"{val}.png"]]
         assert all(image == mask for split in splits for image, mask in paired(split))
+
+
+def test_a_folder_of_images_without_one_of_masks_is_no_split(tmp_path):
+    pairs = [f"{folder}/train/{number}.png" for folder in ("images", "masks") for number in range(4)]
+    write(tmp_path, *pairs, "images/val/0.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
 
 
 def test_a_test_folder_counts_only_when_named(tmp_path):

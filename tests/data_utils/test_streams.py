@@ -825,6 +825,10 @@ def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_p
     with tarfile.open(file, "w") as tar:
         for name in ("a.jpg", "a.png", "b.jpg", "c.jpg", "c.png", "d.png", "._e.jpg", "f/"):
             tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE):
+            member = tarfile.TarInfo(f"{kind.decode()}.jpg")
+            member.type = kind
+            tar.addfile(member)
     with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
         TarRecords.open([str(file)], None, None)
 

@@ -74,6 +74,7 @@ def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
     values = torch.arange(999) * STEPS
     expected = torch.bincount(bins, values.double(), minlength=BINS + 1).long()
     assert torch.equal(replicated_sums(bins, values), expected)  # as on a device
+    assert no_counts("meta").device.type == "meta"
 
 
 def test_the_edges_of_bins_and_the_columns_are_those_that_are_documented():

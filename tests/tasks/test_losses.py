@@ -233,11 +233,12 @@ def test_the_loss_and_the_scores_of_each_task_lie_on_its_device(task: Task, targ
     if not isinstance(task, Objects | Landmarks):
         tensors.append(on_device.reliability(logits, target.to(META)))
     assert {tensor.device for tensor in tensors} == {META}
+    assert scores.sums.dtype == torch.int64  # float32 cannot count beyond 2^24
 
 
-def test_regions_are_scored_on_a_device_too():
+def test_regions_are_counted_on_a_device_too():
     scores = Regions(("whole",), regions=(Region("whole", (1,)),)).new_scores(2, device=META)
-    assert scores.sums.device == scores.by_image.device == META
+    assert scores.sums.device == scores.by_image.device == META and scores.sums.dtype == torch.int64
 
 
 def test_tensors_of_a_task_go_to_its_device():

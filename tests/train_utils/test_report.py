@@ -451,6 +451,7 @@ def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch, 
     (drawn,) = [figure for figure in figures if len(figure.axes) == 2]
     axes, bar = drawn.axes
     assert names_beside(axes.xaxis) == names_beside(axes.yaxis) == [str(index) for index in range(0, 150, 3)]
+    assert axes.get_xticklabels()[0].get_rotation() == 90
     assert len(axes.texts) == 0 and bar.get_xlabel() == "share of the row's pixels"
     assert 0 < axes.get_position().y0 - bar.get_position().y1 < 0.05
 
@@ -476,9 +477,12 @@ def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_colum
 
 def test_the_confusion_matrix_of_trackers_names_its_rows_columns_and_percents(figures):
     matrix_picture(np.array([[7, 0, 0], [0, 2, 1], [0, 0, 0]]), ("a", "b", "c" * 30))
+    matrix_picture(np.eye(2, dtype=int), ("long", "name"))
     (axes,) = figures[0].axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("prediction", "truth")
     assert names_beside(axes.xaxis) == names_beside(axes.yaxis) == ["a", "b", f"{'c' * 11}…{'c' * 12}"]
+    (turned, _, _), (level, _) = axes.get_xticklabels(), figures[1].axes[0].get_xticklabels()
+    assert (turned.get_rotation(), level.get_rotation()) == (45, 0)  # as long names have no room side by side
     *cells, unit = axes.texts
     places = {text.get_position(): text.get_text() for text in cells}
     assert places == {(0, 0): "100", (1, 1): "67", (2, 1): "33"} and unit.get_text() == "% of the row's pixels"

@@ -177,7 +177,7 @@ def rows_of(output: Path) -> list[dict]:
 def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
     data = write_msd(tmp_path / "data", cases=12, shape=(16, 20, 12))
     flags = ["--max-steps", "90", "--base-channels", "4", "--learning-rate", "0.01", "--plan", "none"]
-    flags += ["--augment", "none", "--batch-size", "2"]
+    flags += ["--augment", "none", "--batch-size", "2", "--eval-every", "45"]
     flags += ["--val-fraction", "0.4", "--num-workers", "0", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags)
     assert run.exit_code == 0, run.output

@@ -236,6 +236,8 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
 
 def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
     file = tmp_path / "a.fcsv"
+    file.write_text("# Markups fiducial file version = 4.11\n")
+    assert files.read(file) is None
     head = "\ufeff# CoordinateSystem = 1\n# columns = label,id,z,y,x\n"
     file.write_text(head + "one,7,3,2,1\n,8,6,5,4\n\n,,9,8,7\n")
     table = files.read(file)

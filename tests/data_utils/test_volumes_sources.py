@@ -295,7 +295,7 @@ def test_settings_that_do_not_fit_the_data_are_refused(tiny_folder, tmp_path):
 
 
 def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_path):
-    root = decathlon(tmp_path)
+    root = decathlon(tmp_path, channels=2)
     train, val = load_records(config(root, dims=2))
     volumes, _ = load_records(config(root))
     assert (len(train), len(val), train.dims, train.classes) == (24, 8, 2, volumes.classes)

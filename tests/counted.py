@@ -4,11 +4,12 @@ Importing this module makes it so in the process.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from runtime.cache import cached, digest
 from train_utils import preflight
 from train_utils.monitoring import flops
-from unet import UNet
+from unet import Preprocess, UNet
 
 
 def counted_once(count: Callable[..., float]) -> Callable[..., float]:
@@ -19,7 +20,8 @@ def counted_once(count: Callable[..., float]) -> Callable[..., float]:
         for name, parameter in network.named_parameters():
             layers.append((name, parameter.shape, parameter.dtype, parameter.requires_grad))
         modes = (network.activation_checkpointing, network.training)
-        key = digest(count.__name__, type(network).__name__, str(network.config), layers, modes, *others)
+        architecture = replace(network.config, preprocess=Preprocess())  # the same on images of another brightness
+        key = digest(count.__name__, type(network).__name__, str(architecture), layers, modes, *others)
         return cached(key, lambda: count(network, *others))
 
     return remembered

@@ -71,6 +71,19 @@ def write_encoder(folder: Path, family: str = "resnet", **files: object) -> Path
     return folder
 
 
+class EncoderFolders(dict[str, Path]):
+    """The folder below `root` of each family, with random weights; it is written when it is asked for first."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    def __missing__(self, family: str) -> Path:
+        torch.manual_seed(1)
+        self[family] = write_encoder(self.root / family, family)
+        return self[family]
+
+
 def pixels(*shape: int) -> Tensor:
     """Random bytes (B, C, H, W)."""
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

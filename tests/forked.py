@@ -32,6 +32,7 @@ from undrawn import without_figures
 
 SECONDS = 240  # for a script
 OUTPUTS = ("stdout", "stderr")
+SECONDS_TO_SAY = 10  # where a process hangs, before it is killed
 SECONDS_TO_STOP = 20  # for the other processes when one has failed
 BYTECODE = TemporaryDirectory()
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -139,7 +140,8 @@ def read_outputs(outputs: Path) -> tuple[str, str]:
 def call_in_processes(function: Callable, processes: int, *arguments: object) -> None:
     """Call function(rank, processes, *arguments) in so many new processes; an error in one of them is raised here."""
     start = torch.multiprocessing.start_processes
-    context = start(function, (processes, *arguments), nprocs=processes, join=False, start_method="forkserver")
+    called = partial(call_in_time, function, processes, arguments)
+    context = start(called, nprocs=processes, join=False, start_method="forkserver")
     deadline = time.monotonic() + SECONDS
     try:
         while not context.join(timeout=1):
@@ -148,6 +150,13 @@ def call_in_processes(function: Callable, processes: int, *arguments: object) ->
     finally:
         for process in context.processes:
             process.kill()
+
+
+def call_in_time(function: Callable, processes: int, arguments: Sequence[object], rank: int) -> None:
+    """Call function(rank, processes, *arguments); where it hangs, stderr says in which lines."""
+    faulthandler.dump_traceback_later(SECONDS - SECONDS_TO_SAY)
+    function(rank, processes, *arguments)
+    faulthandler.cancel_dump_traceback_later()
 
 
 def environments(
@@ -216,6 +225,7 @@ def run_script(command: Sequence[str], environment: dict[str, str], folder: Path
         os.dup2(file, descriptor)
         os.close(file)
     faulthandler.enable()  # a crash says where, in stderr
+    faulthandler.dump_traceback_later(SECONDS - SECONDS_TO_SAY)  # and so does a script that hangs
     # lines go out one by one, so that those of several processes do not mix
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False, buffering=1)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)

@@ -133,6 +133,16 @@ def run_train(folder: Path, *flags: str | Path, figures: bool = False) -> Run:
     return Run(folder, output.getvalue(), code)
 
 
+@contextlib.contextmanager
+def in_float64() -> Iterator[None]:
+    """Within, networks compute in float64."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def run_predict(*arguments: str | Path) -> subprocess.CompletedProcess:
     """What predict.py prints with these arguments, and its exit code."""
     output, errors, code = io.StringIO(), io.StringIO(), 0

@@ -24,6 +24,7 @@ LIBRARIES = [
     "PIL.PngImagePlugin",
     "PIL.PpmImagePlugin",
     "psutil",
+    "pytest",  # of functions of tests that are called in processes
     "safetensors.torch",
     "scipy.ndimage",
     "tensorboard",

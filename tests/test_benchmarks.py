@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from class_loss import ClassLoss
-from conftest import write_folder
+from conftest import launch, write_folder
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import objects
+from benchmarks import mixed_sizes, objects
 from benchmarks.candidates import CANDIDATES, changes
 from benchmarks.landmarks import (
     LOSSES,
@@ -25,7 +25,7 @@ from benchmarks.landmarks import (
     target_of,
     task_of,
 )
-from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
+from benchmarks.mixed_sizes import losses, seen, write_photographs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
@@ -161,7 +161,9 @@ def test_padding_counts_what_is_of_no_image(tmp_path):
     assert sizes == pytest.approx([2 * 40 * 56 / whole, 2 * 48 * 64 / whole])
 
 
-def test_photographs_of_many_sizes_have_masks_of_their_size(tmp_path):
+def test_photographs_of_many_sizes_have_masks_of_their_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(mixed_sizes, "SIZES", 12)
+    monkeypatch.setattr(mixed_sizes.subprocess, "run", lambda command, **_: launch(*command[1:]))
     write_photographs(tmp_path / "data", side=16)
     sizes = {}
     for kind in ("images", "masks"):
@@ -169,7 +171,7 @@ def test_photographs_of_many_sizes_have_masks_of_their_size(tmp_path):
         sizes[kind] = {file.name: Image.open(file).size for file in files}
     assert sizes["images"] == sizes["masks"]
     found = set(sizes["images"].values())
-    assert len(found) == SIZES and min(map(min, found)) >= 8 and max(map(max, found)) <= 24
+    assert len(found) == 12 and min(map(min, found)) >= 8 and max(map(max, found)) <= 24
 
 
 def test_losses_add_up_to_what_is_lost():

@@ -52,13 +52,19 @@ def last_line(done: subprocess.CompletedProcess) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
-def test_the_first_run_makes_the_environment_and_later_runs_use_it(repository):
+def check_first_and_second_run(repository: Path) -> None:
+    """The first makes the environment, the second uses it; both hand on arguments and exit code."""
     code = "import sys; print(sys.prefix, sys.argv[1:]); sys.exit(7)"
     first = bootstrap(repository, "python", "-c", code, "--flag", "two words")
     assert first.returncode == 7
     assert first.stdout == f"{repository / '.venv'} ['--flag', 'two words']\n"  # and nothing of pip's
     second = bootstrap(repository, "python", "-c", code)
     assert (second.returncode, second.stderr) == (7, "")
+
+
+@pytest.mark.slow
+def test_the_first_run_makes_the_environment_with_pip_and_later_runs_use_it(repository):
+    check_first_and_second_run(repository)
 
 
 @pytest.fixture
@@ -99,13 +105,16 @@ class TestWithoutEnsurepip:
         assert done.returncode == 1
         assert "neither ensurepip nor pip" in last_line(done) and "apt install python3-venv" in last_line(done)
         assert "Traceback" not in done.stderr
-        shutil.rmtree(no_ensurepip / "pip")  # now it is installed
+        shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")  # now it is installed
         assert bootstrap(repository, "python", "-c", "").returncode == 0
 
 
 @pytest.mark.usefixtures("stand_in_pip")
 class TestEnvironment:
     """When it is made, completed and used."""
+
+    def test_the_first_run_makes_the_environment_and_later_runs_use_it(self, repository):
+        check_first_and_second_run(repository)
 
     @pytest.mark.parametrize("file", ["requirements.txt", pytest.param("requirements-dev.txt", marks=pytest.mark.slow)])
     def test_changed_requirements_are_installed_into_the_same_environment(self, repository, file):

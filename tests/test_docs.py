@@ -18,6 +18,7 @@ import pytest
 import torch
 from accelerate.commands.launch import launch_command_parser
 from conftest import ROOT, pytorch_unet_checkpoint
+from forked import launch_forked
 from torch.distributed.run import get_args_parser
 
 import inference.args
@@ -205,13 +206,18 @@ def checkout(tmp_path, tiny_folder) -> Path:
     return tmp_path
 
 
-def run(command: str, folder: Path) -> None:
-    """As a user's shell would in `folder`, made quick."""
+def quick(command: str) -> str:
+    """A documented command with few steps and a small network."""
     command = re.sub(r"\s#.*| --max-minutes \d+", "", command)
     command = re.sub(r"^python3 bootstrap\.py (?=\w+\.py)", "python ", command).removeprefix("python3 bootstrap.py ")
     for part, flags in SMALL.items():
         command += f" {flags}" if part in command and "--init-from" not in command else ""
-    command += " --max-steps 1" if "--init-from" in command else ""
+    return command + (" --max-steps 1" if "--init-from" in command else "")
+
+
+def run(command: str, folder: Path) -> None:
+    """As a user's shell would in `folder`, made quick."""
+    command = quick(command)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(
@@ -228,7 +234,10 @@ def test_a_new_user_trains_on_own_images_and_predicts(checkout):
     commands = to_run(ROOT / "README.md")
     first = next(index for index, command in enumerate(commands) if "--dataset DATA" in command)
     for command in commands[first : first + 3]:  # check, train, predict
-        run(command, checkout)
+        words = shlex.split(quick(command))
+        assert words[0] == "python"
+        result = launch_forked(words[1:], None, {**os.environ}, checkout)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     assert len(list((checkout / "predicted").glob("cell_*.overlay.png"))) == 5
 
 

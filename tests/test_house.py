@@ -73,7 +73,7 @@ NOT_IN = {
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
 COPIED = "/templates/"  # code that is a part of what is exported, and of no package
-NOT_AT_START += ("nibabel", "SimpleITK", "skimage", "openvino")
+NOT_AT_START += ("nibabel", "SimpleITK", "skimage", "openvino", "pyarrow", "tensorboard")
 IMPORT_OF_A_TEST = re.compile(r"^\s*(?:import|from)\s+((?:\w+\.)?test_\w+)", re.MULTILINE)
 
 

@@ -10,10 +10,10 @@ from PIL import ExifTags, Image
 from inference import Predictor
 
 PHOTOGRAPHS = Path(__file__).resolve().parent / "photographs"
-FLAGS = ["--base-channels", "8", "--depth", "3", "--norm", "group", "--num-workers", "0", "--scale", "0.5"]
+FLAGS = ["--base-channels", "8", "--depth", "3", "--norm", "group", "--num-workers", "0", "--scale", "0.25"]
 FLAGS += ["--plan", "none"]
-FLAGS += ["--batch-size", "3", "--max-steps", "50", "--eval-every", "50", "--log-every", "10", "--tracker", "none"]
-FLAGS += ["--val-fraction", "0.25", "--augment", "none", "--learning-rate", "0.005"]
+FLAGS += ["--batch-size", "3", "--max-steps", "40", "--eval-every", "40", "--log-every", "10", "--tracker", "none"]
+FLAGS += ["--val-fraction", "0.25", "--augment", "none", "--learning-rate", "0.01"]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_network_learns_photographs(run):
     assert "3 training and 1 validation images, 3 channels, classes 0=background, 255=foreground" in run.output
     losses = run.values("train/loss")
-    assert losses[-1] < 0.6 * losses[0]  # measured 0.5
+    assert losses[-1] < 0.6 * losses[0]  # measured 0.21
 
 
 def test_what_was_learned_is_predicted_at_each_photographs_own_size(run):
@@ -37,7 +37,7 @@ def test_what_was_learned_is_predicted_at_each_photographs_own_size(run):
         mask = predictor.mask(file)
         assert mask.shape == truth.shape
         accuracies.append((mask == truth).mean())
-    # three of the four were trained on: measured 0.90; one class everywhere has a median of 0.5
+    # three of the four were trained on: measured 0.91; one class everywhere has a median of 0.5
     assert np.median(accuracies) > 0.87
 
 

@@ -26,6 +26,7 @@ def train(dataset: Path, output, *flags: str) -> dict:
     return json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_isbi_slices_train_and_predict_reproduces_the_score(tmp_path):
     """Binary, grey, masks 0/255, flat folder: one network input channel, values back as they were."""
     data = DATA / "isbi2012"

@@ -48,7 +48,7 @@ class VolumeHeader(NamedTuple):
 
 def volume_stem(name: str) -> str:
     """A file's name without its extension; `.nii.gz` goes as a whole."""
-    for suffix in sorted(VOLUME_SUFFIXES, key=len, reverse=True):
+    for suffix in VOLUME_SUFFIXES:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]
     return name.rpartition(".")[0] or name

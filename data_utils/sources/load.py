@@ -245,8 +245,6 @@ def _named_splits(config: DataConfig) -> list[str]:
 
 
 def _holds_tars(path: Path) -> bool:
-    if not path.is_dir():
-        return False
     return any(path.glob("*.tar")) or any(path.glob("*/*.tar"))
 
 

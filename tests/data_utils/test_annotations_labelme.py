@@ -260,8 +260,9 @@ def test_the_size_may_be_left_out(tmp_path):
     write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=None, imageWidth=None)
     write(tmp_path, "b", [])
     assert masks(tmp_path)["a.png"].shape == SIZE
-    write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=0, imageWidth=SIZE[1])  # no size at all
-    assert masks(tmp_path)["a.png"].shape == SIZE
+    for height, width in ((0, SIZE[1]), (SIZE[0], -1), ("9", SIZE[1]), (SIZE[0], "9")):  # no size at all
+        write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=height, imageWidth=width)
+        assert masks(tmp_path)["a.png"].shape == SIZE
 
 
 BAD_SHAPES = {

@@ -269,6 +269,8 @@ def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
     (folder / "labels/train/c.txt").write_bytes(b"\xff\xfe 0 0")
     summary = loaded(folder)[0].annotations
     assert (summary.annotated, summary.empty, summary.instances) == (1, 2, {"car": 1, "dog": 0})
+    (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [background, car, dog]\n")
+    assert loaded(folder)[0].annotations.instances == {"car": 0, "dog": 0}
 
 
 def test_names_may_begin_with_a_mark_of_byte_order_and_must_be_text(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import TINY, launch, load_info, losses, write_folder
+from in_process import run_train
 from PIL import Image
 
 from data_utils.analysis.inspect import merge_equal
@@ -137,17 +138,16 @@ def test_check_data_ends_with_1_where_there_are_problems(broken, tiny_folder, tm
 
 def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken, tmp_path):
     options = ["--classes", CLASSES, "--on-bad-sample", "skip", "--epochs", "1", "--log-every", "1", "--max-steps", "6"]
-    command = ["train.py", "--dataset", broken, *TINY, *options, "--tracker", "none", "--optimizer", "sgd"]
-    found = []
-    for profile in ("cpu", "multi_cpu"):
-        result = launch(*command, "--output-dir", tmp_path / profile, profile=profile)
-        assert result.returncode == 0, result.stderr
-        assert "9 bad samples were skipped in training" in result.stdout
-        assert all(f"cell_{i:02}" in result.stdout for i in range(9))
-        found.append(losses(tmp_path / profile))
-    assert len(found[0]) == 6 and found[0] == pytest.approx(
-        found[1], abs=1e-5
-    )  # the documented promise, of SGD in fp32
+    flags = ["--dataset", broken, *TINY, *options, "--tracker", "none", "--optimizer", "sgd"]
+    one = run_train(tmp_path / "one", *flags)
+    two = launch("train.py", *flags, "--output-dir", tmp_path / "two", profile="multi_cpu")
+    assert (one.exit_code, two.returncode) == (0, 0), one.output + two.stderr
+    for output in (one.output, two.stdout):
+        assert "9 bad samples were skipped in training" in output
+        assert all(f"cell_{i:02}" in output for i in range(9))
+    assert len(losses(one.folder)) == 6
+    # the documented promise, of SGD in fp32
+    assert losses(one.folder) == pytest.approx(losses(tmp_path / "two"), abs=1e-5)
 
 
 def test_bad_samples_end_training_otherwise_and_the_output_folder_may_be_given_again(broken, tmp_path, fails_with):

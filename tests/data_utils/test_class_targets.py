@@ -17,6 +17,7 @@ TWO = ClassMap(("a", "b"), (1, 2), None)
 def test_a_reader_of_classes_describes_what_is_ignored_and_shows_what_is_known():
     reader = ClassReader(ClassMap(("a", "b"), (1, 2), 0))
     assert reader.describe() == "classes 1=a, 2=b, ignored 0"
+    assert ClassReader(TWO).describe() == "classes 1=a, 2=b"
     partly = PartlyLabeledReader(TWO, label_sets=BY_A)
     target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {"labeled": ("a",)})
     assert partly.shown_truth(target).tolist() == [[0, 255]] and target.mask.tolist() == [[0, 1]]

@@ -141,7 +141,7 @@ def test_the_files_are_good_before_they_are_damaged(content):
     assert read_mask(content, "f").shape[:2] in ((24, 32), (32, 24))
 
 
-@settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(damaged())
 def test_damaged_files_end_in_an_error_of_ours(content):
     read_all(content)

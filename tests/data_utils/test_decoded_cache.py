@@ -1,24 +1,30 @@
 """--cache: a run on decoded images is the same run, and what cannot be kept leaves nothing behind."""
 
-import json
+import multiprocessing
+import os
 import pickle
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, launch, load_info
+import torch
+from conftest import TINY, load_info
 from filelock import FileLock
+from in_process import run_train
 from PIL import Image
 from rasters import write_raster
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.dataset import EvaluationDataset
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.decoded_cache import DecodedSplit, decode_once
+from data_utils.sources.load import load_records
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
@@ -26,54 +32,63 @@ from unet import Preprocess
 
 CLASSES = "0=background,255=cell"
 TARGET = ClassTarget(np.ones((2, 3), np.uint8))
+FORK = multiprocessing.get_context("fork")
 
 
-@pytest.mark.parametrize("crop", [[], ["--crop-size", "24", "24"]], ids=["whole", "crop"])
-def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, crop):
-    command = [
-        "train.py",
-        "--dataset",
-        tiny_folder,
-        *TINY,
-        "--scale",
-        "0.7",
-        "--tracker",
-        "none",
-        "--epochs",
-        "1",
-        *crop,
-    ]
-    command += ["--log-every", "1", "--optimizer", "sgd"]
-    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+@pytest.mark.parametrize(
+    "crop",
+    [
+        pytest.param([], id="whole"),
+        pytest.param(["--crop-size", "24", "24"], id="crop", marks=pytest.mark.slow),
+    ],
+)
+def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, monkeypatch, crop):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    flags = ["--dataset", tiny_folder, *TINY, "--scale", "0.7", "--tracker", "none", "--epochs", "1", *crop]
+    flags += ["--log-every", "1", "--optimizer", "sgd"]
     records = []
     for name, flag in (("plain", []), ("first", ["--cache"]), ("second", ["--cache"])):
-        result = launch(*command, *flag, "--output-dir", tmp_path / name, env=environment)
-        assert result.returncode == 0, result.stderr
-        assert ("decoding for the cache" in result.stderr) == (name == "first")
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        records.append([{k: v for k, v in json.loads(line).items() if "perf" not in k} for line in lines])
+        run = run_train(tmp_path / name, *flags, *flag)
+        assert run.exit_code == 0, run.output
+        assert ("decoding for the cache" in run.output) == (name == "first")
+        records.append([{k: v for k, v in record.items() if "perf" not in k} for record in run.records])
     assert len(records[0]) > 4 and records[0] == records[1] == records[2]
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2
+
+
+def test_crops_of_cached_images_are_those_of_their_files(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    info = load_info(tiny_folder, crop_size=(24, 24))
+    plain, cached = (TrainingDataset(info.train, info, Preprocess(scale=0.7)) for _ in range(2))
+    cached.cache()
+    for index in range(3):
+        for epoch in range(3):
+            image, target, *_ = plain[Slot(index, epoch, (24, 24))]
+            cached_image, cached_target, *_ = cached[Slot(index, epoch, (24, 24))]
+            assert torch.equal(image, cached_image) and torch.equal(target.mask, cached_target.mask)
 
 
 def test_what_cannot_be_decoded_is_skipped_from_the_cache_too(broken, tmp_path):
     options = ["--classes", CLASSES, "--on-bad-sample", "skip", "--max-steps", "6", "--tracker", "none", *TINY]
     for name in ("first", "second"):
-        command = ["train.py", "--dataset", broken, *options, "--cache", "--output-dir", tmp_path / name]
-        result = launch(*command, profile="multi_cpu" if name == "second" else None)
-        assert result.returncode == 0, result.stderr
-        assert "9 bad samples were skipped in training" in result.stdout
+        run = run_train(tmp_path / name, "--dataset", broken, *options, "--cache")
+        assert run.exit_code == 0, run.output
+        assert "9 bad samples were skipped in training" in run.output
 
 
 def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writing_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pair, folder = (np.ones((1, 2, 3), np.uint8), TARGET), tmp_path / "unet-accelerate"
-    # killed in the middle, as by the kernel when memory runs out
-    lines = "import os, numpy as np\nfrom data_utils.loading.decoded_cache import decode_once\n"
-    lines += "from tasks.classes import ClassTarget\n"
-    lines += "pair = np.ones((1, 2, 3), np.uint8), ClassTarget(np.ones((2, 3), np.uint8))\n"
-    lines += "decode_once(lambda i: os.kill(os.getpid(), 9) if i == 5 else pair, 9, ClassTarget, 'killed', ())"
-    assert launch("-c", lines, env={"XDG_CACHE_HOME": str(tmp_path)}).returncode == -9
+
+    def killed_at_5(index: int) -> tuple[np.ndarray, ClassTarget]:
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)  # in the middle, as by the kernel when memory runs out
+        return pair
+
+    run = FORK.Process(target=decode_once, args=(killed_at_5, 9, ClassTarget, "killed", ()))
+    run.start()
+    run.join(60)
+    assert run.exitcode == -signal.SIGKILL
     assert len(list(folder.glob(".*.tmp"))) == 1
     (folder / ".busy.arrow.0123abcd.tmp").write_bytes(b"x")
     with FileLock(folder / "busy.lock"):
@@ -124,9 +139,10 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch
     assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
 
 
-def test_what_cannot_be_cached_says_so(fails_with, tmp_path):
-    result = launch("train.py", "--cache", *TINY, "--output-dir", tmp_path / "run")
-    fails_with(result, "--cache works with local files only", 1)
+def test_what_cannot_be_cached_says_so():
+    key = load_records(DataConfig("shapes"))[0].digest
+    with pytest.raises(DataError, match="--cache works with local files only"):
+        decode_once(samples_of(1), 2, ClassTarget, key, ())
 
 
 class Complement(ClassTarget):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from inspections import split_of
 
+from data_utils.analysis import findings
 from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import total_pixels
 from data_utils.class_map import ClassMap
@@ -28,3 +29,15 @@ def test_only_a_flag_can_name_classes_by_mistake_and_what_a_reader_warns_of_is_s
     reader.class_map = class_map
     assert lines(has_names=False)[0].startswith("255 counts nowhere")
     assert not [line for line in lines(has_names=False, ignore_index="255") if line.startswith("255")]
+
+
+def test_borders_are_looked_for_where_masks_hold_classes_without_names(monkeypatch):
+    monkeypatch.setattr(findings, "border_warnings", lambda inspected, pixels: (f"{len(pixels)} borders",))
+    splits = [split_of({0: 10, 1: 10})]
+    all_records = [records for _, records in splits]
+    class_map = ClassMap(("a", "b"), (0, 1), None)
+    for reader_map, has_names, expected in ((class_map, False, True), (class_map, True, False), (None, False, False)):
+        reader = SimpleNamespace(class_map=reader_map, warnings=lambda splits: ())
+        pixels = total_pixels(splits)
+        lines = find_warnings(splits, all_records, pixels, reader, DataConfig(), has_names=has_names)
+        assert ("2 borders" in lines) is expected

@@ -72,6 +72,14 @@ def test_a_tiff_of_several_pages_is_read(tmp_path, big):
     assert tiff_pages(tmp_path / "pages.tif") == [(number, (SIDE, SIDE)) for number in range(3)]
 
 
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_tiff_that_ends_in_its_last_directory_is_read_as_far_as_it_goes(tmp_path, missing, big):
+    content = tiff_bytes([1, -1], big=big)[: -(SIDE * SIDE + missing)]
+    (tmp_path / "cut.tif").write_bytes(content)
+    assert tiff_pages(tmp_path / "cut.tif")[0] == (0, (SIDE, SIDE))
+
+
 def test_a_tiff_whose_directories_overlap_is_refused_at_once(tmp_path):
     """Each byte would be the start of a directory of thousands of tags: reading them takes hours."""
     content = bytearray(tiff_bytes([0]) + bytes(2**16))

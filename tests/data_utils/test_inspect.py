@@ -17,6 +17,7 @@ from data_utils.analysis.inspect import (
     inspect,
     merge_equal,
     raise_problems,
+    too_many,
     total_pixels,
 )
 from data_utils.class_map import ClassMap
@@ -61,7 +62,10 @@ def test_pixels_of_each_value_are_counted():
 def test_two_hundred_and_fifty_five_values_are_not_too_many():
     assert excess_values(dict.fromkeys(range(255), 1)) is None
     assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
-    assert "numbers of objects" in excess_values(dict.fromkeys(range(300), 1))
+    objects = excess_values(dict.fromkeys(reversed(range(300)), 1))
+    assert objects.startswith("0, 1, 2, 3, ") and "numbers of objects" in objects
+    problem = too_many(dict.fromkeys(range(300), 1), "a")
+    assert problem == ("too many mask values", f"a: mask holds more than 255 values: {objects}")
     ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
     assert "numbers of objects" not in excess_values(ends)
     assert "numbers of objects" in excess_values(ends | {5: 10})
@@ -127,6 +131,7 @@ def test_skipping_is_offered_where_something_is_left():
 
 def test_an_inspection_survives_the_cache():
     inspection = SplitInspection.of_count(3)
+    assert inspection.members.tolist() == [-1, -1, -1]
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
     inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
     inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))

@@ -6,7 +6,7 @@ data_utils/sources/class_volumes.py.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +21,11 @@ from rasters import write_raster
 from volumes import case, write_nifti
 
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.image_io.class_masks import ClassMask, binary, combined
+from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, combined
 from data_utils.image_io.formats import ClassLayers
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.class_volumes import ChannelVolumeRecords, find_class_volumes
@@ -39,6 +40,7 @@ from data_utils.sources.overlapping import (
     open_channels,
     open_class_folders,
 )
+from data_utils.sources.records import ListRecords
 from data_utils.sources.volumes import Case, Description, VolumeRecords
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
@@ -82,7 +84,7 @@ def folders(tmp_path) -> Path:
 def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, layout):
     write_overlaps(tmp_path, 6, seed=0, layout=layout)
     info = info_of(tmp_path)
-    assert info.config.task == "overlapping"
+    assert info.config.task == "overlapping" and info.warnings == ()
     assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
     masks = dict(zip([f"{number:02}.png" for number in range(6)], true_masks(6, 0), strict=True))
     for records in (info.train.records, info.val.records):
@@ -90,6 +92,47 @@ def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, 
             target = info.reader.read(record, SIZE)
             assert (planes(target.truth) == masks[record["name"]]).all()
             assert (target.known == 7).all() and target.truth.dtype == np.int32
+
+
+@dataclass(frozen=True)
+class Layers(LayeredMask):
+    """A mask of 100 pixels in one row with any class, of which the first ones have two; with fewer it is damaged."""
+
+    shared: int
+
+    def render(self) -> np.ndarray:
+        raise AssertionError
+
+    def render_classes(self, bit_of):
+        assert bit_of == {2: 0, 5: 1}
+        if self.shared < 0:
+            raise DataError("damaged")
+        truth = np.array([3] * self.shared + [1] * (100 - self.shared) + [0] * 50)
+        return pack_bits(truth[None], np.zeros_like(truth)[None])
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "share"),
+    [
+        ([1, 1], [1], None),
+        ([1, 1], [2], "1%"),
+        ([0], [9], "4%"),
+        ([-1, 6], [], "6%"),  # a damaged mask is named elsewhere
+        ([0] * 32 + [90] * 32, [], "45%"),  # 32 masks from the first to the last
+        ([90] + [0] * 64, [], "3%"),
+    ],
+)
+def test_classes_that_share_more_than_a_hundredth_of_their_pixels_are_said(train, val, share):
+    splits = []
+    for counts in (train, val):
+        records = ListRecords([{"image": "", "target": Layers(count), "name": "a"} for count in counts])
+        records.classes = ((0, "background"), (2, "a"), (5, "b"))
+        splits.append(records)
+    line = (
+        f"{share} of the labeled pixels lie in objects of several classes, and count as the uppermost one;"
+        " --task overlapping learns all classes of a pixel"
+    )
+    assert overlap_warnings(splits) == ((line,) if share else ())
 
 
 def test_shares_and_overlap_are_counted(folders):
@@ -691,6 +734,7 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
     labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
     reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
     sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
+    assert reader.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is reader
     reader = reader.partly_labeled(sets, ((1, "swelling"),), {None: {0: 1}})
     assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
 

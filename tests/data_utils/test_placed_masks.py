@@ -420,6 +420,14 @@ def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, crs):
     ("geometry", "properties", "line"),
     [
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("nan"), 1]]]}, {"kind": 1}, "not finite"),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
+        ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
+        ({"type": "Polygon", "coordinates": [[[0], [1], [2]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
+        (
+            {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]},
+            None,
+            "has no value in the column kind, its columns are none; give --label-column",
+        ),
         (
             {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]},
             {"kind": [1]},

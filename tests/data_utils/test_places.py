@@ -58,6 +58,7 @@ def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
     assert places[0].crs.same(places[1].crs) and not places[0].crs.same(places[2].crs)
     assert str(places[0].crs) == "a CRS without EPSG number" and str(places[3].crs) == "EPSG:4326"
     assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1} and geo_keys(None) == {}
+    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1)) == {1024: 1}  # the last entry is cut off
 
 
 SCALE = (33550, "d", 3, (2.0, 3.0, 0.0), False)

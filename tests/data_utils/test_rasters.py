@@ -553,11 +553,14 @@ def test_names_of_bands_that_are_not_there_are_passed_over(tmp_path):
         assert open_raster(path, stack).files[0].names == ("red & more",)
 
 
-@pytest.mark.parametrize(("shape", "is_its_mask"), [((8, 9), True), ((4, 9), False), ((8, 5), False)])
-def test_a_page_of_another_size_does_not_say_where_data_are(tmp_path, shape, is_its_mask):
+@pytest.mark.parametrize(
+    ("shape", "kind", "is_its_mask"),
+    [((8, 9), 4, True), ((4, 9), 4, False), ((8, 5), 4, False), ((8, 9), 0, False), ((8, 9), 5, False)],
+)
+def test_a_page_of_another_size_or_kind_does_not_say_where_data_are(tmp_path, shape, kind, is_its_mask):
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
         tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=PLACED)
-        tiff.write(np.ones(shape, bool), photometric="mask", subfiletype=4)
+        tiff.write(np.ones(shape, bool), photometric="mask", subfiletype=kind)
     with ExitStack() as stack:
         assert (open_raster(tmp_path / "a.tif", stack).files[0].mask is not None) is is_its_mask
 

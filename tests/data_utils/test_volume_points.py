@@ -176,11 +176,11 @@ def test_a_folder_has_points_of_one_kind(tmp_path):
 def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_path):
     write_volumes(tmp_path / "data", 6, "markups", AFFINES["LPI"])
     flags = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "instance", "--num-workers", "0"]
-    flags += ["--crop-size", "12", "16", "16", "--batch-size", "2", "--learning-rate", "0.02", "--max-steps", "60"]
-    flags += ["--eval-every", "60", "--augment", "none", "--swap", "", "--val-fraction", "0.3"]
+    flags += ["--crop-size", "12", "16", "16", "--batch-size", "2", "--learning-rate", "0.03", "--max-steps", "30"]
+    flags += ["--eval-every", "30", "--augment", "none", "--swap", "", "--val-fraction", "0.3"]
     run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
     assert run.exit_code == 0, run.output
-    assert run.values("eval/median_radial_error")[-1] < 3 and "eval/sdr/2mm" in run.records[-1]
+    assert run.values("eval/median_radial_error")[-1] < 2 and "eval/sdr/2mm" in run.records[-1]
     assert "Errors of each landmark" in (run.folder / "report.html").read_text()
     image = tmp_path / "data" / "images" / "case0.nii.gz"
     landmarks = Predictor.from_pretrained(run.folder / "model").points(image)
@@ -236,6 +236,8 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
 
 def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
     file = tmp_path / "a.fcsv"
+    file.write_text("# Markups fiducial file version = 4.11\n")
+    assert files.read(file) is None
     head = "\ufeff# CoordinateSystem = 1\n# columns = label,id,z,y,x\n"
     file.write_text(head + "one,7,3,2,1\n,8,6,5,4\n\n,,9,8,7\n")
     table = files.read(file)

@@ -295,7 +295,7 @@ def test_settings_that_do_not_fit_the_data_are_refused(tiny_folder, tmp_path):
 
 
 def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_path):
-    root = decathlon(tmp_path)
+    root = decathlon(tmp_path, channels=2)
     train, val = load_records(config(root, dims=2))
     volumes, _ = load_records(config(root))
     assert (len(train), len(val), train.dims, train.classes) == (24, 8, 2, volumes.classes)
@@ -392,6 +392,19 @@ def test_volumes_with_other_channels_are_named(tmp_path):
     assert "brain_002: has 2 channels, most others have 3" in check_data(config(tmp_path))[0]
 
 
+def test_a_data_set_of_volumes_is_read_once(tmp_path, monkeypatch):
+    settings = config(decathlon(tmp_path, channels=1))
+    info = load_dataset_info(settings)
+    monkeypatch.delattr(inspect_volumes, "read_volume")
+    again = load_dataset_info(settings)
+    assert np.array_equal(info.train.sizes, again.train.sizes) and info.preprocess() == again.preprocess()
+    assert info.reader.class_map == again.reader.class_map
+    for index, locations in info.train.class_locations.items():
+        for places, kept in zip(locations, again.train.class_locations[index], strict=True):
+            assert np.array_equal(places, kept)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="no real data in shared/data beside this folder")
 def test_the_hippocampus_is_read_once(monkeypatch):
     settings = DataConfig(str(HIPPOCAMPUS))

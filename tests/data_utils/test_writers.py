@@ -16,6 +16,7 @@ def test_masks_are_compressed_well_and_pictures_fast():
         with PngWriter(file, (2, 3), **options) as writer:
             writer.write(rows)
         assert file.getvalue().partition(b"IDAT")[2].startswith(mark)
+        assert file.getvalue().endswith(b"\0\0\0\0IEND\xaeB`\x82")
 
 
 def test_rows_that_never_come_are_zero(tmp_path):

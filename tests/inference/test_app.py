@@ -299,6 +299,7 @@ def test_both_requirements_pin_the_same_versions_save_pillow():
     assert own == {"gradio", "pillow", "psutil"}  # psutil comes with accelerate, which the page does without
 
 
+@pytest.mark.slow
 def test_a_page_is_made_without_what_only_training_needs():
     names = ("accelerate", "datasets", "transformers", "nibabel", "tensorboard", "jinja2", "pyarrow")
     code = f"import sys; sys.modules.update(dict.fromkeys({names})); import inference.page"

@@ -20,7 +20,7 @@ import onnxruntime
 import openvino
 import pytest
 import torch
-from conftest import ROOT, launch
+from conftest import ROOT, launch, predict
 from huggingface_hub import ModelCard
 from PIL import Image
 
@@ -33,7 +33,7 @@ from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import ExportedNetwork, resized, resized_bytes
 from inference.export.hub import Hub
-from inference.export.onnx import export
+from inference.export.onnx import Onnx, export
 from inference.export.opener import text_of, turn_network_off
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError, SettingsError, WriteError
@@ -58,7 +58,7 @@ POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
 
 def network(norm: str, upsample: str) -> UNet:
     torch.manual_seed(0)
-    return UNet(UNetConfig(3, 3, 4, 3, norm, upsample, preprocess=PREPROCESS)).eval()
+    return UNet(UNetConfig(3, 3, 4, 2, norm, upsample, preprocess=PREPROCESS)).eval()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,7 @@ def network(norm: str, upsample: str) -> UNet:
 )
 def test_logits_are_torchs_on_every_size(norm, upsample, tmp_path):
     model = network(norm, upsample)
-    export(model, tmp_path / "model.onnx")
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    Onnx().write(model, tmp_path / "model.onnx", Options())
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == model.config
     for shape in ((1, 47, 55), (3, 64, 64), (2, 8, 8), (1, 101, 9), (1, 5, 40), (1, 1, 1), (1, 15, 16), (1, 3, 300)):
@@ -86,6 +85,7 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (93, 71, 3), dtype=np.uint8)).save(image)
     result = launch("-m", "inference.export", tmp_path / "model", file)
     assert result.returncode == 0, result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "model.onnx", "a.png"}
     assert "its logits agree with torch's" in result.stdout
     expected = Predictor.from_pretrained(tmp_path / "model")(image)
     for predictor in (Predictor(str(file)), Predictor.from_pretrained(file)):
@@ -96,7 +96,7 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
     (logits,) = onnxruntime.InferenceSession(file, options).run(["logits"], {"images": raw})
     np.testing.assert_array_equal(logits[0].argmax(0), expected.mask)
     for model, output in ((tmp_path / "model", "one"), (file, "two")):
-        result = launch("predict.py", "--model", model, "--input", image, "--output", tmp_path / output)
+        result = predict(model, [image], tmp_path / output)
         assert result.returncode == 0, result.stderr
     assert (tmp_path / "one" / "a.png").read_bytes() == (tmp_path / "two" / "a.png").read_bytes()
 
@@ -206,8 +206,9 @@ def test_a_pipeline_opens_the_folder_without_this_project_and_gives_the_masks_of
         np.testing.assert_array_equal(mask, predictor.mask(tmp_path / f"{index}.png"))
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
-@pytest.mark.parametrize("upsample", ["transpose", "bilinear", "bilinear_aligned"])
+@pytest.mark.parametrize(
+    ("norm", "upsample"), [("batch", "transpose"), ("group", "bilinear"), ("instance", "bilinear_aligned")]
+)
 def test_the_network_of_a_hub_folder_is_ours(norm, upsample, tmp_path):
     torch.manual_seed(0)
     config = UNetConfig(1, 2, 4, 2, norm, upsample, block="residual")
@@ -438,31 +439,50 @@ def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_proved", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mask", [None, True])
-def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, tmp_path):
+def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, is_proved, tmp_path):
     torch.manual_seed(0)
     preprocess = Preprocess(mean=(90.0,) * 3, std=(50.0,) * 3, pixel_types=("uint8",))
     model = UNet(UNetConfig(3, 3, 4, 3, preprocess=preprocess)).eval()
-    export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options(mask=mask))
+    if is_proved:
+        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options(mask=mask))
+    else:
+        (tmp_path / "ir").mkdir()
+        EXPORT_FORMATS["openvino"].write(model, tmp_path / "ir", Options(mask=mask))
     assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin"}
     network = openvino.compile_model(tmp_path / "ir" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     image = np.random.default_rng(0).integers(0, 256, (97, 131, 3), dtype=np.uint8)
     answer = network({"images": image.transpose(2, 0, 1)[None]})["mask" if mask else "logits"]
+    of_proof = opener.OPENERS["openvino"](str(tmp_path / "ir"))
+    np.testing.assert_array_equal(of_proof(image.transpose(2, 0, 1)[None]), answer)
     classes = answer[0] if mask else answer[0].argmax(0)
     np.testing.assert_array_equal(classes, Predictor(model).mask(image))
+
+
+class TwoFiles(Empty):
+    """A format of a folder, which nothing opens."""
+
+    is_folder = True
+    openers = ()
+
+    def write(self, model: UNet, path: Path, options: Options) -> None:
+        for name in ("model.xml", "model.bin"):
+            (path / name).touch()
 
 
 def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     model = UNet(UNetConfig(3, 3, 4, 2))
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(SettingsError, match=r"model: is a folder with other files, which would be lost"):
-        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "model", Options())
+        export_proved(TwoFiles(), model, tmp_path / "model", Options())
     with pytest.raises(SettingsError, match="model: is a folder, and --to onnx writes a file"):
         export_proved(EXPORT_FORMATS["onnx"], model, tmp_path / "model", Options())
     assert list(tmp_path.iterdir()) == [tmp_path / "model"] and (tmp_path / "model" / "model.safetensors").is_file()
     (tmp_path / "ir").mkdir()
     for _ in range(2):
-        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options())
+        export_proved(TwoFiles(), model, tmp_path / "ir", Options())
+    assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin"}
     with pytest.raises(SettingsError, match="is a file, and --to openvino writes a folder"):
         export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir" / "model.xml", Options())
 
@@ -524,6 +544,7 @@ def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(monkeypatch
             check(*answers, complaint="no such size")
 
 
+@pytest.mark.slow
 def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
     model = network("batch", "transpose")
     monkeypatch.setattr(proof, "TOLERANCE", 1e-9)
@@ -536,9 +557,9 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
     with pytest.raises(ModelError, match="no such file"):
         Predictor(str(tmp_path / "none.onnx"))
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
-    result = launch("predict.py", "--model", tmp_path / "bad.onnx", "--input", tmp_path, "--output", tmp_path / "out")
+    result = predict(tmp_path / "bad.onnx", [tmp_path], tmp_path / "out")
     fails_with(result, "bad.onnx: cannot be loaded", 1)
-    export(network("batch", "transpose"), tmp_path / "model.onnx")
+    Onnx().write(network("batch", "transpose"), tmp_path / "model.onnx", Options())
     foreign = onnx.load(tmp_path / "model.onnx")
     del foreign.metadata_props[:]
     onnx.save(foreign, tmp_path / "foreign.onnx")
@@ -561,6 +582,7 @@ def test_a_file_without_a_name_is_refused(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("argument output: it is empty\n")
 
 
+@pytest.mark.slow
 def test_onnxruntime_is_imported_only_when_used():
     code = "import sys, unet, inference; sys.exit('onnxruntime' in sys.modules or 'onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -68,9 +68,16 @@ SHAPES = [(100, 80), (90, 60)]
 IMAGES = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 1.3])
 @pytest.mark.parametrize(
-    "options", [{}, {"tta": True}, {"tile_size": 48}, {"tile_size": 48, "overlap": 8}, {"tile_size": 48, "tta": True}]
+    ("options", "scale"),
+    [
+        ({}, 1.0),
+        ({"tta": True}, 1.3),
+        ({"tile_size": 48}, 1.0),
+        ({"tile_size": 48}, 0.5),
+        ({"tile_size": 48, "overlap": 8}, 1.3),
+        ({"tile_size": 48, "tta": True}, 0.5),
+    ],
 )
 def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
     model, passes = network(scale), []
@@ -130,9 +137,15 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
     ]
 
 
-@pytest.mark.parametrize(("extensions", "tensors"), [((MASK,), 1), ((MASK, OVERLAY, PROBABILITIES), 2)])
-@pytest.mark.parametrize("in_windows", [False, True])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("extensions", "tensors", "in_windows", "count"),
+    [
+        ((MASK,), 1, False, 2),
+        ((MASK,), 1, True, 2),
+        ((MASK, OVERLAY, PROBABILITIES), 2, False, 1),
+        ((MASK, OVERLAY, PROBABILITIES), 2, True, 1),
+    ],
+)
 def test_the_host_waits_once_for_each_image_or_written_strip(
     downloads, monkeypatch, tmp_path, extensions, tensors, in_windows, count
 ):

@@ -243,7 +243,7 @@ def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
         image, mask = write_scene(tmp_path / "data" / "images" / f"{number}.tif", number, size=(40, 48))
         write_raster(tmp_path / "data" / "masks" / f"{number}.tif", 7 * mask[None])
     flags = ["--dataset", tmp_path / "data", "--bands", "B03", "B08", *TINY, "--crop-size", "32", "32"]
-    run = run_train(tmp_path / "run", *flags, "--epochs", "30", "--learning-rate", "0.02")
+    run = run_train(tmp_path / "run", *flags, "--max-steps", "30", "--eval-every", "30", "--learning-rate", "0.02")
     assert run.exit_code == 0 and run.config["preprocess"]["bands"] == ["B03", "B08"], run.output
     assert (run.folder / "report.html").exists()
     result = predict(run.folder / "model", [image], tmp_path / "out", "--truth", tmp_path / "data" / "masks")

@@ -12,7 +12,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from conftest import launch
+from in_process import run_predict
 from PIL import Image
 from prediction import settings_of, volume_job
 from volumes import write_nifti
@@ -473,7 +473,7 @@ def test_predict_py_writes_and_scores_volumes(tmp_path):
         save(tmp_path / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
         save(tmp_path / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
     paths = "--input", tmp_path / "in", "--output", tmp_path / "out", "--truth", tmp_path / "truth"
-    result = launch("predict.py", "--model", tmp_path / "model", *paths, "--boundary", "--overlay")
+    result = run_predict("--model", tmp_path / "model", *paths, "--boundary", "--overlay")
     assert result.returncode == 0, result.stderr
     assert "2 of 2 masks" in result.stdout and "HD95 (mm)" in result.stdout and "surface Dice 1 mm" in result.stdout
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())

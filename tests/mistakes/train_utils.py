@@ -17,7 +17,7 @@ MUTANTS = [
         "BestModel.is_saved",
         "self._refused = None",
         "pass",
-        "test_hub.py test_resume.py",
+        "test_checkpoints.py",
     ),
     Mutant(
         "train_utils/checkpoints/best_model.py",

@@ -1,6 +1,7 @@
 """Start an Accelerator behind the guards of runtime.launch, and print as JSON what the profile decided.
 
-With `--unguarded` the check before `Accelerator()` is left out.
+`has_compiler` says whether torch's compiler was imported. With `--unguarded` the check before `Accelerator()` is left
+out.
 """
 
 import json
@@ -9,15 +10,16 @@ import sys
 from accelerate import Accelerator
 
 from runtime.errors import LaunchError
-from runtime.launch import check_launch, check_processes, describe_profile, set_launch_environment
+from runtime.launch import check_launch, configure_process, describe_profile, set_launch_environment
 
 try:
     if "--unguarded" not in sys.argv:
         set_launch_environment()
         check_launch()
     accelerator = Accelerator()
-    check_processes(accelerator)
+    configure_process(accelerator)
 except LaunchError as error:
     sys.exit(f"{type(error).__name__}: {error}")
-accelerator.print(json.dumps(describe_profile(accelerator).to_json()))
+profile = describe_profile(accelerator).to_json()
+accelerator.print(json.dumps({"profile": profile, "has_compiler": "torch._dynamo" in sys.modules}))
 accelerator.end_training()

@@ -76,7 +76,7 @@ def test_objects_that_are_kept_as_pairs_are_two_levels_each():
 
 YAML = {
     "empty": "",
-    "nested": "[" * 5000,
+    "nested": "[" * 2000,
     "nested a little": "[" * 80 + "]" * 80,
     "aliases": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
     "itself": "a: &a [*a]\n",

@@ -421,7 +421,7 @@ class Scaled(torch.nn.Module):
 
 @pytest.mark.parametrize("raised", [True, False])
 def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evaluation(launched, monkeypatch, raised):
-    """Without the raised limit torch stops at 8 shapes, and the network stays as it is for all others."""
+    """Without the raised limit torch stops at so many shapes, and the network stays as it is for all others."""
     from torch._dynamo import config, reset  # takes seconds
 
     launched(gpus=0)
@@ -434,16 +434,16 @@ def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evalua
     monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: {"backend": backend, "dynamic": plugin.dynamic})
     network = Scaled()
     reset()
-    with config.patch(recompile_limit=8, accumulated_recompile_limit=256):
+    with config.patch(recompile_limit=3, accumulated_recompile_limit=256):
         if raised:
             configure_process(accelerator)
         compile_networks(accelerator, [network])
         for is_training in (True, False):
             network.train(is_training)
-            for width in range(1, 17):
+            for width in range(1, 6):
                 assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * (2 if is_training else 3)
     reset()
-    assert len(compiled) == (32 if raised else 8)
+    assert len(compiled) == (10 if raised else 3)
 
 
 class Weighted(torch.nn.Module):
@@ -467,27 +467,16 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
         compiled.append(inputs)
         return graph.forward
 
-    blocks = [Weighted(channels) for channels in range(2, 11)]
+    blocks = [Weighted(channels) for channels in range(2, 5)]
     reset()
-    with config.patch(recompile_limit=8, accumulated_recompile_limit=16):
+    with config.patch(recompile_limit=2, accumulated_recompile_limit=4):
         configure_process(accelerator_like("cpu", dynamo=DynamoBackend.EAGER))
         for block in blocks:
             block.compile(backend=backend, dynamic=False)
-            for width in range(2, 10):
+            for width in range(2, 6):
                 block(torch.ones(1, len(block.weight), 8, width))
     reset()
-    assert len(compiled) == 9 * 8
-
-
-def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
-    code = (
-        "import sys, runtime.launch as launch; from accelerate import Accelerator; "
-        "launch.set_launch_environment(); launch.check_launch(); accelerator = Accelerator(cpu=True); "
-        "launch.configure_process(accelerator); "
-        "sys.exit('torch._dynamo' in sys.modules)"
-    )
-    clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=clean, timeout=60).returncode == 0
+    assert len(compiled) == 3 * 4
 
 
 @pytest.mark.parametrize(
@@ -558,7 +547,7 @@ def launch(tmp_path):
 
 def description(done: subprocess.CompletedProcess) -> dict:
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # so there is exactly one
+    return json.loads(done.stdout)["profile"]  # so there is exactly one
 
 
 def on_cpu(processes: int, precision: str = "no") -> dict:
@@ -580,7 +569,9 @@ def test_the_cpu_profile_takes_bf16_from_the_command_line(launch):
 
 
 def test_the_multi_cpu_profile_runs_two_processes_that_know_each_other(launch):
-    assert description(launch("multi_cpu", ACCELERATE_USE_CPU="true")) == on_cpu(2)
+    done = launch("multi_cpu", ACCELERATE_USE_CPU="true")
+    assert description(done) == on_cpu(2)
+    assert not json.loads(done.stdout)["has_compiler"], "it takes seconds to import, and nobody has asked for it"
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The first step of a resumed run adds up gradients in the order of a run that was never interrupted."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -12,6 +13,17 @@ from train_utils.buckets import rebuild_buckets
 from unet import UNet, UNetConfig
 
 PROCESSES = 4  # two add up in either order alike
+PATIENCE = timedelta(seconds=60)  # of a process that waits for the others
+
+
+def make_network() -> UNet:
+    torch.manual_seed(0)
+    return UNet(UNetConfig(base_channels=4, depth=2))
+
+
+def wrapped(network: UNet) -> DistributedDataParallel:
+    """As accelerate does it for train.py."""
+    return DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def gradients(model: nn.Module, images: Tensor) -> Tensor:
@@ -21,15 +33,14 @@ def gradients(model: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def three_first_steps(rank: int, processes: int, folder: Path) -> None:
-    """The gradients of a step after the start, after another step, and after the start of a resumed run."""
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
-    torch.manual_seed(0)
-    network = UNet(UNetConfig(base_channels=4, depth=2))
-    model = DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True)
+def save_first_steps(rank: int, folder: Path) -> None:
+    """Save the gradients of a step after the start, after another step, and after the start of a resumed run."""
     images = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(rank))
-    first, later = gradients(model, images), gradients(model, images)
-    resumed = DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True)
+    model = wrapped(make_network())
+    first = gradients(model, images)
+    later = gradients(model, images)
+    network = make_network()
+    resumed = wrapped(network)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     rebuild_buckets(resumed, network)
     unchanged = all(value.equal(before[name]) for name, value in network.state_dict().items())
@@ -42,11 +53,18 @@ def three_first_steps(rank: int, processes: int, folder: Path) -> None:
         "left": left,
     }
     torch.save(result, folder / f"result-{rank}")
+
+
+def first_steps(rank: int, processes: int, folder: Path) -> None:
+    """In one of several processes: its networks are gone before the group that they sum by."""
+    address = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", address, rank=rank, world_size=processes, timeout=PATIENCE)
+    save_first_steps(rank, folder)
     dist.destroy_process_group()
 
 
 def test_a_resumed_run_rounds_its_first_step_as_one_that_went_on(tmp_path):
-    call_in_processes(three_first_steps, PROCESSES, tmp_path)
+    call_in_processes(first_steps, PROCESSES, tmp_path)
     for rank in range(PROCESSES):
         result = torch.load(tmp_path / f"result-{rank}")
         assert not result["first"].equal(result["later"]), "here the order does not matter, so nothing is shown"

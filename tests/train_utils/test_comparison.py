@@ -101,6 +101,13 @@ def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith(": it is empty\n")
 
 
+def test_the_help_says_how_it_is_called(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        compare.main()
+    assert capsys.readouterr().out.startswith("usage: python compare.py RUN RUN ... [--output FILE]\n")
+
+
 def differences_of(folders: list[Path]) -> tuple[list, list[str]]:
     return compare_recipes(group_runs(read_runs(folders)[0]))
 

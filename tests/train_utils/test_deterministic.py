@@ -150,7 +150,9 @@ def run(folder, dataset, norm: str, upsample: str, loss: str):
     return run_train(folder, "--dataset", dataset, *TINY, *flags)
 
 
-@pytest.mark.parametrize(("norm", "upsample", "loss"), KINDS)
+@pytest.mark.parametrize(
+    ("norm", "upsample", "loss"), [KINDS[0], *[pytest.param(*kind, marks=pytest.mark.slow) for kind in KINDS[1:]]]
+)
 def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_path, as_on_cuda):
     with Recorder() as recorder:
         done = run(tmp_path / "run", tiny_folder, norm, upsample, loss)
@@ -162,6 +164,19 @@ def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_pa
     assert recorder.refused == set()
     # augmentation, forward and backward pass, count of pixels: all were seen
     assert {"grid_sampler_2d", "convolution", "convolution_backward", "scatter_add_"} <= recorder.called
+
+
+@pytest.mark.parametrize(("norm", "upsample", "loss"), KINDS)
+def test_nothing_that_a_network_and_its_loss_call_raises(norm, upsample, loss, as_on_cuda):
+    network = DeeplySupervisedUNet(UNetConfig(3, 2, 4, 3, norm, upsample, dropout=0.1, block="residual")).train()
+    network.activation_checkpointing = True
+    criterion = ClassLoss(2, loss, strides=network.head_strides)
+    images, masks = torch.rand(2, 3, 40, 56), torch.randint(0, 2, (2, 40, 56))
+    with process_state_kept(), Recorder() as recorder:
+        torch.use_deterministic_algorithms(True)
+        criterion(network(images), masks, criterion.step_counts(masks)).backward()
+    assert recorder.refused == set()
+    assert {"convolution", "convolution_backward"} <= recorder.called
 
 
 def test_each_norm_upsampling_and_loss_is_among_them():

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.utils import DistributedType
 from conftest import PROGRAMS, launch, write_folder
-from encoders import FAMILIES, network_refused, write_encoder
+from encoders import network_refused, write_encoder
 from in_process import Run, process_state_kept, run_train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -41,17 +41,14 @@ FLAGS += ["--batch-size", "4", "--learning-rate", "0.01", "--checkpoint-every", 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A data set under `data`, and a folder for each family of encoders."""
+    """A data set under `data`; beside it stand the encoders of `encoder_source`."""
     folder = tmp_path_factory.mktemp("runs")
     write_folder(folder / "data" / "train", 8, seed=0)
     write_folder(folder / "data" / "val", 2, seed=1)
-    torch.manual_seed(1)
-    for family in FAMILIES:
-        write_encoder(folder / family, family)
     return folder
 
 
-def run(output: Path, source: Path, *flags: str, start: str = "--encoder") -> Run:
+def run(output: Path, source: Path, *flags: str | Path, start: str = "--encoder") -> Run:
     """A run without report and pictures."""
     data = source.parent / "data"
     with mock.patch.object(train.Publisher, "write_results"):
@@ -60,23 +57,29 @@ def run(output: Path, source: Path, *flags: str, start: str = "--encoder") -> Ru
 
 def encoder_source(folder: Path, family: str) -> Path:
     """What --encoder takes for a family, or for the built-in encoder."""
-    return Path("lite0") if family == "lite0" else folder / family
+    if family == "lite0":
+        return Path(family)
+    if not (folder / family).exists():
+        torch.manual_seed(1)
+        write_encoder(folder / family, family)
+    return folder / family
 
 
 def network(folder: Path, **settings: object) -> UNet:
-    encoder = load_encoder(str(folder), pretrained=True)
+    """A network with an encoder of random weights."""
+    encoder = load_encoder(str(folder), pretrained=False)
     return UNet(UNetConfig(base_channels=2, depth=encoder.depth, encoder=encoder.config, **settings))
 
 
-# the networks of all families are tested by themselves; runs of two show the rest
-MORE_FAMILIES = ["bit", "convnextv2", "pp_lcnet", "focalnet", "hgnet_v2"]
+# the networks of all families are tested by themselves; runs of one show the rest
+MORE_FAMILIES = ["swin", "bit", "convnextv2", "pp_lcnet", "focalnet", "hgnet_v2"]
 
 
 @pytest.mark.parametrize(
-    "family", ["resnet", "swin", *[pytest.param(family, marks=pytest.mark.slow) for family in MORE_FAMILIES]]
+    "family", ["resnet", *[pytest.param(family, marks=pytest.mark.slow) for family in MORE_FAMILIES]]
 )
 def test_a_run_leaves_a_model_that_needs_neither_the_encoders_folder_nor_a_network(folder, tmp_path, family):
-    encoder = shutil.copytree(folder / family, folder / "moved" / family)
+    encoder = shutil.copytree(encoder_source(folder, family), folder / "moved" / family)
     shutil.copytree(folder / "data", folder / "moved" / "data", dirs_exist_ok=True)
     publish, trained = Publisher.publish, []
 
@@ -95,7 +98,9 @@ def test_a_run_leaves_a_model_that_needs_neither_the_encoders_folder_nor_a_netwo
 
 
 def test_a_frozen_encoder_is_as_it_was_after_training_running_statistics_too(folder, tmp_path):
-    found = run(tmp_path, folder / "resnet", "--freeze-encoder", "--max-steps", "2", "--ema-decay", "0.9")
+    found = run(
+        tmp_path, encoder_source(folder, "resnet"), "--freeze-encoder", "--max-steps", "2", "--ema-decay", "0.9"
+    )
     before, after = found.weights(0), found.model
     of_encoder = [name for name in before if name.startswith("encoder.")]
     assert any("running_var" in name for name in of_encoder)
@@ -105,55 +110,78 @@ def test_a_frozen_encoder_is_as_it_was_after_training_running_statistics_too(fol
     assert "of them frozen" in found.output
 
 
-def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_stopped(folder, tmp_path):
-    flags = ("--eval-every", "4", "--schedule", "constant", "--warmup-steps", "0")
-    whole = run(tmp_path / "whole", folder / "swin", "--max-steps", "4", *flags)
-    run(tmp_path / "parts", folder / "swin", "--max-steps", "2", *flags)
-    parts = run(tmp_path / "parts", folder / "swin", "--max-steps", "4", "--resume", "auto", *flags)
-    assert "resumed from" in parts.output
+FOUR_STEPS = ("--max-steps", "4", "--eval-every", "4", "--schedule", "constant", "--warmup-steps", "0")
+
+
+@pytest.fixture(scope="module")
+def whole(folder) -> Run:
+    """Four steps from an encoder with a license, and checkpoints of the second and the fourth."""
+    encoder = shutil.copytree(encoder_source(folder, "resnet"), folder / "licensed")
+    (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    return run(folder / "whole", encoder, *FOUR_STEPS)
+
+
+def check_equal(resumed: Run, whole: Run) -> None:
+    """A resumed run has ended as the one that was never stopped."""
+    assert "resumed from" in resumed.output
     for kind in ("model", "optimizer"):
-        expected, found = whole.tensors(4, kind), parts.tensors(4, kind)
+        expected, found = whole.tensors(4, kind), resumed.tensors(4, kind)
         assert all(torch.equal(found[name], value) for name, value in expected.items())
-    with pytest.raises(CheckpointError, match="the checkpoint's encoder is swin, this run's is resnet"):
-        run(tmp_path / "parts", folder / "resnet", "--max-steps", "4", "--resume", "auto", *flags)
+    assert resumed.config == whole.config
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_stopped(folder, tmp_path):
+    flags = FOUR_STEPS[2:]
+    whole = run(tmp_path / "whole", encoder_source(folder, "swin"), "--max-steps", "4", *flags)
+    run(tmp_path / "parts", encoder_source(folder, "swin"), "--max-steps", "2", *flags)
+    parts = run(tmp_path / "parts", encoder_source(folder, "swin"), "--max-steps", "4", "--resume", "auto", *flags)
+    check_equal(parts, whole)
+
+
+def test_a_run_with_another_encoder_or_a_frozen_one_is_no_continuation(folder, whole, tmp_path):
+    flags = ("--resume", whole.folder / "checkpoints" / "step-00000002", *FOUR_STEPS)
+    with pytest.raises(CheckpointError, match="the checkpoint's encoder is licensed, this run's is resnet"):
+        run(tmp_path, encoder_source(folder, "resnet"), *flags)
     with pytest.raises(CheckpointError, match="the checkpoint's freeze_encoder is False, this run's is True"):
-        run(tmp_path / "parts", folder / "swin", "--max-steps", "4", "--resume", "auto", "--freeze-encoder", *flags)
+        run(tmp_path, folder / "licensed", "--freeze-encoder", *flags)
 
 
-@pytest.mark.parametrize(
-    ("start", "change"), [("--encoder", "removed"), ("--encoder", "normalizes otherwise"), ("--init-from", "removed")]
-)
-def test_a_resumed_run_reads_nothing_again_of_what_it_started_from(folder, tmp_path, start, change):
+@pytest.mark.parametrize("change", ["removed", "normalizes otherwise"])
+def test_a_resumed_run_reads_nothing_again_of_its_encoder(folder, whole, tmp_path, change):
+    source = folder / "licensed"
+    aside = source.rename(folder / "aside")
+    try:
+        if change == "normalizes otherwise":
+            shutil.copytree(aside, source)
+            (source / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.1, 0.1]}')
+        with network_refused():
+            resumed = run(tmp_path, source, *FOUR_STEPS, "--resume", whole.folder / "checkpoints" / "step-00000002")
+    finally:
+        shutil.rmtree(source, ignore_errors=True)
+        aside.rename(source)
+    check_equal(resumed, whole)
+
+
+def test_a_resumed_run_reads_nothing_again_of_the_model_that_it_started_from(folder, tmp_path):
     shutil.copytree(folder / "data", tmp_path / "data")
     source = tmp_path / "source"
-    if start == "--encoder":
-        shutil.copytree(folder / "resnet", source)
-    else:
-        preprocess = Preprocess(mean=(10.0, 20.0, 30.0), std=(40.0, 50.0, 60.0), pixel_types=("uint8",))
-        network(folder / "resnet", norm="group", preprocess=preprocess).save_pretrained(source)
-    flags = ("--eval-every", "4", "--schedule", "constant", "--warmup-steps", "0")
-    whole = run(tmp_path / "whole", source, "--max-steps", "4", *flags, start=start)
-    run(tmp_path / "parts", source, "--max-steps", "2", *flags, start=start)
-    if change == "removed":
-        shutil.rmtree(source)
-    else:
-        (source / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.1, 0.1]}')
+    preprocess = Preprocess(mean=(10.0, 20.0, 30.0), std=(40.0, 50.0, 60.0), pixel_types=("uint8",))
+    network(encoder_source(folder, "resnet"), norm="group", preprocess=preprocess).save_pretrained(source)
+    whole = run(tmp_path / "whole", source, *FOUR_STEPS, start="--init-from")
+    shutil.rmtree(source)
+    flags = (*FOUR_STEPS, "--resume", whole.folder / "checkpoints" / "step-00000002")
     with network_refused():
-        parts = run(tmp_path / "parts", source, "--max-steps", "4", "--resume", "auto", *flags, start=start)
-    assert "resumed from" in parts.output
-    for kind in ("model", "optimizer"):
-        expected, found = whole.tensors(4, kind), parts.tensors(4, kind)
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
-    assert parts.config == whole.config
+        resumed = run(tmp_path / "resumed", source, *flags, start="--init-from")
+    check_equal(resumed, whole)
 
 
-@pytest.mark.parametrize(
-    ("family", "flags"), [pytest.param("swin", (), marks=pytest.mark.slow), ("resnet", ("--freeze-encoder",))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "flags"), [("swin", ()), ("resnet", ("--freeze-encoder",))])
 def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folder, tmp_path, family, flags):
     with mock.patch.multiple(rehearsal, steps_that_fit=mock.Mock(return_value=3), MOST_STEPS=2):
-        measured = run(tmp_path / "measured", folder / family, "--max-minutes", "0.01", *flags)
-    asked = run(tmp_path / "asked", folder / family, "--max-steps", "3", *flags)
+        measured = run(tmp_path / "measured", encoder_source(folder, family), "--max-minutes", "0.01", *flags)
+    asked = run(tmp_path / "asked", encoder_source(folder, family), "--max-steps", "3", *flags)
     assert "the same as --max-steps 3" in measured.output
     for kind in ("model", "optimizer"):
         expected, found = asked.tensors(3, kind), measured.tensors(3, kind)
@@ -161,7 +189,7 @@ def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folde
         assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-@pytest.mark.parametrize("family", ["resnet", "swinv2"])
+@pytest.mark.parametrize("family", ["resnet", pytest.param("swinv2", marks=pytest.mark.slow)])
 def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, family, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     types, forward = set(), Encoder.forward
@@ -172,7 +200,7 @@ def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, fa
             return forward(self, *inputs)
 
     monkeypatch.setattr(Encoder, "forward", noted)
-    found = run(tmp_path, folder / family, "--max-steps", "2")
+    found = run(tmp_path, encoder_source(folder, family), "--max-steps", "2")
     assert found.exit_code == 0, found.output
     assert {(True, torch.bfloat16), (False, torch.bfloat16)} <= types
     assert all(math.isfinite(loss) for loss in found.values("train/loss") + found.values("eval/loss"))
@@ -187,7 +215,7 @@ def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, fa
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "flag"), [("resnet", ()), ("hgnet_v2", ("--freeze-encoder",))])
 def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag):
-    encoder = shutil.copytree(folder / family, tmp_path / family)
+    encoder = shutil.copytree(encoder_source(folder, family), tmp_path / family)
     settings = json.loads((encoder / "config.json").read_text())
     (encoder / "config.json").write_text(json.dumps(settings | {"drop_path_rate": 0.0}))
     shutil.copytree(folder / "data", tmp_path / "data")
@@ -209,17 +237,19 @@ def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag):
 
 def test_the_norms_of_a_frozen_encoder_are_not_synchronised_and_nothing_is_said_of_them(folder, capsys):
     several = mock.Mock(num_processes=2)
-    frozen = network(folder / "resnet", norm="group")
+    frozen = network(encoder_source(folder, "resnet"), norm="group")
     frozen.encoder.freeze()
     synchronize_batchnorm(several, frozen, "auto", BatchSplit(8, 2, 2, 2))
     assert capsys.readouterr().out == ""
-    synchronize_batchnorm(several, network(folder / "resnet", norm="group"), "auto", BatchSplit(8, 2, 2, 2))
+    synchronize_batchnorm(
+        several, network(encoder_source(folder, "resnet"), norm="group"), "auto", BatchSplit(8, 2, 2, 2)
+    )
     assert "batch norm sees 4 images at a time" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("family", ["swinv2", "convnextv2"])
 def test_tables_of_positions_and_scales_do_not_decay(folder, family):
-    model = network(folder / family)
+    model = network(encoder_source(folder, family))
     groups = build_optimizer(model, "adamw", 1e-3, 0.1).param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     every = {id(p) for group in groups for p in group["params"]}
@@ -228,7 +258,9 @@ def test_tables_of_positions_and_scales_do_not_decay(folder, family):
     assert every == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-@pytest.mark.parametrize("family", ["hgnet_v2", "swinv2", "pvt_v2", "lite0"])
+@pytest.mark.parametrize(
+    "family", ["lite0", *[pytest.param(family, marks=pytest.mark.slow) for family in ("hgnet_v2", "swinv2", "pvt_v2")]]
+)
 def test_memory_is_estimated_with_and_without_recomputing_and_less_for_a_frozen_encoder(folder, family):
     model = network(encoder_source(folder, family))
     plain = step_bytes(model, (2, 3, 128, 128), Copies(3))
@@ -240,7 +272,7 @@ def test_memory_is_estimated_with_and_without_recomputing_and_less_for_a_frozen_
 
 
 def test_frozen_weights_have_neither_gradients_nor_moments_but_an_average(folder):
-    model, shape = network(folder / "resnet"), (2, 3, 64, 64)
+    model, shape = network(encoder_source(folder, "resnet")), (2, 3, 64, 64)
     model.encoder.freeze()
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     without = step_bytes(model, shape, Copies(0))
@@ -261,7 +293,7 @@ def kept_between_blocks(model: UNet, shape: tuple[int, ...]) -> int:
 
 
 def test_what_an_encoder_keeps_before_its_first_stage_counts_where_the_stages_are_recomputed(folder):
-    encoder, shape = load_encoder(str(folder / "resnet"), pretrained=False), (2, 3, 128, 128)
+    encoder, shape = load_encoder(str(encoder_source(folder, "resnet")), pretrained=False), (2, 3, 64, 64)
     kept, estimates = [], []
     for width in (8, 64):
         config = encoder.config | {"embedding_size": width}
@@ -293,7 +325,7 @@ def process_group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("family", ["resnet", "lite0"])
+@pytest.mark.parametrize("family", ["resnet", pytest.param("lite0", marks=pytest.mark.slow)])
 def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_heads(folder, process_group, family):
     spread = DeeplySupervisedUNet(network(encoder_source(folder, family)).config).eval()
     images = torch.rand(2, 3, 40, 56)
@@ -307,12 +339,9 @@ def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_head
         assert torch.equal(whole(images), logits)
 
 
-def test_card_and_run_json_name_the_encoder_and_its_license(folder, tmp_path):
-    encoder = shutil.copytree(folder / "resnet", folder / "licensed")
-    (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    found = run(tmp_path, encoder, "--max-steps", "1")
-    assert found.settings["encoder"] == "licensed (apache-2.0)"
-    card = (tmp_path / "model" / "README.md").read_text()
+def test_card_and_run_json_name_the_encoder_and_its_license(folder, whole):
+    assert whole.settings["encoder"] == "licensed (apache-2.0)"
+    card = (whole.folder / "model" / "README.md").read_text()
     assert "The encoder is licensed (apache-2.0), a backbone of transformers" in card
     assert "| encoder weights | pretrained |" in card and str(folder) not in card
-    assert "model: U-Net with encoder licensed (apache-2.0)" in found.output
+    assert "model: U-Net with encoder licensed (apache-2.0)" in whole.output

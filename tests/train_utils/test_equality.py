@@ -15,7 +15,7 @@ from train_utils.schedule import learning_rate
 from unet import UNetConfig
 from unet.model import DeeplySupervisedUNet
 
-IMAGES, CLASSES, HEIGHT, WIDTH, STEPS, BATCH = 14, 3, 24, 32, 10, 8
+IMAGES, CLASSES, HEIGHT, WIDTH, STEPS, BATCH = 14, 3, 24, 32, 6, 8
 
 
 def micro_batches_of_a_step(sampler: Iterator[list[Slot]], processes: int) -> Iterator[list[Slot]]:

@@ -70,7 +70,10 @@ class Trainer:
     def fresh(self, *flags: str | Path, output: Path | None = None) -> Run:
         """A run that is made anew."""
         output = output or self.folder / "runs" / str(len([*self.folder.glob("runs/*")]))
-        with mock.patch.object(train.Publisher, "write_results"):  # pictures and report, which no flag changes
+        with (
+            mock.patch.object(train.Publisher, "write_results"),  # pictures and report, which no flag changes
+            mock.patch.object(train, "training_flops", lambda *_: 1.0),
+        ):
             return run_train(output, "--dataset", self.data, *PLAIN, *flags)
 
 
@@ -94,23 +97,28 @@ def checks(*flags: str) -> Callable:
     return register
 
 
-def all_flags() -> list[str]:
-    """As argparse lists them."""
-    found: list[str] = []
+def all_actions() -> list[argparse.Action]:
+    """The flags as argparse has them."""
+    actions: list[argparse.Action] = []
 
-    def list_flags(parser: argparse.ArgumentParser, *_: object) -> argparse.Namespace:
-        found.extend(
-            flag for action in parser._actions for flag in action.option_strings if flag not in ("-h", "--help")
-        )
+    def list_actions(parser: argparse.ArgumentParser, *_: object) -> argparse.Namespace:
+        actions.extend(action for action in parser._actions if "--help" not in action.option_strings)
         raise SystemExit
 
-    with mock.patch.object(flags_of_train.arg.Arguments, "parse_args", list_flags), pytest.raises(SystemExit):
+    with mock.patch.object(flags_of_train.arg.Arguments, "parse_args", list_actions), pytest.raises(SystemExit):
         flags_of_train.parse_args("")
-    return found
+    return actions
 
 
 def test_every_flag_has_a_check():
-    assert sorted(CHECKS) == sorted(all_flags())
+    assert sorted(CHECKS) == sorted(flag for action in all_actions() for flag in action.option_strings)
+
+
+def test_every_flag_says_what_it_does_and_what_it_takes():
+    actions = all_actions()
+    assert [action.dest for action in actions if not action.help] == []
+    unnamed = [action.dest for action in actions if action.nargs != 0 and not (action.metavar or action.choices)]
+    assert unnamed == ["tracker", "seed"]  # which say it themselves
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -288,9 +296,8 @@ def check_draft(run, folder, monkeypatch):
         Image.open(file).save(file.with_suffix(".jpg"))
         file.unlink()
     half = ("--dataset", folder / "data", "--scale", "0.5")
-    losses = [run.fresh(*half, *flags).values("train/loss") for flags in ((), ("--draft",))]
-    assert losses[0] != losses[1]
-    drafted = run_train(folder / "drafted", "--dataset", folder / "data", *PLAIN, "--scale", "0.5", "--draft")
+    whole, drafted = run.fresh(*half), run.fresh(*half, "--draft")
+    assert whole.values("train/loss") != drafted.values("train/loss")
     assert drafted.config["preprocess"]["draft"] is True and drafted.settings["flags"]["draft"] is True
 
 
@@ -466,12 +473,9 @@ def check_sizes(run, folder, monkeypatch):
     monkeypatch.setattr(UNet, "forward", lambda self, images: shapes.append(images.shape) or forward(self, images))
 
     def seen(*flags: str) -> tuple[set, set]:
-        """(H, W) in training and in evaluation; two images more are looked at to count operations and memory."""
+        """(H, W) in training and in evaluation."""
         shapes.clear()
-        with (
-            mock.patch.object(train, "fit_batch_split", lambda *given: given[4]),
-            mock.patch.object(train, "training_flops", lambda *_: 1.0),
-        ):
+        with mock.patch.object(train, "fit_batch_split", lambda *given: given[4]):
             run.fresh(*flags)
         return {tuple(s[2:]) for s in shapes if s[0] == 8}, {tuple(s[2:]) for s in shapes if s[0] != 8}
 
@@ -598,6 +602,7 @@ def check_sync_batchnorm(run, folder, monkeypatch):
 @checks("--max-minutes", "--like")
 def check_length_and_record(run, folder, monkeypatch):
     monkeypatch.setattr("train_utils.monitoring.rehearsal.steps_that_fit", lambda *_: 2)
+    monkeypatch.setattr("train_utils.monitoring.rehearsal.MOST_STEPS", 0)
     flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
     measured = run_train(folder / "run", "--dataset", run.data, *flags, "--max-minutes", "9")
     assert measured.steps("train/loss") == [1, 2] and measured.settings["flags"]["max_minutes"] == 9
@@ -621,7 +626,6 @@ def check_micro_batches(run, folder, monkeypatch):
     sizes = []
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
-    monkeypatch.setattr(train, "training_flops", lambda *_: 1.0)  # it passes images too
     with mock.patch.object(train, "fit_batch_split", lambda *given: given[4]):
         found = run.fresh("--micro-batch-size", "3")
     assert sizes == [3, 3, 2, 3]  # the step's images, and the validation images

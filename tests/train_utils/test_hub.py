@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import huggingface_hub
 import pytest
-from conftest import TINY, launch
+from conftest import TINY
+from in_process import run_train
 
 from runtime.cli import hub_id
 from runtime.errors import SettingsError
@@ -94,19 +95,23 @@ def hub() -> Iterator[Hub]:
     server.server_close()
 
 
-def test_a_run_whose_tracker_cannot_start_goes_on_and_publishes_its_model(hub, tiny_folder, tmp_path):
+def test_a_run_whose_tracker_cannot_start_goes_on_and_publishes_its_model(hub, tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", hub.url)
+    monkeypatch.setenv("HF_TOKEN", "secret")
     output = tmp_path / "run"
     output.mkdir()
     (output / "tensorboard").write_text("a file where the tracker wants its folder")
-    flags = ["--max-steps", "2", "--push-to-hub", "me/cells", "--resume", "auto", "--output-dir", output]
-    environment = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "secret", "HF_HUB_DISABLE_XET": "1"}
-    result = launch("train.py", "--dataset", tiny_folder, *TINY, *flags, env=environment, forked=False)
-    assert result.returncode == 0, result.stderr
-    assert len([line for line in result.stdout.splitlines() if line.startswith("tracker tensorboard failed")]) == 1
-    assert "training goes on without it" in result.stdout
+    flags = ["--max-steps", "2", "--push-to-hub", "me/cells", "--resume", "auto"]
+    run = run_train(output, "--dataset", tiny_folder, *TINY, *flags)
+    assert run.exit_code == 0, run.output
+    assert len([line for line in run.output.splitlines() if line.startswith("tracker tensorboard failed")]) == 1
+    assert "training goes on without it" in run.output
     assert (output / "report.html").exists()
     assert hub.created == ["me/cells"]
-    assert "model published: " in result.stdout
+    assert "model published: " in run.output
     for path in (output / "model").iterdir():
         assert hub.files[path.name] == path.read_bytes()
     (tmp_path / "copy").mkdir()

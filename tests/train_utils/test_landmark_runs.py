@@ -44,7 +44,7 @@ FLAGS = [
     "--augment",
     "mirror",
 ]
-LENGTH = ["--max-steps", "150", "--eval-every", "75", "--checkpoint-every", "75", "--log-every", "75"]
+LENGTH = ["--max-steps", "40", "--eval-every", "20", "--checkpoint-every", "36", "--log-every", "20"]
 SPLIT = ["--absent", "not-there", "--val-fraction", "0.3"]
 
 
@@ -203,11 +203,11 @@ def test_exact_tiles_change_nothing(network):
 
 
 def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
-    checkpoint = run.folder / "checkpoints" / "step-00000075"
+    checkpoint = run.folder / "checkpoints" / "step-00000036"
     resumed = run_train(tmp_path / "again", folder, *FLAGS, *LENGTH, *SPLIT, "--resume", checkpoint)
     assert resumed.exit_code == 0, resumed.output
-    for name, weight in run.weights(150).items():
-        assert torch.equal(weight, resumed.weights(150)[name])
+    for name, weight in run.weights(40).items():
+        assert torch.equal(weight, resumed.weights(40)[name])
 
 
 @pytest.mark.slow

@@ -32,30 +32,43 @@ def run(output: Path, data: Path, *flags: str | Path) -> Run:
         return run_train(output, "--dataset", data, *FLAGS, *flags)
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped_and_needs_no_package(data, tmp_path, monkeypatch):
-    average = ("--ema-decay", "0.9")
-    whole = run(tmp_path / "whole", data, "--max-steps", "4", *average)
+STEPS = ("--max-steps", "2", "--checkpoint-every", "1", "--ema-decay", "0.9")
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two steps, and a checkpoint of each."""
+    return run(tmp_path_factory.mktemp("runs") / "whole", data, *STEPS)
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped_and_needs_no_package(data, whole, tmp_path, monkeypatch):
     assert " --encoder lite0 --encoder-weights pretrained --no-freeze-encoder " in whole.output
     assert "model: U-Net with encoder EfficientNet-Lite0 (apache-2.0)" in whole.output
-    run(tmp_path / "parts", data, "--max-steps", "2", *average)
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
-    parts = run(tmp_path / "parts", data, "--max-steps", "4", "--resume", "auto", *average)
-    assert "resumed from" in parts.output
+    resume = ("--resume", whole.folder / "checkpoints" / "step-00000001")
+    resumed = run(tmp_path / "resumed", data, *STEPS, *resume)
+    assert "resumed from" in resumed.output
     for kind in ("model", "optimizer", "average"):
-        expected, resumed = whole.tensors(4, kind), parts.tensors(4, kind)
-        assert all(torch.equal(resumed[name], value) for name, value in expected.items())
-    again = run(tmp_path / "parts", data, "--max-steps", "4", "--resume", "auto", *average)
-    assert "the run has finished" in again.output
+        expected, found = whole.tensors(2, kind), resumed.tensors(2, kind)
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
     with pytest.raises(CheckpointError, match="the checkpoint's encoder is lite0, this run's is None"):
-        run(tmp_path / "parts", data, "--max-steps", "5", "--resume", "auto", "--encoder", "none", *average)
+        run(tmp_path / "other", data, *STEPS, *resume, "--encoder", "none")
+
+
+@pytest.mark.slow
+def test_a_finished_run_needs_no_package(data, tmp_path, monkeypatch):
+    run(tmp_path, data, *STEPS)
+    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
+    assert "the run has finished" in run(tmp_path, data, *STEPS, "--resume", "auto").output
 
 
 def test_a_run_is_recorded_repeated_and_its_card_has_the_license(data, tmp_path):
-    first = run_train(tmp_path / "first", "--dataset", data, *FLAGS, "--freeze-encoder", "--max-steps", "1")
+    first = run(tmp_path / "first", data, "--freeze-encoder", "--max-steps", "1")
     card = (tmp_path / "first" / "model" / "README.md").read_text()
     assert "EfficientNet-Lite0" in card and "Apache\nLicense 2.0" in card and "requirements-encoders" not in card
     assert "| encoder weights | pretrained |" in card
-    repeated = run_train(tmp_path / "second", "--like", tmp_path / "first")
+    with mock.patch.object(train.Publisher, "write_results"):
+        repeated = run_train(tmp_path / "second", "--like", tmp_path / "first")
     assert "without a change" in repeated.output
     names = ("encoder", "encoder_weights", "freeze_encoder")
     assert [repeated.settings["flags"][name] for name in names] == ["lite0", "pretrained", True]

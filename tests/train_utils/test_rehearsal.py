@@ -5,32 +5,54 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
-from conftest import ROOT, TINY, launch, write_folder
+from conftest import launch, write_folder
 from in_process import parsed, run_train
 from PIL import Image
 
 import train
+from train_utils import run_dir
 from train_utils.monitoring import rehearsal
-from train_utils.monitoring.rehearsal import WARM_UP_STEPS, MeasuredSeconds, rehearsed_steps, steps_that_fit
+from train_utils.monitoring.rehearsal import (
+    FIRST_STEPS,
+    WARM_UP_STEPS,
+    MeasuredSeconds,
+    Rehearsal,
+    rehearsed_steps,
+    steps_that_fit,
+)
 from train_utils.schedule import Schedule
 
-FLAGS = [*TINY, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.1", "--ema-decay", "0.9"]
-FLAGS += ["--eval-every", "3", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
+SMALL = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
+SMALL += ["--tracker", "none"]
+FLAGS = [*SMALL, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.1", "--ema-decay", "0.9"]
+FLAGS += ["--eval-every", "3", "--log-every", "1", "--checkpoint-every", "2"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_steps():
-    """A rehearsal in this process times four steps."""
-    with mock.patch.object(rehearsal, "MOST_STEPS", 2):
+    """A rehearsal in this process times two steps."""
+    with mock.patch.object(rehearsal, "MOST_STEPS", 0):
         yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """8 training and 3 validation images."""
+    folder = tmp_path_factory.mktemp("data")
+    write_folder(folder / "train", 8, seed=0, size=(16, 24))
+    write_folder(folder / "val", 3, seed=1, size=(16, 24))
+    return folder
 
 
 def schedule(*flags: str, images: int = 100) -> Schedule:
@@ -53,12 +75,12 @@ def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_folder, tmp_path_factory):
+def runs(data, tmp_path_factory):
     """Seven steps that were measured, and seven that were asked for."""
     folder = tmp_path_factory.mktemp("runs")
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=7):
-        measured = run_train(folder / "measured", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
-    asked = run_train(folder / "asked", "--dataset", tiny_folder, *FLAGS, "--max-steps", "7")
+        measured = run_train(folder / "measured", "--dataset", data, *FLAGS, "--max-minutes", "1")
+    asked = run_train(folder / "asked", "--dataset", data, *FLAGS, "--max-steps", "7")
     assert measured.exit_code == asked.exit_code == 0, measured.output
     return measured, asked
 
@@ -84,7 +106,7 @@ def test_a_measured_run_equals_one_of_as_many_steps_bit_for_bit(runs):
     assert left == {path.name for path in asked.folder.iterdir()}  # nothing of the rehearsal
 
 
-def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
+def test_a_resumed_run_never_measures_again(data, runs, tmp_path):
 
     measured, asked = runs
     folder = tmp_path / "run"
@@ -93,7 +115,7 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
     (folder / "finished.json").unlink()
     with mock.patch.object(rehearsal, "steps_that_fit", side_effect=AssertionError):
         flags = ["--max-minutes", "0.5", "--resume", "auto"]
-        again = run_train(folder, "--dataset", tiny_folder, *FLAGS, *flags)
+        again = run_train(folder, "--dataset", data, *FLAGS, *flags)
     assert again.exit_code == 0, again.output
     assert "--max-minutes has no effect on a resumed run, which keeps its 7 steps" in again.output
     assert "time: measuring" not in again.output
@@ -101,15 +123,15 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
     assert all(torch.equal(value, asked.weights(7)[key]) for key, value in again.weights(7).items())
 
 
-def test_a_finished_run_goes_on_for_the_minutes_that_are_added(tiny_folder, runs, tmp_path, monkeypatch):
+def test_a_finished_run_goes_on_for_the_minutes_that_are_added(data, runs, tmp_path, monkeypatch):
     measured, _ = runs
     monkeypatch.setattr(rehearsal, "STARTED", time.monotonic())  # this process runs other tests too
     folder = tmp_path / "run"
     shutil.copytree(measured.folder, folder)
-    same = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1", "--resume", "auto")
+    same = run_train(folder, "--dataset", data, *FLAGS, "--max-minutes", "1", "--resume", "auto")
     assert "the run has finished, at step 7 of 7; to continue it, give more" in same.output
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=3) as count:
-        longer = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "3", "--resume", "auto")
+        longer = run_train(folder, "--dataset", data, *FLAGS, "--max-minutes", "3", "--resume", "auto")
     assert longer.exit_code == 0, longer.output
     seconds, *_ = count.call_args.args
     assert 60 < seconds <= rehearsal.PLANNED_SHARE * 120  # two minutes more
@@ -142,7 +164,7 @@ def test_a_run_says_early_and_once_that_it_will_be_late(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("knows", "share", "advised"), [(True, 0.5, 1), (True, 0.9, 0), (False, 0.5, 0)])
 def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
-    tiny_folder, tmp_path, monkeypatch, knows, share, advised
+    data, tmp_path, monkeypatch, knows, share, advised
 ):
     monkeypatch.setattr(rehearsal, "has_bf16_instructions", lambda device: knows)
     monkeypatch.setattr(rehearsal, "BF16_FASTER", 1e9 if share < 0.8 else 0.0)
@@ -155,18 +177,38 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
 
     monkeypatch.setattr(train, "train_step", noted_step)
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
-        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "9")
+        run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-minutes", "9")
     assert run.exit_code == 0, run.output
     lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
     assert len(lines) == advised and sum(computes_in_bf16) == (4 if knows else 0)
-    command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {tiny_folder}"
+    in_float32 = len(computes_in_bf16) - sum(computes_in_bf16)
+    assert in_float32 == 3 + 4 + 2 + 1  # to warm up, timed, timed again, and the step of the run
+    command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {data}"
     assert all(command in line for line in lines)
 
 
-def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
+def test_the_slowest_process_decides_how_many_steps_all_make(monkeypatch):
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 40)
+    others = torch.tensor([0.8, 0.1])  # seconds that a step takes in two other processes
+    rehearsed = object.__new__(Rehearsal)
+    rehearsed.accelerator = SimpleNamespace(
+        device=torch.device("cpu"), gather=lambda seconds: torch.cat([seconds, others]), free_memory=lambda: None
+    )
+    rehearsed.times, rehearsed.seconds, rehearsed._warm_up = MeasuredSeconds(), 60.0, WARM_UP_STEPS
+    steps_made: list[int] = []
+    rehearsed.time_steps(steps_made.append, iter(range(100)))
+    assert len(steps_made) == WARM_UP_STEPS + FIRST_STEPS + 2  # 3% of a minute hold two steps of 0.8 s
+    assert rehearsed.times.step == pytest.approx(0.8)
+    rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed._bf16_step = None
+    monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, count_steps: 12)
+    assert rehearsed.finish() == 12
+
+
+@pytest.mark.slow
+def test_all_processes_agree_on_the_steps(data, tmp_path):
     """The times are real; that the processes exchange gradients at all shows that they have as many steps."""
     flags = ["--max-minutes", "0.12", "--eval-every", "100", "--checkpoint-every", "100", "--log-every", "0"]
-    command = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *FLAGS, *flags]
+    command = ["train.py", "--dataset", data, "--output-dir", tmp_path / "run", *FLAGS, *flags]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
     said = int(re.search(r"the same as --max-steps (\d+)", result.stdout).group(1))
@@ -175,24 +217,26 @@ def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
     assert json.loads((state / "state.json").read_text())["total_steps"] == said
 
 
-def test_minutes_beside_steps_are_refused(fails_with):
-    result = launch("train.py", "--max-minutes", "3", "--max-steps", "5")
-    fails_with(result, "--max-minutes and --max-steps both say how long the run is; give one of them", 2)
+def test_minutes_beside_steps_are_refused(tmp_path):
+    refused = run_train(tmp_path / "run", "--max-minutes", "3", "--max-steps", "5")
+    (line,) = [line for line in refused.output.splitlines() if "error: " in line]
+    assert "--max-minutes and --max-steps both say how long the run is; give one of them" in line
+    assert refused.exit_code == 2
 
 
-def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(tiny_folder, tmp_path):
+def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(data, tmp_path):
     flags = ["--learning-rate", "1e12", "--optimizer", "sgd", "--warmup-steps", "100000000"]
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
-        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, *flags, "--max-minutes", "1")
+        run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, *flags, "--max-minutes", "1")
     assert run.exit_code == 0 and "not finite" not in run.output
 
 
-def test_a_clock_that_is_set_back_does_not_change_the_plan(tiny_folder, tmp_path, monkeypatch):
+def test_a_clock_that_is_set_back_does_not_change_the_plan(data, tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "STARTED", time.monotonic() - 40)
     begin, clock = time.time(), time.time
     monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1) as count:
-        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1000")
+        run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-minutes", "1000")
     assert run.exit_code == 0, run.output
     seconds, *_ = count.call_args.args
     assert 55_200 - 40 - 500 < seconds < 55_200 - 40  # 92% of the minutes, less what has passed
@@ -207,9 +251,9 @@ def test_the_time_of_the_imports_counts():
     assert age > 0.5  # torch alone takes longer
 
 
-def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_path, monkeypatch):
+def test_everything_is_decoded_before_the_steps_are_counted(data, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--cache", "--max-minutes", "0.001")
+    run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--cache", "--max-minutes", "0.001")
     assert run.exit_code == 0, run.output
     before, after = run.output.split("time: measuring")
     assert before.count("decoding for the cache: 100%") == 2 and "decoding" not in after
@@ -217,21 +261,29 @@ def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_pat
     assert run.settings["total_steps"] == 1
 
 
-def test_a_run_stopped_in_its_rehearsal_leaves_nothing(tiny_folder, tmp_path):
+def test_a_run_stopped_in_its_rehearsal_leaves_nothing(data, tmp_path, monkeypatch):
     """So that the same command can be given again."""
-    command = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *FLAGS, "--max-minutes", "9"]
-    with subprocess.Popen(
-        [sys.executable, "-u", *map(str, command)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        for line in process.stdout:
-            if line.startswith("time: measuring"):
-                process.terminate()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert not (tmp_path / "run").exists()
+
+    def stopped_step(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    ends: list[Callable[[], None]] = []
+
+    def register(function: Callable, *arguments: object) -> None:
+        ends.append(partial(function, *arguments))
+
+    monkeypatch.setattr(run_dir, "atexit", SimpleNamespace(register=register))
+    monkeypatch.setattr(train, "train_step", stopped_step)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that ends no run
+    try:
+        run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-minutes", "9")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert "time: measuring" in run.output
+    assert run.exit_code == 128 + signal.SIGTERM
+    for end in ends:  # of the process
+        end()
+    assert not run.folder.exists()
 
 
 @pytest.mark.parametrize("meets_all", [False, True])
@@ -249,6 +301,12 @@ def test_shapes_are_timed_as_often_as_they_occur(monkeypatch, meets_all):
         assert {shapes[step] for step in warm_up} == set(shapes)
 
 
+def test_the_first_timed_steps_are_spread_over_the_sizes():
+    shapes = [(side, 8) for side in (80, 10, 40, 20, 70, 60, 30, 50, 0, 90)]
+    warm_up, timed = rehearsed_steps(shapes, False)
+    assert [shapes[step][0] for step in [*warm_up, *timed[:5]]] == [50, 10, 70, 30, 90, 50, 20, 80]
+
+
 def test_steps_of_one_shape_are_rehearsed_in_the_order_in_which_a_stream_is_read():
     warm_up, timed = rehearsed_steps([(8, 8)] * 5, True)
     assert [*warm_up, *timed] == list(range(WARM_UP_STEPS + len(timed)))
@@ -258,7 +316,7 @@ def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path,
     """cuDNN times its kernels, and a compiler compiles, when a shape is met for the first time."""
     monkeypatch.setattr(rehearsal, "MOST_STEPS", 40)
     for kind in ("train", "val"):
-        write_folder(tmp_path / "data" / kind, 10, seed=0)
+        write_folder(tmp_path / "data" / kind, 10, seed=0, size=(48, 24))
         for file in (tmp_path / "data" / kind).glob("*/*.png"):
             with Image.open(file) as image:
                 smaller = image.crop((0, 0, 16 + 8 * (int(file.stem[-1]) // 2), 24))  # five shapes
@@ -274,7 +332,7 @@ def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path,
 
     monkeypatch.setattr(train, "train_step", slow_at_first)
     monkeypatch.setattr(rehearsal, "is_slow_at_first", lambda accelerator: True)
-    flags = [*TINY, "--batch-size", "2", "--tracker", "none", "--max-minutes", "0.05"]
+    flags = [*SMALL, "--batch-size", "2", "--max-minutes", "0.05"]
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1) as count:
         run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
     assert run.exit_code == 0, run.output
@@ -282,7 +340,7 @@ def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path,
     assert count.call_args.args[1].step < 0.25
 
 
-def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeypatch):
+def test_nothing_of_the_rehearsal_stays_in_memory(data, tmp_path, monkeypatch):
     """In bf16 the network would be in a cycle of references."""
     copies = []
     freed = []
@@ -296,6 +354,6 @@ def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeyp
     monkeypatch.setattr(train, "prepare", prepare_noted)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
-        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
+        run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-minutes", "1")
     assert run.exit_code == 0, run.output
     assert freed == [True]

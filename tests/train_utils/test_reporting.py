@@ -220,6 +220,7 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
         "num workers 2",
         "git commit abc",
         "epochs 3",
+        "GPUs none",
     ):
         assert row in text, row
     flags = SETTINGS["flags"] | {"max_steps": 40}

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +21,7 @@ import pytest
 import torch
 from conftest import PROGRAMS, ROOT, TINY, launch, write_folder
 from forked import ForkedRun
-from in_process import run_train
+from in_process import Run, run_train
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -31,7 +33,8 @@ from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet import UNetConfig
 
-FLAGS = ["--max-steps", "30", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
+STEPS = 12
+FLAGS = ["--max-steps", str(STEPS), "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "5"]
 FLAGS += [
     "--keep-checkpoints",
     "3",
@@ -47,12 +50,33 @@ FLAGS += [
     "strong",
 ]
 
+LONG = ["--max-steps", "30", "--eval-every", "10"]  # long enough to be interrupted from outside
 SHORT = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--plan", "none", "--no-deep-supervision"]
 SHORT += ["--num-workers", "0", "--batch-size", "4", "--max-steps", "1", "--tracker", "none"]
 
 
 def command(folder: Path, output: Path, *flags: str) -> list:
     return ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
+
+
+def run_here(folder: Path, output: Path, *flags: str) -> Run:
+    """The same run in this process, without TensorBoard."""
+    arguments = command(folder, output, "--tracker", "none", *flags)[1:]
+    return run_train(output, *arguments)
+
+
+@contextmanager
+def at_step(step: int, action: Callable[[], object]) -> Iterator[None]:
+    """Within, a run in this process calls `action` before this step."""
+    seed_step = train.seed_step
+
+    def acting(seed: int, number: int, process: int) -> None:
+        if number == step:
+            action()
+        seed_step(seed, number, process)
+
+    with mock.patch.object(train, "seed_step", acting):
+        yield
 
 
 def start(arguments: list, launcher: list[str] = (), profile: list[str] | None = None) -> subprocess.Popen | ForkedRun:
@@ -93,10 +117,10 @@ def records(output: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if not key.startswith("perf/")} for line in lines]
 
 
-def losses(output: Path) -> list[float]:
+def losses(output: Path, steps: int = STEPS) -> list[float]:
     """One of every step."""
     found = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
-    assert list(found) == list(range(1, 31))
+    assert list(found) == list(range(1, steps + 1))
     return list(found.values())
 
 
@@ -122,29 +146,25 @@ def same_weights(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_folder, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("resume") / "whole"
-    result = launch(*command(tiny_folder, output))
-    assert result.returncode == 0, result.stderr
+    assert run_here(tiny_folder, output).exit_code == 0
     return output
 
 
-def interrupted(tiny_folder: Path, output: Path, number: int, launcher: list[str] = ()) -> subprocess.Popen | ForkedRun:
-    """A run that has been sent a signal at step 9 or a little later, in the middle of the third epoch."""
-    workers = "0" if number == signal.SIGUSR1 else "1"  # the other signals reach or orphan a loader's processes
-    process = start([*command(tiny_folder, output), "--num-workers", workers], launcher)
-    wait_for_step(process, output, 9)
-    process.send_signal(number)
-    if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
-        os.killpg(process.pid, number)
-    process.wait(timeout=60)
-    return process
+@pytest.fixture(scope="module")
+def long_run(tiny_folder, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("resume") / "long"
+    assert run_here(tiny_folder, output, *LONG).exit_code == 0
+    return output
 
 
 def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(tiny_folder, uninterrupted, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
 
     output = tmp_path / "run"
-    interrupted(tiny_folder, output, signal.SIGKILL)
-    assert last_checkpoint(output).name < "step-00000030"
+    arguments = command(tiny_folder, output, "--num-workers", "1")  # a loader's process is orphaned
+    killed = launch(PROGRAMS / "signal_at_step.py", "7", "SIGKILL", "0", *arguments)
+    assert killed.returncode == -signal.SIGKILL
+    assert last_checkpoint(output).name <= "step-00000006"
     result = launch(*command(tiny_folder, output, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert "resumed from" in result.stdout
@@ -154,28 +174,39 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
         assert (output / file).read_bytes() == (uninterrupted / file).read_bytes()
     events = EventAccumulator(str(output / "tensorboard"))
     events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 31)), "one continuous curve"
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, STEPS + 1)), "one continuous curve"
 
 
-@pytest.mark.parametrize(
-    "launcher", [[], pytest.param(["-m", "accelerate.commands.launch", "--cpu"], marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        signal.SIGINT,
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-    ],
-)
-def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
-    tiny_folder, uninterrupted, tmp_path, number, launcher
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(tiny_folder, uninterrupted, tmp_path, number):
+    output = tmp_path / "run"
+    with at_step(7, lambda: os.kill(os.getpid(), number)):
+        stopped = run_here(tiny_folder, output)
+    assert stopped.exit_code == 0 and "all is saved; continue with --resume auto" in stopped.output
+    assert records(output)[-1]["step"] == int(last_checkpoint(output).name[5:]) == 8
+    resumed = run_here(tiny_folder, output, "--resume", "auto")
+    assert resumed.exit_code == 0, resumed.output
+    assert records(output) == records(uninterrupted)
+    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [[], ["-m", "accelerate.commands.launch", "--cpu"]])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_from_outside_at_any_time_ends_a_run_as_if_nothing_had_been(
+    tiny_folder, long_run, tmp_path, number, launcher
 ):
+    """At step 9 or a little later, in the middle of the third epoch."""
     if launcher and number != signal.SIGTERM:
         pytest.skip("the launcher itself takes no notice of other signals")
     output = tmp_path / "run"
-    process = interrupted(tiny_folder, output, number, launcher)
+    workers = "0" if number == signal.SIGUSR1 else "1"  # the other signals reach a loader's processes
+    process = start([*command(tiny_folder, output, *LONG), "--num-workers", workers], launcher)
+    wait_for_step(process, output, 9)
+    process.send_signal(number)
+    if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
+        os.killpg(process.pid, number)
+    process.wait(timeout=60)
     if not launcher:
         stdout, stderr = process.communicate()
         assert process.returncode == 0, stderr
@@ -189,35 +220,49 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
     assert steps[-1] < 30
     assert int(last_checkpoint(output).name[5:]) == steps[-1]
     for _ in range(60):  # the child may still be at its end
-        result = launch(*command(tiny_folder, output, "--resume", "auto"))
+        result = launch(*command(tiny_folder, output, *LONG, "--resume", "auto"))
         if "is in use by process" not in result.stderr:
             break
         time.sleep(0.5)
     assert result.returncode == 0, result.stderr
-    assert records(output) == records(uninterrupted)
-    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+    assert records(output) == records(long_run)
+    same_weights(last_checkpoint(output), last_checkpoint(long_run))
 
 
-def test_two_processes_stop_together_and_other_numbers_go_on_with_the_same_images(tiny_folder, tmp_path):
+EXACT = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+
+
+@pytest.fixture(scope="module")
+def exact(tiny_folder, tmp_path_factory) -> Path:
     """Without dropout, which draws for each process, and with SGD, the losses agree to rounding (DESIGN)."""
-    flags = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
-    whole, two, output = tmp_path / "whole", tmp_path / "two", tmp_path / "run"
-    assert launch(*command(tiny_folder, whole, *flags)).returncode == 0
-    profile = ["--config_file", str(ROOT / "accelerate_configs" / "multi_cpu.yaml"), "--main_process_port", "0"]
-    process = start(command(tiny_folder, output, *flags), profile=profile)
-    wait_for_step(process, output, 9)
-    os.kill(process.pids[-1], signal.SIGUSR1)  # one of the two is asked, both must stop
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr
-    assert "all is saved" in stdout
+    output = tmp_path_factory.mktemp("resume") / "exact"
+    assert run_here(tiny_folder, output, *EXACT).exit_code == 0
+    return output
+
+
+def test_two_processes_stop_together_and_one_goes_on_with_the_same_images(tiny_folder, exact, tmp_path):
+    output = tmp_path / "run"
+    asked = ["6", "SIGUSR1", "1"]  # one of the two is asked, both must stop
+    arguments = command(tiny_folder, output, *EXACT, "--tracker", "none")
+    result = launch(PROGRAMS / "signal_at_step.py", *asked, *arguments, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert "all is saved" in result.stdout
     stopped_at = records(output)[-1]["step"]
-    assert int(last_checkpoint(output).name[5:]) == stopped_at < 30
-    copy_until(12, whole, two)
-    for folder, processes in ((two, "2"), (output, "3")):
-        arguments = command(tiny_folder, folder, *flags, "--resume", "auto")
-        result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
-        assert result.returncode == 0, result.stderr
-        assert losses(folder) == pytest.approx(losses(whole), abs=1e-5)  # the documented promise, of SGD in fp32
+    assert 6 <= int(last_checkpoint(output).name[5:]) == stopped_at < STEPS
+    resumed = run_here(tiny_folder, output, *EXACT, "--resume", "auto")
+    assert resumed.exit_code == 0, resumed.output
+    assert losses(output) == pytest.approx(losses(exact), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["2", "3"])
+def test_several_processes_go_on_with_the_images_of_one(tiny_folder, exact, tmp_path, processes):
+    output = tmp_path / "run"
+    copy_until(6, exact, output)
+    arguments = command(tiny_folder, output, *EXACT, "--resume", "auto")
+    result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
+    assert result.returncode == 0, result.stderr
+    assert losses(output) == pytest.approx(losses(exact), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +282,7 @@ def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_h
     Only the killed processes have a loader's process each.
     """
     whole, output, one = tmp_path / "whole", tmp_path / "run", tmp_path / "one"
-    flags = [*streamed, "--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+    flags = [*streamed, *EXACT, *LONG]
     result = launch(*command("", whole, *flags), profile="multi_cpu")
     assert result.returncode == 0, result.stderr
     launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
@@ -254,50 +299,51 @@ def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_h
     result = launch(*command("", one, *flags, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert "step-00000012, at step 12 of 30" in result.stdout
-    assert losses(one) == pytest.approx(losses(whole), abs=1e-5)  # the documented promise, of SGD in fp32
+    assert losses(one, 30) == pytest.approx(losses(whole, 30), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
 def test_another_length_is_said_with_what_becomes_of_the_schedule(tiny_folder, uninterrupted, tmp_path):
-    arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "32")
-    result = launch(*arguments)
-    assert result.returncode == 0, result.stderr
-    assert "the run is now 32 steps long instead of 30: the learning rate follows" in result.stdout
-    assert records(tmp_path)[-1]["step"] == 32
+    run = run_here(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "13")
+    assert run.exit_code == 0, run.output
+    assert "the run is now 13 steps long instead of 12: the learning rate follows" in run.output
+    assert records(tmp_path)[-1]["step"] == 13
 
 
-def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupted, tmp_path, fails_with):
+def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupted, tmp_path):
     output = tmp_path / "run"
     subprocess.run(["cp", "-r", uninterrupted, output], check=True)
     folders = sorted((output / "checkpoints").glob("step-*"), reverse=True)
-    assert [folder.name for folder in folders[:3]] == ["step-00000030", "step-00000027", "step-00000024"]
+    assert [folder.name for folder in folders[:3]] == ["step-00000012", "step-00000009", "step-00000006"]
     weights = folders[0] / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
     os.truncate(folders[1] / "optimizer.safetensors", 100)
     (output / "finished.json").unlink()
-    result = launch(*command(tiny_folder, output, "--resume", "auto"))
-    assert result.returncode == 0, result.stderr
-    assert f"{folders[0]}: model.safetensors is damaged" in result.stdout
-    assert f"{folders[1]}: optimizer.safetensors is damaged" in result.stdout
-    assert f"resumed from {folders[2]}" in result.stdout
-    assert "it is renamed to set-aside-step-00000030" in result.stdout
+    run = run_here(tiny_folder, output, "--resume", "auto")
+    assert run.exit_code == 0, run.output
+    assert f"{folders[0]}: model.safetensors is damaged" in run.output
+    assert f"{folders[1]}: optimizer.safetensors is damaged" in run.output
+    assert f"resumed from {folders[2]}" in run.output
+    assert "it is renamed to set-aside-step-00000012" in run.output
     assert records(output) == records(uninterrupted)
     for folder in (output / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()
     (output / "finished.json").unlink()
-    result = launch(*command(tiny_folder, output, "--resume", "auto"))
-    fails_with(result, "state.json is missing", 1)
+    with pytest.raises(CheckpointError, match=r"state\.json is missing"):
+        run_here(tiny_folder, output, "--resume", "auto")
 
 
 def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, fails_with):
-    arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)))
-    fails_with(launch(*arguments, "--batch-size", "5"), "batch size is 4, this run's is 5", 1)
-    fails_with(launch(*arguments, "--base-channels", "8"), "base_channels is 4, this run's is 8", 1)
+    def refused(line: str, checkpoint: Path, *flags: str) -> None:
+        with pytest.raises(CheckpointError) as refusal:
+            run_here(tiny_folder, tmp_path / "run", "--resume", str(checkpoint), *flags)
+        assert refusal.value.exit_code == 1 and line in str(refusal.value)
+
+    refused("batch size is 4, this run's is 5", last_checkpoint(uninterrupted), "--batch-size", "5")
+    refused("base_channels is 4, this run's is 8", last_checkpoint(uninterrupted), "--base-channels", "8")
+    refused("--resume nowhere is not a checkpoint", Path("nowhere"))
     fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
-    fails_with(
-        launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is not a checkpoint", 1
-    )
 
 
 @pytest.fixture(scope="module")
@@ -340,11 +386,12 @@ def test_a_checkpoint_of_other_data_or_of_another_identity_is_refused(short, tmp
 
 def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside(tiny_folder, tmp_path):
     output = tmp_path / "run"
-    flags = ["--max-steps", "8", "--tracker", "none"]
-    assert launch(*command(tiny_folder, output), *flags, "--checkpoint-every", "2").returncode == 0
+    assert (
+        run_here(tiny_folder, output, "--max-steps", "8", "--checkpoint-every", "2", "--eval-every", "8").exit_code == 0
+    )
     back = output / "checkpoints" / "step-00000004"
-    result = launch(*command(tiny_folder, output, "--resume", str(back)), *flags, "--max-steps", "7")
-    assert result.returncode == 0, result.stderr
+    run = run_here(tiny_folder, output, "--resume", str(back), "--max-steps", "7")
+    assert run.exit_code == 0, run.output
     names = sorted(path.name for path in (output / "checkpoints").iterdir())
     assert names[-1] == "step-00000007"
     assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
@@ -369,14 +416,14 @@ def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step,
 
 
 def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):
-    result = launch(*command(tiny_folder, tmp_path / "run", "--resume", "auto"), "--max-steps", "2")
-    assert result.returncode == 0, result.stderr
+    run = run_here(tiny_folder, tmp_path / "run", "--resume", "auto", "--max-steps", "2")
+    assert run.exit_code == 0, run.output
     assert records(tmp_path / "run")[0]["step"] == 1
 
 
 def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, tmp_path, fails_with):
     """A limit on the size of files, which the optimizer's state goes beyond after the first step."""
-    flags = ["--max-steps", "7", "--tracker", "none"]
+    flags = ["--max-steps", "4", "--tracker", "none"]
     size = 40_000  # bytes: more than the weights have
     arguments = command(tiny_folder, tmp_path / "run", *flags)
     result = launch(PROGRAMS / "limited.py", "RLIMIT_FSIZE", str(size), *arguments)
@@ -389,17 +436,17 @@ def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, t
 
 def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folder, uninterrupted, tmp_path):
     output, away = tmp_path / "run", tmp_path / "away"
-    process = start([*command(tiny_folder, output), "--tracker", "none"])
-    wait_for_step(process, output, 8)
-    output.rename(away)
-    refused = ("checkpoint step", "metrics.jsonl could not", "model could not")
-    while not all(what in process.output for what in refused):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    assert not output.exists(), "it might have been a mount point"
-    away.rename(output)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr
+
+    def come_back() -> None:
+        refused = ("checkpoint step", "metrics.jsonl could not", "model could not")
+        while not all(what in sys.stdout.getvalue() for what in refused):
+            time.sleep(0.01)
+        assert not output.exists(), "it might have been a mount point"
+        away.rename(output)
+
+    with at_step(4, lambda: output.rename(away)), at_step(8, come_back):
+        run = run_here(tiny_folder, output)
+    assert run.exit_code == 0, run.output
     assert records(output) == records(uninterrupted)
     same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
     for file in ("config.json", "model.safetensors"):

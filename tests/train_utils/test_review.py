@@ -72,6 +72,10 @@ def test_a_path_that_is_empty_is_refused(flag):
     assert result.code == 2 and result.errors == f"review.py: error: argument {flag}: it is empty\n"
 
 
+def test_the_help_says_how_it_is_called():
+    assert reviewed("--help").text.startswith("usage: python review.py --runs RUN [RUN ...] [--output DIR]\n")
+
+
 def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
     def full_disk(*arguments) -> None:
         raise OSError(28, "No space left")
@@ -173,7 +177,7 @@ def rows_of(output: Path) -> list[dict]:
 def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
     data = write_msd(tmp_path / "data", cases=12, shape=(16, 20, 12))
     flags = ["--max-steps", "90", "--base-channels", "4", "--learning-rate", "0.01", "--plan", "none"]
-    flags += ["--augment", "none", "--batch-size", "2"]
+    flags += ["--augment", "none", "--batch-size", "2", "--eval-every", "45"]
     flags += ["--val-fraction", "0.4", "--num-workers", "0", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags)
     assert run.exit_code == 0, run.output
@@ -282,10 +286,13 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["1.png"].missing == pytest.approx(0.97 / 2)
     assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
     (finding,) = both["1.png"].findings
-    assert "cell" in finding.text and finding.confidence == pytest.approx(0.97)
+    assert finding.text.startswith("cell of ") and finding.confidence == pytest.approx(0.97)
     assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
     equal = "the image is equal to the training image training of a"
     assert both["1.png"].problems == [f"{finding.text} (97% sure)", equal]
+    monkeypatch.setattr(Watched, "has_volumes", True)
+    (in_slice,) = reviews_of("a", "b")[0]["1.png"].findings
+    assert in_slice.text == f"slice 0: {finding.text}"
 
 
 def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from accelerate.utils import DistributedType, DynamoBackend
 from conftest import PROGRAMS, launch, records
 from forked import call_in_processes
+from in_process import in_float64, run_train
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from volumes import write_msd
@@ -35,7 +36,6 @@ CLASSES = 3
 STEPS = 2
 VOLUMES = {"kernels": ((1, 3, 3), (3, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),
     "volume": ({"norm": "batch", "depth": 2, "dims": 3, **VOLUMES}, (64, 6, 5)),
     "volume, group, dropout": (
         {"norm": "group", "depth": 2, "dims": 3, "block": "residual", "dropout": 0.3},
@@ -45,6 +45,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3, "upsample": "bilinear"}, (67, 4, 5)),
 }
 MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),
     "image": ({"norm": "batch", "depth": 3}, (64, 10)),
     "image, residual": ({"norm": "group", "block": "residual", "depth": 2}, (64, 9)),
     "image, instance": ({"norm": "instance", "upsample": "bilinear", "depth": 2}, (64, 12)),
@@ -154,17 +155,16 @@ def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
     write_msd(tmp_path / "data", 5, (16, 16, 36))
     flags = ["--dataset", tmp_path / "data", "--plan", "none", "--base-channels", "2", "--depth", "3"]
     flags += ["--crop-size", "32", "16", "16", "--batch-size", "2", "--schedule", "constant", "--warmup-steps", "0"]
-    flags += ["--log-every", "1", "--eval-every", "2", "--num-workers", "0", "--tracker", "none", "--resume", "auto"]
-    script = [PROGRAMS / "in_float64.py", "train.py", *flags]
-    whole = launch(*script, "--output-dir", tmp_path / "whole", "--max-steps", "4")
-    assert whole.returncode == 0, whole.stderr
-    shared = [*script, "--output-dir", tmp_path / "shared"]
-    slabs = ["--max-steps", "2", "--processes-per-volume", "2"]
-    half = launch(*shared, *slabs, profile="multi_cpu", options=["--num_processes", "2"])
+    flags += ["--log-every", "1", "--num-workers", "0", "--tracker", "none", "--resume", "auto"]
+    shared = [*flags, "--output-dir", tmp_path / "shared"]
+    slabs = ["--max-steps", "1", "--processes-per-volume", "2"]
+    half = launch(PROGRAMS / "in_float64.py", "train.py", *shared, *slabs, profile="multi_cpu")
     assert half.returncode == 0, half.stderr
     assert "2 in a micro-batch x 1 groups of 2 processes" in half.stdout
-    rest = launch(*shared, "--max-steps", "4")
-    assert rest.returncode == 0 and "processes_per_volume" not in rest.stdout, rest.stderr
+    with in_float64():
+        rest = run_train(tmp_path / "shared", *flags, "--max-steps", "2")
+        whole = run_train(tmp_path / "whole", *flags, "--eval-every", "1", "--max-steps", "2")
+    assert rest.exit_code == whole.exit_code == 0 and "processes_per_volume" not in rest.output, rest.output
     runs = [records(tmp_path / name) for name in ("whole", "shared")]
     for of_one, of_two in zip(*runs, strict=True):
         assert of_one["step"] == of_two["step"]

@@ -127,6 +127,9 @@ def test_regions_are_told_beside_the_labels_that_are_written():
     assert [row[0] for row in html[:8]] == ["region", "whole", "core", "mean", "written label", *scores.labels, "mean"]
     assert (html[1][1], html[2][1], html[5][1], html[6][1]) == ("0.5000", "0.0000", "1.0000", "0.5000")
     assert (html[5][5], html[6][5]) == ("1,040", "8")
+    colors = [f"rgb{tuple(color)}" for color in palette(3)[1:].tolist()]
+    for table in section.tables(scores):
+        assert [row["color"] for row in table["rows"]] == colors
     assert section.description() == (
         "Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2. Masks are written as labels: later"
         " regions lie over earlier ones, each as its first value."
@@ -353,6 +356,7 @@ def test_dots_of_errors_lie_on_a_logarithmic_axis_with_a_bar_at_their_median():
     assert [(float(bar[0]), float(bar[2])) for bar in bars] == [pytest.approx((second[0],) * 2)] * 2
     assert [(float(bar[1]) + float(bar[3])) / 2 for bar in bars] == pytest.approx([first[1], other[1]], abs=1e-4)
     many = error_plot("Errors", {str(number): np.array([1.0]) for number in range(30)}, "px")
+    assert re.findall(r">(\d+)</text>", svg) == ["1", "2", "5", "10", "20", "50", "100"]
     assert 'viewBox="0 0 480 240"' in svg and f'viewBox="0 0 480 {18 * 32}"' in many
 
 

@@ -5,20 +5,22 @@ import pickle
 import shutil
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 import torch
 from accelerate import Accelerator
-from conftest import ROOT, TINY, launch, losses, records, write_folder
-from in_process import run_train
+from conftest import ROOT, TINY, launch, losses, predict, records, write_folder
+from in_process import Run, run_train
 from PIL import Image
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io import windowed
 from runtime.errors import SettingsError, UserError
 from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.charts import matrix_picture
@@ -132,61 +134,47 @@ def test_dropout_draws_by_the_seed_the_step_and_the_process(tmp_path, monkeypatc
 def test_predict_reproduces_the_score_that_training_reported(trained, tiny_folder, tmp_path):
     best = max(record["eval/mean_iou"] for record in records(trained) if "eval/mean_iou" in record)
     data = tiny_folder / "val"
-    result = launch(
-        "predict.py",
-        "--model",
-        trained / "model",
-        "--input",
-        data / "images",
-        "--output",
-        tmp_path,
-        "--truth",
-        data / "masks",
-    )
+    result = predict(trained / "model", [data / "images"], tmp_path, "--truth", data / "masks")
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "metrics.json").read_text())["mean_iou"] == best
 
 
-COMMON = ["--max-steps", "20", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
+COMMON = ["--max-steps", "4", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
+LONG = ["--max-steps", "20"]
+UNCLIPPED = ["--max-grad-norm", "0"]  # clipping would hide a gradient that is too large by a factor
+
+
+def run_here(folder: Path, output: Path, *flags: str) -> Run:
+    run = run_train(output, "--dataset", folder, *TINY, *COMMON, *flags)
+    assert run.exit_code == 0, run.output
+    assert run.output.startswith("profile: processes 1,")
+    return run
+
+
+def run_in_processes(folder: Path, output: Path, processes: int, *flags: str) -> None:
+    arguments = ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *COMMON, *flags]
+    result = launch(*arguments, profile="multi_cpu", options=["--num_processes", str(processes)])
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="module")
-def one_process(tiny_folder, tmp_path_factory):
-    output = tmp_path_factory.mktemp("one") / "run"
-    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *COMMON, profile="cpu")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("profile: processes 1,")
-    return output
+def one_process(tiny_folder, tmp_path_factory) -> Path:
+    return run_here(tiny_folder, tmp_path_factory.mktemp("one") / "run").folder
 
 
 @pytest.fixture(scope="module")
-def unclipped(tiny_folder, tmp_path_factory):
-    output = tmp_path_factory.mktemp("unclipped") / "run"
-    assert run_train(output, "--dataset", tiny_folder, *TINY, *COMMON, "--max-grad-norm", "0").exit_code == 0
-    return output
+def unclipped(tiny_folder, tmp_path_factory) -> Path:
+    return run_here(tiny_folder, tmp_path_factory.mktemp("unclipped") / "run", *UNCLIPPED).folder
 
 
-@pytest.mark.parametrize(
-    ("processes", "flags"),
-    [
-        (2, ["--max-grad-norm", "0"]),  # clipping would hide a gradient that is too large by a factor
-        (3, ["--micro-batch-size", "2"]),
-        (1, ["--micro-batch-size", "4"]),
-    ],
-)
-def test_processes_and_accumulation_change_neither_losses_nor_scores(
-    tiny_folder, one_process, unclipped, tmp_path, processes, flags
-):
-    """14 images in steps of 8: every second step is short, and 3 processes share none evenly."""
-    expected = unclipped if "--max-grad-norm" in flags else one_process
-    output, profile = tmp_path / "run", "cpu" if processes == 1 else "multi_cpu"
-    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *COMMON, *flags]
-    result = launch(*arguments, profile=profile, options=["--num_processes", str(processes)])
-    assert result.returncode == 0, result.stderr
-    assert len(losses(output)) == 20
-    assert losses(output) == pytest.approx(
-        losses(expected), abs=1e-5
-    )  # sums in another order, 20 steps of SGD in float32
+@pytest.fixture(scope="module")
+def long_run(tiny_folder, tmp_path_factory) -> Path:
+    return run_here(tiny_folder, tmp_path_factory.mktemp("long") / "run", *LONG).folder
+
+
+def check_same_losses_and_scores(output: Path, expected: Path, steps: int) -> None:
+    assert len(losses(output)) == steps
+    assert losses(output) == pytest.approx(losses(expected), abs=1e-5)  # sums in another order, SGD in float32
     for ours, theirs in zip(records(output), records(expected), strict=True):
         assert ours.get("train/lr") == theirs.get("train/lr")
         # the same rounding, of a norm (measured 1e-4), and what it does to a few of 11,200 pixels
@@ -195,15 +183,31 @@ def test_processes_and_accumulation_change_neither_losses_nor_scores(
         assert ours.get("eval/mean_iou") == pytest.approx(theirs.get("eval/mean_iou"), abs=1e-3)
 
 
+def test_three_processes_that_accumulate_change_neither_losses_nor_scores(tiny_folder, unclipped, tmp_path):
+    """14 images in steps of 8: every second step is short, and 3 processes share none evenly."""
+    run_in_processes(tiny_folder, tmp_path / "run", 3, "--micro-batch-size", "2", *UNCLIPPED)
+    check_same_losses_and_scores(tmp_path / "run", unclipped, steps=4)
+
+
+def test_accumulation_changes_neither_losses_nor_scores(tiny_folder, one_process, tmp_path):
+    run_here(tiny_folder, tmp_path / "run", "--micro-batch-size", "4")
+    check_same_losses_and_scores(tmp_path / "run", one_process, steps=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "flags"), [(2, []), (3, ["--micro-batch-size", "2"])])
+def test_processes_change_neither_losses_nor_scores_in_20_steps(tiny_folder, long_run, tmp_path, processes, flags):
+    run_in_processes(tiny_folder, tmp_path / "run", processes, *LONG, *flags)
+    check_same_losses_and_scores(tmp_path / "run", long_run, steps=20)
+
+
 def test_compressed_gradients_train_almost_the_same(tiny_folder, one_process, tmp_path):
-    flags = [*TINY, *COMMON, "--ddp-comm-hook", "fp16"]
-    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, *flags, profile="multi_cpu")
-    assert result.returncode == 0, result.stderr
-    assert losses(tmp_path) == pytest.approx(losses(one_process), abs=1e-2)
-    assert losses(tmp_path) != pytest.approx(losses(one_process), abs=1e-7)
+    run_in_processes(tiny_folder, tmp_path / "run", 2, "--ddp-comm-hook", "fp16")
+    assert losses(tmp_path / "run") == pytest.approx(losses(one_process), abs=1e-2)
+    assert losses(tmp_path / "run") != pytest.approx(losses(one_process), abs=1e-7)
 
 
-@pytest.mark.parametrize("processes", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_same_weights_have_the_same_confusion_matrix_on_any_number_of_processes(
     trained, tiny_folder, tmp_path, processes
 ):
@@ -220,24 +224,23 @@ def test_the_same_weights_have_the_same_confusion_matrix_on_any_number_of_proces
     assert states[0]["best_scores"] == states[1]["best_scores"]
 
 
-def test_accumulation_comes_from_the_profile_and_a_flag_that_disagrees_is_refused(tiny_folder, tmp_path, fails_with):
-    common = ["train.py", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none", "--batch-size", "4"]
-    env = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
-    result = launch(*common, "--output-dir", tmp_path / "a", env=env)
-    assert result.returncode == 0, result.stderr
-    assert "gradient_accumulation_steps 2" in result.stdout
-    assert "4 in a step = 2 in a micro-batch x 1 processes x 2 accumulation steps" in result.stdout
-    result = launch(*common, "--output-dir", tmp_path / "b", "--micro-batch-size", "4", env=env)
-    fails_with(result, "but the launch profile sets 2", 1)
+def test_accumulation_comes_from_the_profile_and_a_flag_that_disagrees_is_refused(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2")
+    flags = ["--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none", "--batch-size", "4"]
+    run = run_train(tmp_path / "a", *flags)
+    assert run.exit_code == 0, run.output
+    assert "gradient_accumulation_steps 2" in run.output
+    assert "4 in a step = 2 in a micro-batch x 1 processes x 2 accumulation steps" in run.output
+    with pytest.raises(SettingsError, match="but the launch profile sets 2"):
+        run_train(tmp_path / "b", *flags, "--micro-batch-size", "4")
 
 
-def test_bfloat16_profile_trains_here(tiny_folder, tmp_path):
-    result = launch(
-        "train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "2",
-        env={"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "mixed_precision bf16" in result.stdout
+def test_bfloat16_profile_trains_here(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
+    assert run.exit_code == 0, run.output
+    assert "mixed_precision bf16" in run.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -261,46 +264,42 @@ def test_ignored_value_counts_nowhere_and_sizes_may_vary(tmp_path):
         mask = np.array(Image.open(file))
         mask[:3] = 7
         Image.fromarray(mask).save(file)
-    output = tmp_path / "run"
-    result = launch(
-        "train.py", "--dataset", folder, "--output-dir", output, *TINY, "--epochs", "1", "--ignore-index", "7",
+    run = run_train(
+        tmp_path / "run", "--dataset", folder, *TINY, "--epochs", "1", "--ignore-index", "7", "--tracker", "none",
         "--val-fraction", "0.3", "--scale", "0.7", "--classes", "0=sky,1=cell", "--loss", "focal+dice",
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "8 training and 4 validation images" in result.stdout
-    config = UNet.from_pretrained(output / "model").config
-    assert config.num_classes == 2
-    assert config.preprocess.ignore_value == 7
-    assert {f"eval/iou/{name}" for name in ("sky", "cell")} <= set(records(output)[-1])
+    assert run.exit_code == 0, run.output
+    assert "8 training and 4 validation images" in run.output
+    assert run.config["num_classes"] == 2 and run.config["preprocess"]["ignore_value"] == 7
+    assert {f"eval/iou/{name}" for name in ("sky", "cell")} <= set(run.records[-1])
 
 
-def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path):
+def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path, monkeypatch):
     """One of the images has more pixels than may be decoded at once."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    monkeypatch.setattr(windowed, "LARGE", 10_000)
     folder = shutil.copytree(tiny_folder, tmp_path / "data")
-    side, tile = 13_500, np.zeros((1008, 1504), np.uint8)
     for kind, value in (("images", 90), ("masks", 255)):
-        tiles = (tile if i else tile + np.uint8(value) for i in range(14 * 9))
-        options = {"shape": (side, side), "dtype": np.uint8, "tile": tile.shape, "photometric": "minisblack"}
-        path = folder / "train" / kind / "large.tif"
-        tifffile.imwrite(path, tiles, compression="zlib", compressionargs={"level": 1}, **options)
-    result = launch(
-        "train.py", "--dataset", folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "4",
-        "--log-every", "1", "--crop-size", "32", "64", "--augment", "strong", "--class-weights", "auto",
-        "--norm", "batch",
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "15 training" in result.stdout
-    assert len(losses(tmp_path / "run")) == 4 and np.isfinite(losses(tmp_path / "run")).all()
+        image = np.zeros((200, 300), np.uint8)
+        image[50:, 100:] = value
+        file = folder / "train" / kind / "large.tif"
+        tifffile.imwrite(file, image, tile=(64, 64), photometric="minisblack", compression="zlib")
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(file)
+    flags = ["--max-steps", "4", "--log-every", "1", "--crop-size", "32", "64", "--augment", "strong"]
+    flags += ["--class-weights", "auto", "--norm", "batch", "--tracker", "none"]
+    run = run_train(tmp_path / "run", "--dataset", folder, *TINY, *flags)
+    assert run.exit_code == 0, run.output
+    assert "15 training" in run.output
+    assert len(run.values("train/loss")) == 4 and np.isfinite(run.values("train/loss")).all()
 
 
 def test_run_that_predicts_one_class_only_says_so(tmp_path):
     folder = write_folder(tmp_path / "data", 4, seed=0)
-    result = launch(
-        "train.py", "--dataset", folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "1", "--learning-rate",
-        "1e-9", "--tracker", "none",
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "only 'background' was predicted" in result.stdout or "only 'foreground' was predicted" in result.stdout
+    flags = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none"]
+    run = run_train(tmp_path / "run", "--dataset", folder, *TINY, *flags)
+    assert run.exit_code == 0, run.output
+    assert "only 'background' was predicted" in run.output or "only 'foreground' was predicted" in run.output
 
 
 @pytest.mark.parametrize(

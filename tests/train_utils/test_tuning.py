@@ -56,9 +56,9 @@ def test_kernels_are_timed_for_a_shape_that_is_among_them_on_a_gpu():
 
 def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
     """The trial of the memory check meets the largest shape first, and what it finds stays."""
-    sizes = [(64, 72)] * 8 + [(24, 32)] * 4 + [(48, 48)] * 2  # 56 steps of batches of 1: 32, 16 and 8 of each
-    for kind in ("train", "val"):
-        write_folder(tmp_path / kind, 14, seed=0, size=(64, 72))
+    sizes = [(64, 72)] * 4 + [(24, 32)] * 2 + [(48, 48)]  # 28 steps of batches of 1: 16, 8 and 4 of each
+    for kind, count in (("train", 7), ("val", 1)):
+        write_folder(tmp_path / kind, count, seed=0, size=(64, 72))
         for file in (tmp_path / kind).glob("*/*.png"):
             height, width = sizes[int(file.stem[-2:])]
             with Image.open(file) as image:
@@ -72,7 +72,7 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
 
     on_cuda = torch.device("cuda")
     monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
-    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
+    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 8)
     monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     growing = []

@@ -18,12 +18,13 @@ from unet import UNet
 
 FLAGS = ["--max-steps", "6", "--base-channels", "4", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
 FLAGS += ["--checkpoint-every", "3", "--keep-checkpoints", "9", "--log-every", "1", "--eval-every", "6"]
+FLAGS += ["--optimizer", "sgd", "--micro-batch-size", "1"]  # AdamW amplifies rounding
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten small volumes in the layout of the Medical Segmentation Decathlon, with two classes beside the background."""
-    return write_msd(tmp_path_factory.mktemp("volumes"), cases=10)
+    """Six small volumes in the layout of the Medical Segmentation Decathlon, with two classes beside the background."""
+    return write_msd(tmp_path_factory.mktemp("volumes"), cases=6)
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +43,17 @@ def test_a_run_on_volumes_plans_patches_and_saves_a_network_of_three_axes(run):
 
 
 def test_the_model_predicts_masks_in_the_files_own_grid(run, data, tmp_path):
-    result = predict(run.folder / "model", [data / "imagesTr"], tmp_path, "--truth", data / "labelsTr", "--overlay")
+    files = sorted((data / "imagesTr").glob("*.nii.gz"))[:3]
+    result = predict(run.folder / "model", files, tmp_path, "--truth", data / "labelsTr", "--overlay")
     assert result.returncode == 0, result.stderr
     import nibabel
 
-    for file in sorted((data / "imagesTr").glob("*.nii.gz")):
+    for file in files:
         image, mask = nibabel.load(file), nibabel.load(tmp_path / file.name)
         assert mask.shape == image.shape
         assert np.array_equal(mask.affine, image.affine)
     found = json.loads((tmp_path / "metrics.json").read_text())
-    assert len(found["by_image"]) == 10
+    assert len(found["by_image"]) == 3
 
 
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(run, data, tmp_path):
@@ -60,20 +62,15 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(run, data, tmp_path):
     assert all(torch.equal(weight, run.weights(6)[name]) for name, weight in again.weights(6).items())
 
 
-def test_another_number_of_processes_computes_the_same(run, data, tmp_path):
-    flags = ["--dataset", data, *FLAGS, "--output-dir", tmp_path / "two", "--optimizer", "sgd"]
-    two = launch("train.py", *flags, profile="multi_cpu")
-    assert two.returncode == 0, two.stderr
-    one = run_train(tmp_path / "one", "--dataset", data, *FLAGS, "--optimizer", "sgd", "--micro-batch-size", "1")
-    assert losses(tmp_path / "two") == pytest.approx(one.values("train/loss"), abs=1e-5)
-
-
-def test_a_run_of_two_processes_goes_on_with_one(data, tmp_path):
-    flags = ["--dataset", data, *FLAGS, "--output-dir", tmp_path / "run"]
-    assert launch("train.py", *flags, "--max-steps", "3", profile="multi_cpu").returncode == 0
-    resumed = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--resume", "auto")
+def test_two_processes_compute_the_same_and_one_goes_on_with_their_run(run, data, tmp_path):
+    result = launch("train.py", "--dataset", data, *FLAGS, "--output-dir", tmp_path / "run", profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert losses(tmp_path / "run") == pytest.approx(run.values("train/loss"), abs=1e-5)
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000003"
+    resumed = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--resume", checkpoint)
     assert resumed.exit_code == 0, resumed.output
     assert resumed.steps("train/loss") == [1, 2, 3, 4, 5, 6]
+    assert resumed.values("train/loss") == pytest.approx(run.values("train/loss"), abs=1e-5)
 
 
 def test_a_crop_of_two_sides_does_not_suit_volumes(data, tmp_path):
@@ -106,6 +103,7 @@ def test_slices_of_volumes_train_a_network_of_two_axes(data, tmp_path):
     finished = run_train(tmp_path / "flat", "--dataset", data, *FLAGS, "--dims", "2", "--cache")
     assert finished.exit_code == 0, finished.output
     assert UNet.from_pretrained(finished.folder / "model").config.dims == 2
-    result = predict(finished.folder / "model", [data / "imagesTr"], tmp_path / "masks", "--truth", data / "labelsTr")
+    files = sorted((data / "imagesTr").glob("*.nii.gz"))[:2]
+    result = predict(finished.folder / "model", files, tmp_path / "masks", "--truth", data / "labelsTr")
     assert result.returncode == 0, result.stderr
-    assert len(list((tmp_path / "masks").glob("*.nii.gz"))) == 10
+    assert len(list((tmp_path / "masks").glob("*.nii.gz"))) == 2

@@ -68,30 +68,30 @@ def test_levels_with_logits_and_the_way_between_them_are_all_but_the_lowest_two(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A data folder, and the output of six steps on it."""
+    """A data folder, and the output of four steps on it."""
     folder = tmp_path_factory.mktemp("deep")
     write_folder(folder / "data", 10, seed=0)
-    assert run_train(folder / "run", "--dataset", folder / "data", *FLAGS, "--max-steps", "6").exit_code == 0
+    assert run_train(folder / "run", "--dataset", folder / "data", *FLAGS, "--max-steps", "4").exit_code == 0
     return folder / "data", folder / "run"
 
 
 def test_a_resumed_run_goes_on_with_its_heads_bit_for_bit(whole, tmp_path):
     data, output = whole
-    flags = ["--dataset", data, *FLAGS, "--max-steps", "6"]
+    flags = ["--dataset", data, *FLAGS, "--max-steps", "4"]
     again = run_train(tmp_path / "again", *flags, "--resume", output / "checkpoints" / "step-00000002")
     assert again.exit_code == 0, again.output
     for kind in ("model", "optimizer"):
         first, second = (
-            load_file(run / f"checkpoints/step-00000006/{kind}.safetensors") for run in (output, again.folder)
+            load_file(run / f"checkpoints/step-00000004/{kind}.safetensors") for run in (output, again.folder)
         )
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
-    assert any(name.startswith("heads.") for name in load_file(output / "checkpoints/step-00000006/model.safetensors"))
+    assert any(name.startswith("heads.") for name in load_file(output / "checkpoints/step-00000004/model.safetensors"))
 
 
 def test_a_run_does_not_go_on_without_its_heads(whole, tmp_path):
     data, output = whole
-    flags = ["--dataset", data, *FLAGS, "--max-steps", "6", "--no-deep-supervision"]
+    flags = ["--dataset", data, *FLAGS, "--max-steps", "4", "--no-deep-supervision"]
     with pytest.raises(CheckpointError, match="the checkpoint's deep supervision is True, this run's is False"):
         run_train(tmp_path / "other", *flags, "--resume", output / "checkpoints" / "step-00000002")
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_utils.loading.batch_sampler import BatchSplit
-from inference.export.onnx import export
+from inference.export.export_format import Options
+from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
 from tasks.pixels_and_regions import LOSSES
@@ -350,7 +351,7 @@ def test_the_memory_of_a_step_grows_with_the_voxels():
 @pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])
 def test_an_exported_network_has_torchs_logits(norm, upsample, axes, tmp_path):
     model = network(norm=norm, upsample=upsample, **axes).eval()
-    export(model, tmp_path / "model.onnx")
+    Onnx().write(model, tmp_path / "model.onnx", Options())
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == model.config
     for shape in ((1, 7, 35, 50), (2, 1, 3, 40), (1, 2, 2, 2)):

@@ -13,6 +13,7 @@ from torch.nn import BatchNorm2d
 from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
@@ -89,6 +90,29 @@ def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_n
     other = Landmarks(("a", "c"), 1.5, 8.0, partners=(0, 1))
     with pytest.raises(ModelError, match="same task"):
         Predictor(folds[0], ensemble=[UNet(replace(folds[0].config, task=other.to_config()))])
+
+
+@pytest.mark.parametrize(("mirrors", "tta", "passes"), [(True, None, 2), (True, False, 1), (False, None, 1)])
+def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_not_to(mirrors, tta, passes):
+    task = Landmarks(("a", "b"), partners=(1, 0), mirrors=mirrors)
+    network = UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config()))
+    batches = []
+    network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
+    image = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
+    Predictor(network, tta=tta).points(image)
+    assert len(batches) == passes
+    assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
+    batches.clear()
+    list(Predictor(network, tta=tta).strips(WindowedArray(image[..., None])))
+    assert len(batches) == passes
+
+
+def test_classes_are_predicted_once_unless_views_are_asked_for():
+    network = network_of()
+    batches = []
+    network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
+    Predictor(network)(np.zeros((8, 10), np.uint8))
+    assert len(batches) == 1
 
 
 def test_tiles_that_are_turned_are_not_exact():

@@ -310,6 +310,16 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
 
 
+@pytest.mark.parametrize(("exact", "last"), [(True, (64, 90)), (False, (48, 90))])
+def test_the_last_exact_tile_is_no_longer_than_what_is_left_and_a_blended_one_as_long_as_the_grid_allows(exact, last):
+    axis = Axis(length=90, tile=48, overlap=16, grid=16, exact=exact)
+    assert axis.spans == [(0, 48), (32, 80), last]
+    assert Axis(length=48, tile=48, overlap=16, grid=16, exact=exact).spans == [(0, 48)]
+    if exact:
+        assert axis.totals.tolist() == [1] * 90
+        assert [weights.sum().item() for weights in axis.weights] == [40, 32, 18]
+
+
 def test_blended_tiles_weigh_their_pixels_by_a_gaussian_an_eighth_of_a_tile_wide():
     axis = Axis(length=96, tile=64, overlap=32, grid=16, exact=False)
     offsets = torch.arange(64, dtype=torch.float64) + 0.5 - 32  # pixels from the middle of the tile

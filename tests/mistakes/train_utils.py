@@ -627,6 +627,13 @@ MUTANTS = [
         "batch_split.groups",
         "test_preflight.py",
     ),
+    Mutant(
+        "train_utils/preflight.py",
+        "StepFit._try_step",
+        "self.criterion(logits, targets, self.criterion.counts(targets)).backward()",
+        "self.criterion(logits, targets, self.criterion.counts(targets))",
+        "test_preflight.py",
+    ),
     Mutant("train_utils/preflight.py", "_candidates", "math.ceil(size / parts)", "size // parts", "test_preflight.py"),
     Mutant(
         "train_utils/preflight.py",
@@ -894,6 +901,27 @@ MUTANTS = [
         "max(value for _, value in memory)",
         "memory[-1][1]",
         "test_reporting.py",
+    ),
+    Mutant(
+        "train_utils/reporting/report.py",
+        "write_report",
+        "MAX_PAGE - bytes_without_views",
+        "MAX_PAGE",
+        "test_reporting.py",
+    ),
+    Mutant(
+        "train_utils/reporting/charts.py",
+        "_name_classes",
+        "axes.set_xlabel('prediction', fontsize=size, color=FAINT)",
+        "axes.set_xlabel('truth', fontsize=size, color=FAINT)",
+        "test_report.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/masks.py",
+        "_compared_slices",
+        "f'slice {number}: ' if run.has_volumes else ''",
+        "''",
+        "test_review.py",
     ),
     Mutant(
         "train_utils/reporting/report.py",

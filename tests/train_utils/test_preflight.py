@@ -371,6 +371,16 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     assert len(held) == 6 and forgotten == [True, True]
 
 
+@pytest.mark.parametrize(("device", "way"), [("cpu", "estimate"), ("cuda", "trial"), ("mps", "trial")])
+def test_a_cpu_has_an_estimate_and_an_accelerator_tries(monkeypatch, device, way):
+    for fit in (StepFit, EvaluationFit):
+        monkeypatch.setattr(fit, "fits_by_estimate", lambda *arguments: "estimate")
+        monkeypatch.setattr(fit, "fits_by_trial", lambda *arguments: "trial")
+    accelerator = new_accelerator(device=device)
+    assert StepFit(accelerator, None, None, (3, 8, 8), Copies(3)).fits(None) == way
+    assert EvaluationFit(accelerator, None, None, 3, Copies(1)).fits(None) == way
+
+
 def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     network = UNet(UNetConfig(base_channels=4, depth=2))
     tried = []

@@ -362,6 +362,7 @@ def test_a_reliability_plot_shows_the_share_of_right_pixels_over_their_confidenc
         return np.array(re.findall(r"[ML] (\S+) (\S+)", path), float)
 
     (left, bottom), (right, top) = corners("calibrated")
+    assert 30 < left < 60 and 440 < right < 480 and 0 < top < 30 and 180 < bottom < 220  # of 480 x 240
     expected = [[left + 0.2 * (right - left), bottom + 0.9 * (top - bottom)]]
     expected += [[left + 0.8 * (right - left), bottom + 0.1 * (top - bottom)]]
     np.testing.assert_allclose(corners("series-0"), expected, rtol=0, atol=1e-4)

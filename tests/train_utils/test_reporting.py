@@ -28,8 +28,9 @@ from runtime.errors import ImageError
 from tasks.classes import ClassScores
 from tasks.confusion import ClassCounts, score_text
 from train_utils.evaluation import Evaluation
+from train_utils.reporting import report
 from train_utils.reporting.classes import ClassSection, confusions, occurring
-from train_utils.reporting.embedding import embed_all, embed_png
+from train_utils.reporting.embedding import Embedded, embed_all, embed_png
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
@@ -189,6 +190,25 @@ def test_the_report_says_how_far_the_run_went_and_which_step_was_best(tmp_path):
     text = page_of(tmp_path, records, extent={"training images": "1,234"})
     assert "1,500 best step, of 2,500" in text
     assert "2.5 epochs done" in text and "1,234 training images" in text
+
+
+def test_pictures_have_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypatch):
+    rooms = []
+
+    def embed_all(pictures: list[np.ndarray], room: int) -> list[Embedded]:
+        rooms.append(room)
+        return [Embedded("data:image/png;base64,", 1, 1)] * len(pictures)
+
+    monkeypatch.setattr(report, "embed_all", embed_all)
+    (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
+    (tmp_path / "metrics.jsonl").write_text("")
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    for note, labels in (("a", "b"), ("a" * 100_001, "b"), ("a", "bc")):
+        views = {"image": dict.fromkeys(labels, pixels)}
+        write_report(tmp_path, None, section("a"), "mean IoU", views=views, speed_notes=[note])
+    page_size = (tmp_path / "report.html").stat().st_size
+    assert rooms[0] - rooms[1] == 100_000 and rooms[0] - rooms[2] == 1_000  # markup of a picture
+    assert 4_000_000 - page_size - 3_000 < rooms[2] < 4_000_000 - 2_000
 
 
 def test_the_speed_of_one_process_is_told_in_its_unit(tmp_path):

@@ -223,6 +223,7 @@ def test_the_network_of_a_hub_folder_is_ours(norm, upsample, tmp_path):
     config = UNetConfig(1, 2, 4, 2, norm, upsample, block="residual")
     model = UNet(config).eval()
     Hub().write(model, tmp_path, Options())
+    assert (tmp_path / "config.json").read_text().startswith('{\n  "')  # a person reads it
     spec = spec_from_file_location("modeling_unet", tmp_path / "modeling_unet.py")
     code = module_from_spec(spec)
     spec.loader.exec_module(code)

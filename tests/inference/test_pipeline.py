@@ -147,6 +147,7 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])  # it was finished before
     assert isinstance(outcome, ScoreError) and "anyway" not in str(outcome)
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
+    (tmp_path / "a.png").write_bytes(b"cut off")  # the image is not read again
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
     assert outcome.scores.sums.sum() == 12
 

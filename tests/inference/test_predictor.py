@@ -115,6 +115,13 @@ def test_classes_are_predicted_once_unless_views_are_asked_for():
     assert len(batches) == 1
 
 
+def test_a_network_sees_a_volume_at_its_own_spacing_and_one_of_images_its_slices_at_their_own_size():
+    volumes = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(2.0, 1.0, 0.5)))
+    images = UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=0.5))
+    sizes = [Predictor(UNet(config)).input_sizes((8, 10, 12), (1.0, 1.0, 1.0)) for config in (volumes, images)]
+    assert sizes == [[(4, 10, 24)], [(8, 5, 6)]]
+
+
 def test_decoded_pixels_are_kept_only_where_they_are_asked_for():
     predictor = Predictor(network_of())
     image = np.arange(80, dtype=np.uint8).reshape(8, 10)

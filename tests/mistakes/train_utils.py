@@ -917,6 +917,20 @@ MUTANTS = [
         "test_report.py",
     ),
     Mutant(
+        "train_utils/reporting/classes.py",
+        "ClassSection.html",
+        "counts[np.ix_(present_classes, present_classes)]",
+        "counts[: len(present_classes), : len(present_classes)]",
+        "test_report.py",
+    ),
+    Mutant(
+        "train_utils/reporting/landmarks.py",
+        "LandmarkSection._volume_example",
+        "points.is_found",
+        "is_present",
+        "test_task_sections.py",
+    ),
+    Mutant(
         "train_utils/reporting/review/masks.py",
         "_compared_slices",
         "f'slice {number}: ' if run.has_volumes else ''",

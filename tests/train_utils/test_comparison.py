@@ -469,6 +469,8 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
         "image,mean IoU\na,b\n",
         "image,x\na,nan\n",
         "image,x\na,1.1\n",
+        "image,x\na,-0.1\n",
+        'image,x\n"a"b,0.5\n',
         'image,x\n"a',
         "image,x\na\n",
     ],

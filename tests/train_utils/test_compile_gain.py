@@ -1,5 +1,6 @@
 """What compiling gains or loses over all passes of a run."""
 
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -85,6 +86,28 @@ def test_what_compiling_cost_and_gained_is_a_sentence():
 
     gain.pass_seconds = fail
     assert gain.sentence(None, None) == f"{cost}; what it gains could not be measured (out of memory)"
+
+
+def test_a_run_listens_to_the_compiler_until_its_end(monkeypatch):
+    listeners = []
+    handler = SimpleNamespace(
+        register_start_callback=listeners.append,
+        register_end_callback=listeners.append,
+        remove_start_callback=listeners.remove,
+        remove_end_callback=listeners.remove,
+    )
+    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", SimpleNamespace(callback_handler=handler))
+    clock = SimpleNamespace(now=100.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(compile_gain, "time", clock)
+    gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="INDUCTOR"))))
+    begin, end = listeners
+    for seconds in (3.0, 4.0):
+        begin(None)
+        clock.now += seconds
+        end(None)
+        clock.now += 50  # in which nothing is compiled
+    assert gain.seconds == 7
+    assert gain.sentence(None, None) is None and listeners == []  # no step was made
 
 
 def test_compiling_pays_by_all_passes_of_a_run():

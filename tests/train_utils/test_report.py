@@ -437,6 +437,20 @@ def figures(monkeypatch) -> list[Figure]:
     return drawn
 
 
+def test_the_picture_of_a_large_matrix_has_the_classes_that_occur(monkeypatch):
+    drawn = []
+
+    def picture_of(counts: np.ndarray, names: list[str]) -> np.ndarray:
+        drawn.append((counts.diagonal().tolist(), names))
+        return noise(2, 2)
+
+    monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", picture_of)
+    names = [f"c{index}" for index in range(60)]
+    matrix = torch.diag(torch.arange(60) * (torch.arange(60) % 2))
+    section(names).html(evaluation(names, matrix).scores)
+    assert drawn == [([*range(1, 60, 2)], names[1::2])]
+
+
 def names_beside(axis: Axis) -> list[str]:
     return [label.get_text() for label in axis.get_ticklabels()]
 

@@ -24,6 +24,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
+from data_utils.visualize import outlined_overlay, panel
 from runtime.errors import ImageError
 from tasks.classes import ClassScores
 from tasks.confusion import ClassCounts, score_text
@@ -150,6 +151,21 @@ def test_the_means_of_a_task_of_classes_have_their_names():
     assert section("a", "b").label(0.125) == "IoU 0.1250"
 
 
+def test_pictures_have_the_colors_of_the_masks():
+    colors = ((0, 0, 0), (255, 128, 0), (0, 90, 200))
+    painted = ClassSection(ClassReader(ClassMap(("a", "b", "c"), colors, None)))
+    image = np.full((4, 6), 100, np.uint8)
+    truth = np.zeros((4, 6), np.uint8)
+    truth[:, 3:] = 1
+    pred = np.zeros((4, 6), np.uint8)
+    pred[:2] = 2
+    shown = panel(image, truth, pred, np.array(colors, np.uint8))
+    np.testing.assert_array_equal(painted.panel(image, truth, pred), shown)
+    views = painted.views(image, truth, pred)
+    np.testing.assert_array_equal(views["truth"], outlined_overlay(image, truth, np.array(colors, np.uint8)))
+    np.testing.assert_array_equal(views["prediction"], outlined_overlay(image, pred, np.array(colors, np.uint8)))
+
+
 def test_only_classes_that_masks_hold_count_as_not_found():
     matrix = torch.tensor([[5, 1, 1, 0], [2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 4]])
     scores = ClassScores(("a", "b", "c", "d"), matrix, torch.zeros(0, 1))
@@ -251,13 +267,18 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
 def test_the_card_lists_the_settings_of_training():
     flags = SETTINGS["flags"] | {"seed": 0, "loss": "ce", "encoder_weights": "pretrained", "keep_checkpoints": 2}
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    for encoder, is_named in ((None, False), ("resnet (apache-2.0)", True)):
+    lite0 = "EfficientNet-Lite0 (apache-2.0)"
+    for encoder, is_named in ((None, False), ("resnet (apache-2.0)", True), (lite0, True)):
         settings = RunSettings.from_json(SETTINGS | {"flags": flags, "encoder": encoder})
         text = model_card(settings, Evaluation(30, None, scores), section("a", "b"))
         assert "U-Net on cells" in text and "Weights of optimizer step 30 of 40" in text
         for name in ("epochs", "image size", "seed", "loss"):
             assert name in text
-        assert ("encoder weights" in text) is is_named
+        assert ("encoder weights" in text) is is_named and ("The encoder is " in text) is is_named
+        assert ("The encoder is resnet (apache-2.0), a backbone of transformers;" in text) is (
+            encoder == "resnet (apache-2.0)"
+        )
+        assert ("The encoder is EfficientNet-Lite0, with weights that were trained" in text) is (encoder == lite0)
         assert "keep checkpoints" not in text and "crop size" not in text
 
 

@@ -415,7 +415,7 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
 def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path):
     voxels = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
     labels = (voxels % 2).astype(np.uint8)
-    affine = RAS @ np.diag([2.0, 1.0, 3.0, 1.0])
+    affine = RAS @ np.diag([1.0, 0.5, 3.0, 1.0])
     image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
     records = ListRecords([{"image": image, "target": label, "name": "case"}])
@@ -457,6 +457,28 @@ def test_a_calibration_says_the_error_before_and_after():
     well_calibrated = torch.tensor([[10, 0, 0]])
     text = Calibration("runs/a", 1.5, unsure, well_calibrated).sentence()
     assert text.startswith("runs/a: temperature 1.500, expected calibration error 0.4000 before and 0.0000 after, on")
+
+
+def test_the_page_of_a_calibration_shows_each_model_before_and_after(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "reliability_curve", lambda counts: counts.tolist())
+    monkeypatch.setattr(calibration, "reliability_plot", lambda title, points: f"<svg>{title}: {points}</svg>")
+    unsure = torch.tensor([[10, 4, 0]])
+    sure = torch.tensor([[10, 0, 0]])
+    models = [Calibration("runs/<a>", 1.5, unsure, sure), Calibration("runs/b", 2.0, 2 * unsure, 2 * sure)]
+    calibration.write_calibration(tmp_path / "new" / "out", models)
+    html = (tmp_path / "new" / "out" / "calibration.html").read_text()
+    assert re.findall(r"<svg>(.*?)</svg>", html) == [
+        "model 1, before: [[10, 4, 0]]",
+        "model 1, after: [[10, 0, 0]]",
+        "model 2, before: [[20, 8, 0]]",
+        "model 2, after: [[20, 0, 0]]",
+    ]
+    assert re.findall(r"<h3>(.*?)</h3>", html) == ["before", "after"] * 2
+    sentences = re.findall(r"<h2>(.*?)</h2>", html)
+    assert [sentence.split(",")[0] for sentence in sentences] == [
+        "runs/&lt;a&gt;: temperature 1.500",
+        "runs/b: temperature 2.000",
+    ]
 
 
 @pytest.mark.parametrize(("are_of_volume", "where"), [(True, "slice 4: "), (False, "")])

@@ -139,12 +139,12 @@ class Matches(NamedTuple):
     def count_split(self) -> int:
         """True objects in which at least two predictions lie with most of their pixels."""
         is_inside = 2 * self.pixels > self.predicted_sizes[self.predicted]
-        return int((np.bincount(self.true[is_inside], minlength=1) > 1).sum())
+        return int((np.bincount(self.true[is_inside]) > 1).sum())
 
     def count_merged(self) -> int:
         """True objects most of whose pixels lie in a prediction that holds most of another one, too."""
         is_inside = 2 * self.pixels > self.true_sizes[self.true]
-        pixel_counts = np.bincount(self.predicted[is_inside], minlength=1)
+        pixel_counts = np.bincount(self.predicted[is_inside])
         return int(pixel_counts[pixel_counts > 1].sum())
 
     def columns(self) -> np.ndarray:

@@ -9,12 +9,16 @@ import sys
 import venv
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, write_folder
 from setuptools import Distribution
 
-from setup import NAME, OWN, BuildPackage, installed, packages
+from installed import commands
+from runtime.errors import SettingsError
+from setup import NAME, OWN, BuildPackage, packages
+from setup import installed as as_installed
 
 SECONDS = 300
 TINY = ["--base-channels", "2", "--depth", "2", "--plan", "none", "--max-steps", "2", "--num-workers", "0"]
@@ -43,7 +47,7 @@ def test_imports_and_messages_name_the_installed_package():
         "    from train_utils.settings import (\n        flags,\n    )\n"
         '    return "pip install -r requirements-encoders.txt, or pip install -r requirements.txt"\n'
     )
-    assert installed(source) == (
+    assert as_installed(source) == (
         "from unet_accelerate.unet.model import UNet\n"
         "from unetlike import other\n\n\n"
         "def load():\n"
@@ -52,19 +56,19 @@ def test_imports_and_messages_name_the_installed_package():
         "    return \"pip install 'unet_accelerate[encoders]', or pip install 'unet_accelerate[train]'\"\n"
     )
     source = '"python -m inference.export; python -m data_utils; requirements-x.txt; pip install -r requirements-x.txt"'
-    assert installed(source) == (
+    assert as_installed(source) == (
         "\"unet-export; python -m unet_accelerate.data_utils; requirements-x.txt; pip install 'unet_accelerate[x]'\""
     )
-    assert installed("import train_other\nfrom . import x\n") == "import train_other\nfrom . import x\n"
+    assert as_installed("import train_other\nfrom . import x\n") == "import train_other\nfrom . import x\n"
     for name in ("train", "unet.model"):
         with pytest.raises(AssertionError, match=f"import {name}"):
-            installed(f"import {name}\n")
+            as_installed(f"import {name}\n")
 
 
 def test_every_module_can_be_put_into_the_package():
     for name in packages()[2:]:
         for file in (ROOT / name.removeprefix(f"{NAME}.").replace(".", "/")).glob("*.py"):
-            text = installed(file.read_text(encoding="utf-8"))
+            text = as_installed(file.read_text(encoding="utf-8"))
             compile(text, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
             for module in re.findall(r"^\s*from (\S+) import\b", text, re.MULTILINE):
                 assert module.partition(".")[0] not in ("", *OWN), file
@@ -89,7 +93,7 @@ def test_the_package_holds_scripts_modules_profiles_and_templates_and_nothing_el
     assert (folder / "train_utils" / "reporting" / "templates" / "report.css").is_file()
     assert (folder / "accelerate_configs" / "cpu.yaml").is_file()
     source = (ROOT / "runtime" / "lock.py").read_text(encoding="utf-8")
-    assert (folder / "runtime" / "lock.py").read_text(encoding="utf-8") == installed(source) != source
+    assert (folder / "runtime" / "lock.py").read_text(encoding="utf-8") == as_installed(source) != source
 
 
 def test_the_packages_are_all_folders_of_modules(monkeypatch):
@@ -100,6 +104,60 @@ def test_the_packages_are_all_folders_of_modules(monkeypatch):
         assert f"unet_accelerate.{place}" in names
     assert len(set(names)) == len(names)
     assert not [name for name in names if "tests" in name or "benchmarks" in name]
+
+
+TRAINING = ["datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"]
+PAGES = ["jinja2", "matplotlib"]
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[str]:
+    """What commands do: the packages that they look for, the scripts that they import, and `main` where it is run."""
+    noted: list[str] = []
+
+    def import_script(name: str, package: str) -> SimpleNamespace:
+        noted.append(f"{package} {name}")
+        return SimpleNamespace(main=lambda: noted.append("main"))
+
+    monkeypatch.setattr(commands, "run_script", lambda main: main())
+    monkeypatch.setattr(commands, "find_spec", lambda name: noted.append(name) or name)
+    monkeypatch.setattr(commands, "import_module", import_script)
+    return noted
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "packages"),
+    [
+        (commands.train, ".train", TRAINING),
+        (commands.predict, ".predict", []),
+        (commands.app, ".app", []),
+        (commands.export, ".inference.export.__main__", []),
+        (commands.compare, ".compare", PAGES),
+        (commands.review, ".review", PAGES),
+    ],
+)
+def test_a_command_runs_its_script_when_the_packages_that_it_needs_are_there(calls, command, script, packages):
+    command()
+    assert calls == [*packages, f"installed {script}", "main"]
+
+
+def test_a_command_whose_part_is_not_installed_says_which_and_does_not_begin(calls, monkeypatch):
+    monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "matplotlib" else name)
+    with pytest.raises(SettingsError, match=r"^matplotlib is not installed: pip install 'unet_accelerate\[train\]'$"):
+        commands.compare()
+    assert calls == []
+
+
+@pytest.mark.parametrize(("module", "is_known"), [("tensorboard.plugins", True), ("cv2", False)])
+def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(calls, monkeypatch, module, is_known):
+    def import_script(name: str, package: str) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(commands, "import_module", import_script)
+    with pytest.raises(SettingsError if is_known else ModuleNotFoundError) as caught:
+        commands.predict()
+    line = "tensorboard is not installed: pip install 'unet_accelerate[train]'"
+    assert str(caught.value) == (line if is_known else "No module named 'cv2'")
 
 
 @pytest.fixture(scope="module")

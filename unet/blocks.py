@@ -167,7 +167,7 @@ def _pads_around(missing: Sequence[int]) -> list[int]:
 class OutConv(nn.Module):
     """Convolution of size 1 from features to one logit per class."""
 
-    def __init__(self, in_channels: int, num_classes: int, dims: int = 2) -> None:
+    def __init__(self, in_channels: int, num_classes: int, dims: int) -> None:
         super().__init__()
         self.conv = LAYERS[dims].conv(in_channels, num_classes, kernel_size=1)
 

@@ -72,6 +72,17 @@ def test_the_mask_is_the_predictors_in_the_original_values(page, model, images):
         np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
+def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model):
+    """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""
+    for is_there, device in ((True, "meta"), (False, "cpu")):
+
+        def current_accelerator(check_available=False, is_there=is_there):
+            return torch.device("meta") if is_there or not check_available else None
+
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
+        assert PagePredictor(model).predictor.device.type == device
+
+
 def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 2**16, (3, 40, 30), dtype=np.uint16)
     tifffile.imwrite(tmp_path / "deep.tif", pixels, photometric="minisblack")
@@ -157,7 +168,7 @@ def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
     html = picture_html(np.zeros((*size, 3), np.uint8), output_format)
     (picture,) = pictures(html)
     assert max(picture.size) == 1000 and min(picture.size) == 25
-    assert f"aspect-ratio: {size[1]} / {size[0]};" in html
+    assert f"aspect-ratio: {size[1]} / {size[0]}; width: calc(75vh * {size[1]} / {size[0]})" in html
     assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
 
 

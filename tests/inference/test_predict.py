@@ -4,6 +4,7 @@ Modules: inference/args.py, inference/predictor.py, inference/models.py, inferen
 """
 
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -356,6 +357,38 @@ def test_what_is_not_asked_for_is_not_done():
         "scale": None,
         "file": None,
     }
+
+
+def test_the_help_says_what_each_flag_takes(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "150")
+    with pytest.raises(SystemExit):
+        settings_of("--help")
+    text = capsys.readouterr().out
+    assert re.findall(r"^  (--.+?)(?:  |$)", text, re.MULTILINE) == [
+        "--model MODEL",
+        "--input FILES [FILES ...]",
+        "--output DIR",
+        "--overlay",
+        "--truth DIR",
+        "--overwrite",
+        "--probabilities",
+        "--uncertainty",
+        "--rank",
+        "--polygons [{geojson,gpkg}]",
+        "--coco",
+        "--min-size PIXELS",
+        "--drop-border",
+        "--tta",
+        "--ensemble MODEL [MODEL ...]",
+        "--boundary",
+        "--mask-suffix SUFFIX",
+        "--tile-size PIXELS",
+        "--overlap PIXELS",
+        "--processes-per-volume S",
+        "--scale FACTOR",
+    ]
+    assert text.count("(default: auto)") == 2
+    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", text, re.MULTILINE)) == 21  # each is explained
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,14 @@ MUTANTS = [
         "parser.add_argument('runs', nargs='+', type=Path, metavar='RUN', help='output folder of train.py')",
         "test_comparison.py",
     ),
+    Mutant(
+        "installed/commands.py",
+        "_run",
+        "import_module(module, __package__).main()",
+        "import_module(module, __package__)",
+        "test_installed.py",
+    ),
+    Mutant("installed/commands.py", "review", "('jinja2', 'matplotlib')", "('jinja2',)", "test_installed.py"),
     Mutant("predict.py", "_order", "score is None, score or 0.0", "False, score or 0.0", "test_predict_scores.py"),
     Mutant("predict.py", "", "WORST = 5", "WORST = 6", "test_predict_scores.py"),
     Mutant(
@@ -83,6 +91,7 @@ MUTANTS = [
         "pass",
         "test_report.py",
     ),
+    Mutant("train.py", "rehearse", "rehearsal.time_steps_again(make_step, steps)", "pass", "test_rehearsal.py"),
     Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
     Mutant("train.py", "main", "args.loss", "'ce+dice'", "test_flags.py"),
     Mutant(

@@ -11,7 +11,7 @@ from conftest import PROGRAMS, launch, write_folder
 from PIL import Image
 from points import write_dots
 
-from runtime.device import LateRead, download, upload_like, widest_float
+from runtime.device import LateRead, download, upload_like, wait_for, widest_float
 
 SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
 SMALL += ["--plan", "none"]
@@ -300,6 +300,12 @@ def test_numbers_that_are_read_late_keep_their_order():
     assert [tensor.tolist() for tensor in download(tensors)] == [[1, 2], [3, 4], [5, 6]] and download([]) == []
     assert LateRead.read([LateRead(tensor) for tensor in tensors]) == [[1, 2], [3, 4], [5, 6]]
     assert LateRead.read([]) == []
+
+
+def test_the_host_waits_for_the_device_that_is_meant():
+    wait_for(torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="meta"):  # it has no values that could be waited for
+        wait_for(torch.device("meta"))
 
 
 def test_sums_are_of_64_bits_where_the_device_has_them():

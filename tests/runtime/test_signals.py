@@ -184,3 +184,53 @@ def test_a_process_ends_with_its_launcher(monkeypatch, environment, follows):
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@pytest.fixture
+def handlers():
+    """Puts the handlers of the signals back after a test that changes them in the process of the tests."""
+    before = {number: signal.getsignal(number) for number in signals.stop_signals()}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def watches(monkeypatch) -> list:
+    """What would be watched for in a thread."""
+    watches = []
+
+    def new_thread(target, daemon):
+        assert daemon  # the process does not wait for it
+        return SimpleNamespace(start=lambda: watches.append(target))
+
+    monkeypatch.setattr(signals, "Thread", new_thread)
+    return watches
+
+
+def test_a_closed_terminal_alone_has_prints_go_nowhere(monkeypatch, handlers, watches):
+    monkeypatch.setattr(signals.os, "isatty", lambda descriptor: descriptor in (0, 2))
+    redirected = []
+    monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
+    for number, descriptors in ((signal.SIGTERM, []), (signal.SIGUSR1, []), (signal.SIGINT, []), (signal.SIGHUP, [2])):
+        request = signals.StopRequest()
+        assert not request.is_asked
+        signal.raise_signal(number)
+        assert request.is_asked and redirected == descriptors
+
+
+def test_a_second_ctrl_c_ends_the_process_from_a_second_after_the_first_on(monkeypatch, handlers, watches):
+    times = iter([10.0, 10.9, 11.0])
+    monkeypatch.setattr(signals.time, "monotonic", lambda: next(times))
+
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(signals.os, "_exit", end)
+    signals.StopRequest()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGINT, signal.SIGINT):
+        signal.raise_signal(number)
+    with pytest.raises(SystemExit) as ended:
+        watches[0]()
+    assert ended.value.code == 130 and list(times) == []

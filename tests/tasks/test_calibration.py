@@ -74,6 +74,7 @@ def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
     values = torch.arange(999) * STEPS
     expected = torch.bincount(bins, values.double(), minlength=BINS + 1).long()
     assert torch.equal(replicated_sums(bins, values), expected)  # as on a device
+    assert no_counts("meta").device.type == "meta"
 
 
 def test_the_edges_of_bins_and_the_columns_are_those_that_are_documented():
@@ -96,6 +97,9 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     confidences = torch.tensor([2.0, 1.0, 3.0]).sigmoid()
     assert counts[:, 0].sum() == 3 and counts[:, 1].sum() == 3  # class 1 of the last pixel is not counted
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
+    absent = OverlapTarget(torch.tensor([[[0]]]), torch.tensor([[[1]]]))
+    counts = Overlapping(("a",)).reliability(torch.zeros(1, 1, 1, 1), absent)
+    assert counts[:, 1].sum() == 1  # a class is there where that is likelier than not
 
 
 def test_of_images_that_are_labeled_for_some_classes_the_labeled_pixels_count():

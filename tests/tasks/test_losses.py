@@ -17,6 +17,7 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.points import PRESENT, PointTarget
+from tasks.regions import Region, Regions
 from tasks.task import Task
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
@@ -219,6 +220,25 @@ def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
     assert logits.grad.shape == logits.shape
     with pytest.raises(RuntimeError):
         bool((masks != 255).all())
+
+
+@pytest.mark.parametrize(("task", "target"), HALF_LOGITS, ids=[type(task).__name__ for task, _ in HALF_LOGITS])
+def test_the_loss_and_the_scores_of_each_task_lie_on_its_device(task: Task, target):
+    logits = torch.zeros(1, 3, 1, 4, device=META)
+    on_device = task.to(META)
+    partial = on_device.partial(logits, target.to(META))
+    tensors = [on_device.finish(partial), on_device.counts(target.to(META)), task.zero_targets((2, 6, 4), META).main]
+    scores = task.new_scores(2, device=META)
+    tensors += [scores.sums, scores.by_image]
+    if not isinstance(task, Objects | Landmarks):
+        tensors.append(on_device.reliability(logits, target.to(META)))
+    assert {tensor.device for tensor in tensors} == {META}
+    assert scores.sums.dtype == torch.int64  # float32 cannot count beyond 2^24
+
+
+def test_regions_are_counted_on_a_device_too():
+    scores = Regions(("whole",), regions=(Region("whole", (1,)),)).new_scores(2, device=META)
+    assert scores.sums.device == scores.by_image.device == META and scores.sums.dtype == torch.int64
 
 
 def test_tensors_of_a_task_go_to_its_device():

@@ -129,7 +129,7 @@ def test_images_of_two_processes_add_up_to_the_same_whole_numbers():
             scores.add(as_tensor(predicted), target_of(true), index)
     assert torch.equal(halves[0].sums + halves[1].sums, together.sums)
     assert torch.equal(halves[0].by_image + halves[1].by_image, together.by_image)
-    assert together.sums.dtype == torch.int64
+    assert together.sums.dtype == together.by_image.dtype == torch.int64
     again = Objects().scores_from_json(together.to_json())
     assert (again.record(), again.image_comparison) == (together.record(), together.image_comparison)
 
@@ -234,6 +234,12 @@ def test_parts_of_the_last_image_are_counted_when_a_score_is_asked_for_and_once(
     scores.sums = 2 * scores.sums  # as a sum over two processes with the same images
     assert scores.sums.equal(4 * scores.by_image[0])
     assert scores.image_comparison == [1, 1]
+    scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
+    scores.by_image = torch.zeros(2, COLUMNS, dtype=torch.int64)  # in place of what is pending, too
+    assert not scores.by_image.any() and scores.sums[0] == 5
+    scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
+    scores.sums = torch.zeros(COLUMNS, dtype=torch.int64)
+    assert not scores.sums.any() and scores.by_image[0, 0] == 1
 
 
 def test_what_the_truth_ignores_is_no_prediction_and_no_object():

@@ -101,6 +101,13 @@ def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith(": it is empty\n")
 
 
+def test_the_help_says_how_it_is_called(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        compare.main()
+    assert capsys.readouterr().out.startswith("usage: python compare.py RUN RUN ... [--output FILE]\n")
+
+
 def differences_of(folders: list[Path]) -> tuple[list, list[str]]:
     return compare_recipes(group_runs(read_runs(folders)[0]))
 
@@ -462,6 +469,8 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
         "image,mean IoU\na,b\n",
         "image,x\na,nan\n",
         "image,x\na,1.1\n",
+        "image,x\na,-0.1\n",
+        'image,x\n"a"b,0.5\n',
         'image,x\n"a',
         "image,x\na\n",
     ],

@@ -1,5 +1,6 @@
 """What compiling gains or loses over all passes of a run."""
 
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from unet import UNet, UNetConfig
 
 def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch):
     seconds = iter([90.0, 80.0, 0.3, 0.1, 0.5, 0.2, 0.4, 0.3, 2.0, 2.0, 9.0, 9.0])  # not compiled, compiled, and so on
-    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
 
     def criterion(logits, targets, counts):
         assert (logits.shape[0], targets, counts) == (2, (2, 4, 6), "counts of (2, 4, 6)")
@@ -38,7 +39,7 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
 
 @pytest.mark.parametrize(("seconds", "passes"), [(0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
 def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, seconds, passes):
-    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
     made = []
 
     def criterion(logits, targets, counts):
@@ -85,6 +86,28 @@ def test_what_compiling_cost_and_gained_is_a_sentence():
 
     gain.pass_seconds = fail
     assert gain.sentence(None, None) == f"{cost}; what it gains could not be measured (out of memory)"
+
+
+def test_a_run_listens_to_the_compiler_until_its_end(monkeypatch):
+    listeners = []
+    handler = SimpleNamespace(
+        register_start_callback=listeners.append,
+        register_end_callback=listeners.append,
+        remove_start_callback=listeners.remove,
+        remove_end_callback=listeners.remove,
+    )
+    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", SimpleNamespace(callback_handler=handler))
+    clock = SimpleNamespace(now=100.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(compile_gain, "time", clock)
+    gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="INDUCTOR"))))
+    begin, end = listeners
+    for seconds in (3.0, 4.0):
+        begin(None)
+        clock.now += seconds
+        end(None)
+        clock.now += 50  # in which nothing is compiled
+    assert gain.seconds == 7
+    assert gain.sentence(None, None) is None and listeners == []  # no step was made
 
 
 def test_compiling_pays_by_all_passes_of_a_run():

@@ -97,23 +97,28 @@ def checks(*flags: str) -> Callable:
     return register
 
 
-def all_flags() -> list[str]:
-    """As argparse lists them."""
-    found: list[str] = []
+def all_actions() -> list[argparse.Action]:
+    """The flags as argparse has them."""
+    actions: list[argparse.Action] = []
 
-    def list_flags(parser: argparse.ArgumentParser, *_: object) -> argparse.Namespace:
-        found.extend(
-            flag for action in parser._actions for flag in action.option_strings if flag not in ("-h", "--help")
-        )
+    def list_actions(parser: argparse.ArgumentParser, *_: object) -> argparse.Namespace:
+        actions.extend(action for action in parser._actions if "--help" not in action.option_strings)
         raise SystemExit
 
-    with mock.patch.object(flags_of_train.arg.Arguments, "parse_args", list_flags), pytest.raises(SystemExit):
+    with mock.patch.object(flags_of_train.arg.Arguments, "parse_args", list_actions), pytest.raises(SystemExit):
         flags_of_train.parse_args("")
-    return found
+    return actions
 
 
 def test_every_flag_has_a_check():
-    assert sorted(CHECKS) == sorted(all_flags())
+    assert sorted(CHECKS) == sorted(flag for action in all_actions() for flag in action.option_strings)
+
+
+def test_every_flag_says_what_it_does_and_what_it_takes():
+    actions = all_actions()
+    assert [action.dest for action in actions if not action.help] == []
+    unnamed = [action.dest for action in actions if action.nargs != 0 and not (action.metavar or action.choices)]
+    assert unnamed == ["tracker", "seed"]  # which say it themselves
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

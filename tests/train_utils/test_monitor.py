@@ -134,7 +134,7 @@ def test_the_bar_shows_loss_speed_and_the_best_score(tmp_path):
     state.best = 0.0
     run.show()
     assert run.bar.postfix == "epoch 0.7, loss 0.500, best mean IoU 0.000"
-    assert run.bar.n == 4 and run.bar.total == 20  # it began at step 2
+    assert run.bar.n == 4 and run.bar.total == 20 and run.bar.unit == "step"  # it began at step 2
     run.close()
 
 
@@ -147,21 +147,21 @@ def test_a_score_of_zero_is_shown_and_a_run_that_ends_anyway_is_not_called_impat
         update=lambda: None,
         close=lambda: closed.append("bar"),
     )
-    monitor.compared_by = "mean IoU"
+    monitor.compared_by = "closeness"
     monitor._brief = "loss 1.000"
     monitor.problems = set()
     monitor.trace = SimpleNamespace(close=lambda: closed.append("trace"))
     for best in (-1.0, 0.0):
         monitor.state = RunState(step=7, best=best)
         monitor.show()
-    assert texts == ["loss 1.000", "loss 1.000, best mean IoU 0.000"]
+    assert texts == ["loss 1.000", "loss 1.000, best closeness 0.000"]
     for is_last in (True, False):
         monitor.schedule = SimpleNamespace(
             is_out_of_patience=lambda s: True, is_last=lambda s, last=is_last: last, patience=3
         )
         monitor.close()
         said = capsys.readouterr().out
-        assert said == ("" if is_last else "no better mean IoU in 3 evaluations, stopping at step 7\n")
+        assert said == ("" if is_last else "no better closeness in 3 evaluations, stopping at step 7\n")
     assert closed == ["bar", "trace"] * 2
 
 

@@ -85,7 +85,8 @@ def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "scale"), [((128, 160), 1.0), ((480, 640), 0.25), ((2400, 1935), 0.06), ((30_000, 40_000), 0.01)]
+    ("size", "scale"),
+    [((128, 160), 1.0), ((480, 640), 0.25), ((700, 800), 0.19), ((2400, 1935), 0.06), ((30_000, 40_000), 0.01)],
 )
 def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale):
     write_dots(tmp_path, 4, seed=0)

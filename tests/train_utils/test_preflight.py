@@ -314,12 +314,17 @@ def test_a_trial_leaves_room_for_what_is_not_torchs(monkeypatch, device, process
 def test_a_trial_trains_and_leaves_the_network_as_it_was():
     seen = []
     network = UNet(UNetConfig(base_channels=4, depth=2)).eval()
-    network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
+
+    def note(module: torch.nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        seen.append(module.training)
+        output.register_hook(lambda gradient: seen.append(gradient.shape))
+
+    network.stem.register_forward_hook(note)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     split = BatchSplit(2, 1, 2, 1)
     criterion = StepLoss(classes(2, "ce"))
     assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(split)
-    assert seen == [True]
+    assert seen == [True, (2, 4, 32, 32)]  # forward and backward
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
@@ -366,6 +371,16 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     assert len(held) == 6 and forgotten == [True, True]
 
 
+@pytest.mark.parametrize(("device", "way"), [("cpu", "estimate"), ("cuda", "trial"), ("mps", "trial")])
+def test_a_cpu_has_an_estimate_and_an_accelerator_tries(monkeypatch, device, way):
+    for fit in (StepFit, EvaluationFit):
+        monkeypatch.setattr(fit, "fits_by_estimate", lambda *arguments: "estimate")
+        monkeypatch.setattr(fit, "fits_by_trial", lambda *arguments: "trial")
+    accelerator = new_accelerator(device=device)
+    assert StepFit(accelerator, None, None, (3, 8, 8), Copies(3)).fits(None) == way
+    assert EvaluationFit(accelerator, None, None, 3, Copies(1)).fits(None) == way
+
+
 def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     network = UNet(UNetConfig(base_channels=4, depth=2))
     tried = []
@@ -390,7 +405,8 @@ def test_free_memory_is_known_of_cuda_alone(monkeypatch, device, free):
 def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkeypatch, capsys, images, fixed, size):
     network = UNet(UNetConfig(base_channels=4, depth=2))
     largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
-    assert largest_tensor(network, (1, 3, 32, 40)) == largest
+    for network.activation_checkpointing in (True, False):
+        assert largest_tensor(network, (1, 3, 32, 40)) == largest
     monkeypatch.setattr(preflight, "MOST_ELEMENTS", int(images * largest))
     monkeypatch.setattr(StepFit, "fits_by_trial", lambda *arguments: True)
     monkeypatch.setattr(preflight, "upload", lambda tensor, device: tensor)

@@ -181,6 +181,8 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
     assert run.exit_code == 0, run.output
     lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
     assert len(lines) == advised and sum(computes_in_bf16) == (4 if knows else 0)
+    in_float32 = len(computes_in_bf16) - sum(computes_in_bf16)
+    assert in_float32 == 3 + 2 + 1 + 1  # to warm up, timed, timed again, and the step of the run
     command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {data}"
     assert all(command in line for line in lines)
 
@@ -297,6 +299,12 @@ def test_shapes_are_timed_as_often_as_they_occur(monkeypatch, meets_all):
             assert abs(rehearsed.count(shape) - share * count) <= 1.5
     if meets_all:
         assert {shapes[step] for step in warm_up} == set(shapes)
+
+
+def test_the_first_timed_steps_are_spread_over_the_sizes():
+    shapes = [(side, 8) for side in (80, 10, 40, 20, 70, 60, 30, 50, 0, 90)]
+    warm_up, timed = rehearsed_steps(shapes, False)
+    assert [shapes[step][0] for step in [*warm_up, *timed[:5]]] == [50, 10, 70, 30, 90, 50, 20, 80]
 
 
 def test_steps_of_one_shape_are_rehearsed_in_the_order_in_which_a_stream_is_read():

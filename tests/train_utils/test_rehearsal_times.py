@@ -169,6 +169,7 @@ def test_a_save_is_timed_until_it_is_on_disk_with_the_average_and_leaves_nothing
 
     def write_slowly(checkpoints: Checkpoints, state: object, tensors: dict) -> bool:
         kinds.append(sorted(tensors))
+        assert list(checkpoints.folder.iterdir()) == []  # what a killed run has left is gone
         clock.takes(5)
         return write(checkpoints, state, tensors)
 

@@ -23,6 +23,8 @@ from conftest import launch, records
 from huggingface_hub import ModelCard
 from in_process import run_train
 from jinja2 import UndefinedError
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from PIL import Image
 
 from data_utils.class_map import ClassMap
@@ -35,7 +37,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.reporting import data_report
 from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid, reliability_plot
 from train_utils.reporting.classes import ClassSection
-from train_utils.reporting.embedding import Embedded, embed_all
+from train_utils.reporting.embedding import Embedded, embed_all, reduced
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import CURVES, LOSS_CURVES, write_report
@@ -223,10 +225,12 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
 def test_classes_without_pixels_are_folded_away(tmp_path):
     names = [f"class {index}" for index in range(30)]
     matrix = torch.zeros(30, 30, dtype=torch.int64)
-    matrix[0, 0] = matrix[3, 3] = 50
+    matrix[0, 0] = 50
+    matrix[3, 3] = 1  # a single pixel is all of its row
     matrix[0, 7] = 5  # predicted, though no mask holds it
     page = Page(report(tmp_path, names=names, matrix=matrix, pictures={}))
     assert "27 classes occur neither in the masks nor in the predictions" in page.text
+    assert re.search(r"90\.9\s+0\.0\s+9\.1\s", page.text) and re.search(r"0\.0\s+100\.0\s+0\.0\s", page.text)
     text = section(names).markdown(evaluation(names, matrix).scores)
     assert text.count("| class") == 1 + 3 and "27 classes occur neither" in text
 
@@ -343,6 +347,12 @@ def test_a_curve_begins_at_step_0_and_marks_its_last_point_and_a_best_step_at_it
     assert 'role="img" aria-label="a &lt; b"' in curve("a < b", {"training": [(1, 1.0)]}).svg
 
 
+def test_a_chart_ends_with_its_longest_line():
+    short, long = points_of(curve("Loss", {"a": [(10, 1.0), (20, 2.0)], "b": [(10, 3.0), (40, 1.0)]}))
+    assert short[0][0] == long[0][0] and short[1][0] - short[0][0] == pytest.approx((long[1][0] - long[0][0]) / 3)
+    assert long[1][0] <= 480
+
+
 def test_a_reliability_plot_shows_the_share_of_right_pixels_over_their_confidence():
     points = [{"confidence": 0.2, "accuracy": 0.9}, {"confidence": 0.8, "accuracy": 0.1}]
     svg = reliability_plot("Calibration", points)
@@ -352,6 +362,7 @@ def test_a_reliability_plot_shows_the_share_of_right_pixels_over_their_confidenc
         return np.array(re.findall(r"[ML] (\S+) (\S+)", path), float)
 
     (left, bottom), (right, top) = corners("calibrated")
+    assert 30 < left < 60 and 440 < right < 480 and 0 < top < 30 and 180 < bottom < 220  # of 480 x 240
     expected = [[left + 0.2 * (right - left), bottom + 0.9 * (top - bottom)]]
     expected += [[left + 0.8 * (right - left), bottom + 0.1 * (top - bottom)]]
     np.testing.assert_allclose(corners("series-0"), expected, rtol=0, atol=1e-4)
@@ -412,10 +423,42 @@ def places_of(pixels: np.ndarray, color: np.ndarray | tuple[int, int, int]) -> n
     return np.argwhere((np.abs(pixels.astype(int) - color) <= 1).all(axis=2))
 
 
-def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch):
+@pytest.fixture
+def figures(monkeypatch) -> list[Figure]:
+    """The figures that are drawn, from now on."""
+    drawn = []
+    save = Figure.savefig
+
+    def noted_save(figure: Figure, *arguments: object, **options: object) -> None:
+        drawn.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", noted_save)
+    return drawn
+
+
+def test_the_picture_of_a_large_matrix_has_the_classes_that_occur(monkeypatch):
+    drawn = []
+
+    def picture_of(counts: np.ndarray, names: list[str]) -> np.ndarray:
+        drawn.append((counts.diagonal().tolist(), names))
+        return noise(2, 2)
+
+    monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", picture_of)
+    names = [f"c{index}" for index in range(60)]
+    matrix = torch.diag(torch.arange(60) * (torch.arange(60) % 2))
+    section(names).html(evaluation(names, matrix).scores)
+    assert drawn == [([*range(1, 60, 2)], names[1::2])]
+
+
+def names_beside(axis: Axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch, figures):
     monkeypatch.setattr("train_utils.reporting.classes.FOLDED", 200)  # classes without pixels are shown
     matrix = torch.zeros(150, 150, dtype=torch.int64)
-    matrix[30, 70] = 5
+    matrix[30, 70] = 1  # one pixel is all of its row
     html = report(tmp_path, names=[str(index) for index in range(150)], matrix=matrix, pictures={})
     (source,) = Page(html).attributes("img", "src")
     pixels = np.asarray(opened(source).convert("RGB"))
@@ -428,6 +471,12 @@ def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch):
     cells = places_of(pixels[: bottom + 1], MOST).mean(axis=0) + 0.5
     row, column = (cells - (top, left)) / (bottom + 1 - top, right + 1 - left) * 150
     assert (int(row), int(column)) == (30, 70)
+    (drawn,) = [figure for figure in figures if len(figure.axes) == 2]
+    axes, bar = drawn.axes
+    assert names_beside(axes.xaxis) == names_beside(axes.yaxis) == [str(index) for index in range(0, 150, 3)]
+    assert axes.get_xticklabels()[0].get_rotation() == 90
+    assert len(axes.texts) == 0 and bar.get_xlabel() == "share of the row's pixels"
+    assert 0 < axes.get_position().y0 - bar.get_position().y1 < 0.05
 
 
 def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_columns_in_order():
@@ -447,6 +496,19 @@ def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_colum
     ink = (pixels[:top] < 128).all(axis=2)  # the columns' names
     first, last = ink[:, left : left + width].sum(), ink[:, left + 2 * width :].sum()
     assert first > 0 and last > 0
+
+
+def test_the_confusion_matrix_of_trackers_names_its_rows_columns_and_percents(figures):
+    matrix_picture(np.array([[7, 0, 0], [0, 2, 1], [0, 0, 0]]), ("a", "b", "c" * 30))
+    matrix_picture(np.eye(2, dtype=int), ("long", "name"))
+    (axes,) = figures[0].axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("prediction", "truth")
+    assert names_beside(axes.xaxis) == names_beside(axes.yaxis) == ["a", "b", f"{'c' * 11}…{'c' * 12}"]
+    (turned, _, _), (level, _) = axes.get_xticklabels(), figures[1].axes[0].get_xticklabels()
+    assert (turned.get_rotation(), level.get_rotation()) == (45, 0)  # as long names have no room side by side
+    *cells, unit = axes.texts
+    places = {text.get_position(): text.get_text() for text in cells}
+    assert places == {(0, 0): "100", (1, 1): "67", (2, 1): "33"} and unit.get_text() == "% of the row's pixels"
 
 
 @pytest.mark.parametrize(
@@ -500,6 +562,12 @@ def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
     (picture,) = embed_all([mask], 10**6)
     assert len(picture.source) > 20_000 and picture.source.startswith("data:image/png;")
     np.testing.assert_array_equal(np.asarray(opened(picture.source)), mask)
+
+
+def test_a_large_picture_is_reduced_to_what_a_page_can_show_and_a_small_one_is_not():
+    assert reduced(np.zeros((1000, 500, 3), np.uint8)).shape == (420, 210, 3)
+    assert reduced(np.zeros((300, 600, 3), np.uint8), 100).shape == (50, 100, 3)
+    np.testing.assert_array_equal(reduced(noise(30, 40)), noise(30, 40))
 
 
 def test_pictures_share_what_room_there_is():

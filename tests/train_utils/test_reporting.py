@@ -24,12 +24,14 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
+from data_utils.visualize import outlined_overlay, panel
 from runtime.errors import ImageError
 from tasks.classes import ClassScores
 from tasks.confusion import ClassCounts, score_text
 from train_utils.evaluation import Evaluation
+from train_utils.reporting import report
 from train_utils.reporting.classes import ClassSection, confusions, occurring
-from train_utils.reporting.embedding import embed_all, embed_png
+from train_utils.reporting.embedding import Embedded, embed_all, embed_png
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
@@ -149,6 +151,21 @@ def test_the_means_of_a_task_of_classes_have_their_names():
     assert section("a", "b").label(0.125) == "IoU 0.1250"
 
 
+def test_pictures_have_the_colors_of_the_masks():
+    colors = ((0, 0, 0), (255, 128, 0), (0, 90, 200))
+    painted = ClassSection(ClassReader(ClassMap(("a", "b", "c"), colors, None)))
+    image = np.full((4, 6), 100, np.uint8)
+    truth = np.zeros((4, 6), np.uint8)
+    truth[:, 3:] = 1
+    pred = np.zeros((4, 6), np.uint8)
+    pred[:2] = 2
+    shown = panel(image, truth, pred, np.array(colors, np.uint8))
+    np.testing.assert_array_equal(painted.panel(image, truth, pred), shown)
+    views = painted.views(image, truth, pred)
+    np.testing.assert_array_equal(views["truth"], outlined_overlay(image, truth, np.array(colors, np.uint8)))
+    np.testing.assert_array_equal(views["prediction"], outlined_overlay(image, pred, np.array(colors, np.uint8)))
+
+
 def test_only_classes_that_masks_hold_count_as_not_found():
     matrix = torch.tensor([[5, 1, 1, 0], [2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 4]])
     scores = ClassScores(("a", "b", "c", "d"), matrix, torch.zeros(0, 1))
@@ -191,6 +208,25 @@ def test_the_report_says_how_far_the_run_went_and_which_step_was_best(tmp_path):
     assert "2.5 epochs done" in text and "1,234 training images" in text
 
 
+def test_pictures_have_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypatch):
+    rooms = []
+
+    def embed_all(pictures: list[np.ndarray], room: int) -> list[Embedded]:
+        rooms.append(room)
+        return [Embedded("data:image/png;base64,", 1, 1)] * len(pictures)
+
+    monkeypatch.setattr(report, "embed_all", embed_all)
+    (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
+    (tmp_path / "metrics.jsonl").write_text("")
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    for note, labels in (("a", "b"), ("a" * 100_001, "b"), ("a", "bc")):
+        views = {"image": dict.fromkeys(labels, pixels)}
+        write_report(tmp_path, None, section("a"), "mean IoU", views=views, speed_notes=[note])
+    page_size = (tmp_path / "report.html").stat().st_size
+    assert rooms[0] - rooms[1] == 100_000 and rooms[0] - rooms[2] == 1_000  # markup of a picture
+    assert 4_000_000 - page_size - 3_000 < rooms[2] < 4_000_000 - 2_000
+
+
 def test_the_speed_of_one_process_is_told_in_its_unit(tmp_path):
     speed = {"perf/images_per_second": 123.456, "perf/teraflops_per_device": 1.5}
     text = page_of(tmp_path, [{"step": 1, **speed}])
@@ -220,6 +256,7 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
         "num workers 2",
         "git commit abc",
         "epochs 3",
+        "GPUs none",
     ):
         assert row in text, row
     flags = SETTINGS["flags"] | {"max_steps": 40}
@@ -230,13 +267,18 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
 def test_the_card_lists_the_settings_of_training():
     flags = SETTINGS["flags"] | {"seed": 0, "loss": "ce", "encoder_weights": "pretrained", "keep_checkpoints": 2}
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    for encoder, is_named in ((None, False), ("resnet (apache-2.0)", True)):
+    lite0 = "EfficientNet-Lite0 (apache-2.0)"
+    for encoder, is_named in ((None, False), ("resnet (apache-2.0)", True), (lite0, True)):
         settings = RunSettings.from_json(SETTINGS | {"flags": flags, "encoder": encoder})
         text = model_card(settings, Evaluation(30, None, scores), section("a", "b"))
         assert "U-Net on cells" in text and "Weights of optimizer step 30 of 40" in text
         for name in ("epochs", "image size", "seed", "loss"):
             assert name in text
-        assert ("encoder weights" in text) is is_named
+        assert ("encoder weights" in text) is is_named and ("The encoder is " in text) is is_named
+        assert ("The encoder is resnet (apache-2.0), a backbone of transformers;" in text) is (
+            encoder == "resnet (apache-2.0)"
+        )
+        assert ("The encoder is EfficientNet-Lite0, with weights that were trained" in text) is (encoder == lite0)
         assert "keep checkpoints" not in text and "crop size" not in text
 
 

@@ -72,6 +72,10 @@ def test_a_path_that_is_empty_is_refused(flag):
     assert result.code == 2 and result.errors == f"review.py: error: argument {flag}: it is empty\n"
 
 
+def test_the_help_says_how_it_is_called():
+    assert reviewed("--help").text.startswith("usage: python review.py --runs RUN [RUN ...] [--output DIR]\n")
+
+
 def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
     def full_disk(*arguments) -> None:
         raise OSError(28, "No space left")
@@ -282,10 +286,13 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["1.png"].missing == pytest.approx(0.97 / 2)
     assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
     (finding,) = both["1.png"].findings
-    assert "cell" in finding.text and finding.confidence == pytest.approx(0.97)
+    assert finding.text.startswith("cell of ") and finding.confidence == pytest.approx(0.97)
     assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
     equal = "the image is equal to the training image training of a"
     assert both["1.png"].problems == [f"{finding.text} (97% sure)", equal]
+    monkeypatch.setattr(Watched, "has_volumes", True)
+    (in_slice,) = reviews_of("a", "b")[0]["1.png"].findings
+    assert in_slice.text == f"slice 0: {finding.text}"
 
 
 def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch, tmp_path):
@@ -408,7 +415,7 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
 def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path):
     voxels = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
     labels = (voxels % 2).astype(np.uint8)
-    affine = RAS @ np.diag([2.0, 1.0, 3.0, 1.0])
+    affine = RAS @ np.diag([1.0, 0.5, 3.0, 1.0])
     image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
     records = ListRecords([{"image": image, "target": label, "name": "case"}])
@@ -450,6 +457,28 @@ def test_a_calibration_says_the_error_before_and_after():
     well_calibrated = torch.tensor([[10, 0, 0]])
     text = Calibration("runs/a", 1.5, unsure, well_calibrated).sentence()
     assert text.startswith("runs/a: temperature 1.500, expected calibration error 0.4000 before and 0.0000 after, on")
+
+
+def test_the_page_of_a_calibration_shows_each_model_before_and_after(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "reliability_curve", lambda counts: counts.tolist())
+    monkeypatch.setattr(calibration, "reliability_plot", lambda title, points: f"<svg>{title}: {points}</svg>")
+    unsure = torch.tensor([[10, 4, 0]])
+    sure = torch.tensor([[10, 0, 0]])
+    models = [Calibration("runs/<a>", 1.5, unsure, sure), Calibration("runs/b", 2.0, 2 * unsure, 2 * sure)]
+    calibration.write_calibration(tmp_path / "new" / "out", models)
+    html = (tmp_path / "new" / "out" / "calibration.html").read_text()
+    assert re.findall(r"<svg>(.*?)</svg>", html) == [
+        "model 1, before: [[10, 4, 0]]",
+        "model 1, after: [[10, 0, 0]]",
+        "model 2, before: [[20, 8, 0]]",
+        "model 2, after: [[20, 0, 0]]",
+    ]
+    assert re.findall(r"<h3>(.*?)</h3>", html) == ["before", "after"] * 2
+    sentences = re.findall(r"<h2>(.*?)</h2>", html)
+    assert [sentence.split(",")[0] for sentence in sentences] == [
+        "runs/&lt;a&gt;: temperature 1.500",
+        "runs/b: temperature 2.000",
+    ]
 
 
 @pytest.mark.parametrize(("are_of_volume", "where"), [(True, "slice 4: "), (False, "")])

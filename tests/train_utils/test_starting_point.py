@@ -161,7 +161,11 @@ def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     grey = start.build(1, Classes(("a", "b")), Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
     assert (grey.config.preprocess.mean, grey.config.preprocess.std) == ((7.0,) * 3, (2.0,) * 3)
     assert grey.config.encoder["num_channels"] == 3 and "encoder: " not in capsys.readouterr().out
-    several = start.build(5, Classes(("a", "b")), Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
+    resumed = start._replace(encoder=None)  # the run has the weights: no encoder is read again
+    statistics = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5, pixel_types=("uint8",))
+    several = resumed.build(5, Classes(("a", "b")), statistics)
     assert several.config.encoder["num_channels"] == 5 and several.config.in_channels == 5
     line = "encoder: its first filters, for 3 channels, are repeated for 5 channels and rescaled\n"
     assert capsys.readouterr().out.startswith(line)
+    fresh = "stem.conv1.weight (2 x 5 x 3 x 3 here, 2 x 3 x 3 x 3 there)"  # and nothing of the encoder
+    assert copy_weights(grey, several) == f"370 of 372 weights copied; random start for {fresh}"

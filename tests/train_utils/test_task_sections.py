@@ -29,7 +29,7 @@ from data_utils.targets.points import PointReader
 from data_utils.targets.regions import RegionReader
 from data_utils.visualize import GREY, RED, outlined_classes, palette, to_rgb
 from data_utils.visualize_objects import outlined, shaded
-from data_utils.visualize_points import enlarged, point_colors, render_points
+from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
@@ -127,6 +127,9 @@ def test_regions_are_told_beside_the_labels_that_are_written():
     assert [row[0] for row in html[:8]] == ["region", "whole", "core", "mean", "written label", *scores.labels, "mean"]
     assert (html[1][1], html[2][1], html[5][1], html[6][1]) == ("0.5000", "0.0000", "1.0000", "0.5000")
     assert (html[5][5], html[6][5]) == ("1,040", "8")
+    colors = [f"rgb{tuple(color)}" for color in palette(3)[1:].tolist()]
+    for table in section.tables(scores):
+        assert [row["color"] for row in table["rows"]] == colors
     assert section.description() == (
         "Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2. Masks are written as labels: later"
         " regions lie over earlier ones, each as its first value."
@@ -224,7 +227,7 @@ def landmark_scores() -> LandmarkScores:
     by_image = torch.zeros(3, 2, 5, dtype=torch.float64)
     by_image[:, 0] = torch.tensor([[PRESENT, error, 100, 125, 0.9] for error in (1.0, 2.5, 30.0)])
     by_image[:2, 1] = torch.tensor([[ABSENT, 0, 100, 125, 0.1], [PRESENT, 4.0, 100, 125, 0.8]])
-    return LandmarkScores(("nose", "ear"), "px", torch.tensor([5]), by_image)
+    return LandmarkScores(("nose", "ear"), "mm", torch.tensor([5]), by_image)
 
 
 def points_of(places: list, states: list[int]) -> PointSource:
@@ -232,11 +235,11 @@ def points_of(places: list, states: list[int]) -> PointSource:
 
 
 def test_landmarks_are_told_one_by_one_with_their_errors():
-    section = LandmarkSection(PointReader(("nose", "ear"), (0, 1), (0, 1)))
+    section = LandmarkSection(PointReader(("nose", "ear"), (0, 1), (0, 1), unit="mm"))
     scores = landmark_scores()
     assert section.description() == "Detection of 2 landmarks: nose, ear." and section.label(0.5) == "closeness 0.5000"
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
-    assert metrics[0] == ("Mean radial error (px)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
+    assert metrics[0] == ("Mean radial error (mm)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
     assert metrics[2] == ("AUROC of presence", 1.0) and section.draw_pictures(scores) == {}
     answer = "name, place in pixels, presence and confidence of each"
     assert use_of(section, scores) == f'points = predictor.points("image.png")  # {answer}'
@@ -246,13 +249,13 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     html = cells_of(section.html(scores))
     assert html[0][0] == "landmark" and [row[0] for row in html[1:]] == ["nose", "ear", "all"]
     assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"] and html[2][-2:] == ["1", "1"]
-    assert "the mean 9.38 px" in section.html(scores)
+    assert "the mean 9.38 mm" in section.html(scores)
     assert [row[0] for row in rows_of(section.markdown(scores))[2:]] == ["nose", "ear", "all"]
     rings = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
     assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == rings
     scores.by_image[:, 1, 0] = PRESENT
     labels = [metric.label for metric in section.metrics(scores)]
-    assert labels == ["Mean radial error (px)", "Median radial error (px)"]  # none is absent
+    assert labels == ["Mean radial error (mm)", "Median radial error (mm)"]  # none is absent
 
 
 def test_true_and_predicted_points_are_drawn_on_their_image():
@@ -302,18 +305,28 @@ def test_a_disc_lies_on_the_predicted_place_and_a_ring_about_the_true_one():
 
 def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     voxels = np.random.default_rng(0).integers(0, 200, (6, 8, 10)).astype(np.float32)
-    write_nifti(tmp_path / "v.nii", voxels)
-    reader = PointReader(("nose",), (0,), (0,))
-    target = points_of([[4, 3, 2]], [PRESENT])
-    records = ListRecords([{"image": VolumeFile((str(tmp_path / "v.nii"),)), "target": target, "name": "v"}])
+    write_nifti(tmp_path / "v.nii", voxels, RAS @ np.diag([1.0, 1.0, 2.0, 1.0]))
+    reader = PointReader(("nose", "ear", "tail"), (0, 1, 2), (0, 1, 2))
+    target = points_of([[4, 3, 2], [2, 2, 1], [1, 7, 4]], [PRESENT, ABSENT, PRESENT])
+    image = VolumeFile((str(tmp_path / "v.nii"),))
+    records = ListRecords([{"image": image, "target": target, "name": "v"}])
     records.dims = 3
-    split = Split(records, np.array([(6, 8, 10)]), spacings=np.ones((1, 3)))
+    split = Split(records, np.array([(10, 8, 6)]), spacings=np.array([(2.0, 1.0, 1.0)]))
     info = DatasetInfo(
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))
     )
-    predictor = SimpleNamespace(predict_rows=lambda source, name: np.array([[0.5, 0.5, 0.5, 0.9, 0.9]]))
+    prediction = np.array([[0.5, 0.5, 0.5, 0.9, 0.9], [0.25, 0.75, 0.5, 0.9, 0.9], [0.5, 0.25, 0.5, 0.4, 0.9]])
+    predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
     section = LandmarkSection(reader)
     example = section.example(info, 0, predictor)
+    stored, header = read_volume(image, "v")
+    predicted_places = np.array([[4.5, 3.5, 2.5], [2, 5.5, 2.5], [4.5, 1.5, 2.5]])  # of 10 x 8 x 6 voxels
+    true_places = reader.read_volume(records[0], header).points
+    is_found = np.array([True, True, False])
+    is_present = np.array([True, False, True])
+    spacing = (2.0, 1.0, 1.0)
+    expected = render_volume_points(stored, spacing, predicted_places, is_found, true_places, is_present)
+    np.testing.assert_array_equal(example.image, expected)
     assert example.name == "v" and example.truth is None and example.image.dtype == np.uint8
     assert list(section.views(example.image, None, None)) == ["truth and prediction"]
     assert np.array_equal(section.panel(example.image, None, None), example.image)
@@ -353,6 +366,7 @@ def test_dots_of_errors_lie_on_a_logarithmic_axis_with_a_bar_at_their_median():
     assert [(float(bar[0]), float(bar[2])) for bar in bars] == [pytest.approx((second[0],) * 2)] * 2
     assert [(float(bar[1]) + float(bar[3])) / 2 for bar in bars] == pytest.approx([first[1], other[1]], abs=1e-4)
     many = error_plot("Errors", {str(number): np.array([1.0]) for number in range(30)}, "px")
+    assert re.findall(r">(\d+)</text>", svg) == ["1", "2", "5", "10", "20", "50", "100"]
     assert 'viewBox="0 0 480 240"' in svg and f'viewBox="0 0 480 {18 * 32}"' in many
 
 

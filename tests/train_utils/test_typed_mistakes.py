@@ -1,6 +1,6 @@
 """What people type by habit ends in one line that says what to type here.
 
-Modules: train_utils/settings/hints.py.
+Modules: train_utils/settings/hints.py, train_utils/settings/flags.py.
 """
 
 import sys
@@ -10,6 +10,7 @@ from in_process import parsed, process_state_kept
 
 from inference.args import parse_args as parse_predict_args
 from train_utils.settings.hints import HINTS
+from train_utils.settings.train_settings import flag_of
 
 GPUS = "accelerate launch --multi_gpu --num_processes N train.py --dataset D for N GPUs"
 MISTAKES = {
@@ -72,6 +73,60 @@ def test_a_mistake_is_one_line_that_mends_it(typed, line, capsys):
     assert ended.value.code == 2
     (message,) = capsys.readouterr().err.splitlines()
     assert message.startswith("train.py: error: ") and line in message
+
+
+OUT_OF_RANGE = (
+    "--epochs 0",
+    "--max-steps 0",
+    "--max-minutes 0",
+    "--patience 0",
+    "--learning-rate 0",
+    "--encoder-lr-factor 0",
+    "--weight-decay -1",
+    "--warmup-steps -1",
+    "--max-grad-norm -1",
+    "--ema-decay 1",
+    "--dropout 1",
+    "--class-weights 1 0",
+    "--base-channels 0",
+    "--depth 0",
+    "--batch-size 0",
+    "--micro-batch-size 0",
+    "--processes-per-volume 0",
+    "--eval-every -1",
+    "--checkpoint-every -1",
+    "--keep-checkpoints 0",
+    "--log-every -1",
+    "--trace-steps -1",
+    "--num-workers -1",
+    "--seed -1",
+    "--scale 0",
+    "--image-size 8 0",
+    "--crop-size 8 0",
+    "--val-fraction 0",
+    "--val-blocks 0",
+    "--spacing 1 1 0",
+    "--dims 4",
+    "--push-to-hub a/b/c",
+)
+
+
+@pytest.mark.parametrize("typed", OUT_OF_RANGE)
+def test_a_value_that_is_out_of_range_is_refused_by_its_flag(typed, capsys):
+    with pytest.raises(SystemExit):
+        parsed("--dataset", "D", *typed.split())
+    assert capsys.readouterr().err.startswith(f"train.py: error: argument {typed.split()[0]}: ")
+
+
+def test_what_may_be_nothing_may_be_0():
+    whole = ("warmup_steps", "eval_every", "checkpoint_every", "log_every", "trace_steps", "num_workers", "seed")
+    shares = ("weight_decay", "max_grad_norm", "ema_decay", "dropout")
+    words = []
+    for name in (*whole, *shares):
+        words += [flag_of(name), "0"]
+    args = parsed("--dataset", "D", *words)
+    values = [getattr(args, name) for name in (*whole, *shares)]
+    assert values == [0] * 11 and [type(value) for value in values] == [int] * 7 + [float] * 4
 
 
 PREDICT_MISTAKES = dict.fromkeys(("--source y", "--images y", "-i y"), "did you mean --input FILES?")

@@ -419,6 +419,9 @@ def test_a_convolutional_encoder_is_exported_and_one_with_windows_of_attention_i
     assert not (tmp_path / "swin.onnx").exists()
 
 
+PLAIN_VIT = r"^--encoder \S+vit: has features of stride \d+; a U-Net needs several levels, .* \(a plain ViT has only"
+
+
 def config_folder(folder: Path, **settings: object) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(settings))
@@ -431,7 +434,7 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
             start_from(None, {"encoder": str(source), "encoder_weights": "pretrained"} | asked)
         assert "\n" not in str(error.value) and str(source) in str(error.value)
 
-    refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), "a plain ViT")
+    refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), PLAIN_VIT)
     deep = config_folder(tmp_path / "deep", model_type="resnet", depths=[1, 1, 1001, 1])
     refused(deep, r"its config\.json has a stage of more than 1000 layers$")
     refused(config_folder(tmp_path / "bert", model_type="bert"), "bert is not a backbone of transformers; use ")

@@ -202,7 +202,7 @@ def thinned(points: np.ndarray) -> np.ndarray:
 def _svg(figure: "Figure", title: str, height: int = HEIGHT) -> str:
     """A figure of `height` points as an element of a page: its colors are the page's, its ids its own."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(buffer, format="svg", transparent=True)
     svg = buffer.getvalue()
     content = svg[svg.index("<svg") :]
     content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)

@@ -136,7 +136,7 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
     is_right = _pixels_of(predicted, matches.predicted[pairs])
     picture[(predicted > 0) & ~is_right] = BLUE
     picture[(true > 0) & ~is_found] = RED
-    picture[(true > 0) & is_found] = GREEN
+    picture[is_found] = GREEN
     edges = outlines(true)
     picture[edges] = 0
     picture[is_ignored] = GREY

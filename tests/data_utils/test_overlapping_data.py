@@ -376,7 +376,7 @@ def test_more_classes_than_bits_are_refused(tmp_path):
         for image in ("00.png", "01.png"):
             write_mask(tmp_path / "masks" / f"c{number}", image, np.zeros(SIZE, np.uint8))
     assert "32 classes beside the background, and --task overlapping takes 1 to 31" in error_of(tmp_path)
-    with pytest.raises(DataError, match="^0 classes beside the background, and --task overlapping takes 1 to 31; ch"):
+    with pytest.raises(DataError, match=r"^0 classes beside the background, and --task overlapping takes 1 to 31; ch"):
         class_bits(((0, "background"),))
 
 

@@ -168,7 +168,7 @@ def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
     html = picture_html(np.zeros((*size, 3), np.uint8), output_format)
     (picture,) = pictures(html)
     assert max(picture.size) == 1000 and min(picture.size) == 25
-    assert f"aspect-ratio: {size[1]} / {size[0]};" in html
+    assert f"aspect-ratio: {size[1]} / {size[0]}; width: calc(75vh * {size[1]} / {size[0]})" in html
     assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
 
 

@@ -31,7 +31,7 @@ from inference.export import export_format as export_format_module
 from inference.export import opener, proof
 from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
-from inference.export.graph import ExportedNetwork, resized, resized_bytes
+from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resized, resized_bytes
 from inference.export.hub import Hub
 from inference.export.onnx import Onnx, export
 from inference.export.opener import text_of, turn_network_off
@@ -148,7 +148,7 @@ KINDS = {
 def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
     torch.manual_seed(0)
     model = UNet(config).eval()
-    sizes = ((2, 37, 53), (1, 3, 40), (1, 1, 1)) if config.dims == 2 else ((2, 9, 19, 26), (1, 3, 3, 5))
+    sizes = ((2, 37, 53), (1, 3, 40), (1, 1, 1)) if config.dims == 2 else ((2, 9, 19, 26), (1, 8, 5, 5), (1, 3, 3, 5))
     batches = [proof.images_of(config, size) for size in sizes]
     if config.preprocess.detect_unit_range:
         batches.append(np.ones_like(batches[0]))
@@ -157,6 +157,15 @@ def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
         with torch.inference_mode():
             answer = ExportedNetwork(model)(torch.from_numpy(images.astype(np.float32)))
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_that_answers_probabilities_has_those_of_each_pixel_add_up_to_one():
+    torch.manual_seed(0)
+    model = UNet(UNetConfig(1, 3, 4, 2, "group")).eval()
+    images = torch.rand(2, 1, 9, 12)
+    with torch.inference_mode():
+        probabilities = ProbabilityNetwork(model)(images)
+        torch.testing.assert_close(probabilities, model(images).softmax(dim=1))
 
 
 @pytest.mark.slow
@@ -214,6 +223,7 @@ def test_the_network_of_a_hub_folder_is_ours(norm, upsample, tmp_path):
     config = UNetConfig(1, 2, 4, 2, norm, upsample, block="residual")
     model = UNet(config).eval()
     Hub().write(model, tmp_path, Options())
+    assert (tmp_path / "config.json").read_text().startswith('{\n  "')  # a person reads it
     spec = spec_from_file_location("modeling_unet", tmp_path / "modeling_unet.py")
     code = module_from_spec(spec)
     spec.loader.exec_module(code)

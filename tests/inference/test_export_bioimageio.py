@@ -131,6 +131,7 @@ def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
     assert image["preprocessing"] == [{"id": "zero_mean_unit_variance", "kwargs": {"axes": ["z", "y", "x"]}}]
     sizes = [axis.get("size") for axis in output_tensor(config, tmp_path)["axes"][2:]]
     assert sizes == [{"tensor_id": "image", "axis_id": axis} for axis in "zyx"]
+    assert output_tensor(config, tmp_path)["data"] == {"type": "float32", "range": [0, 1]}
     config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
     clipping = {"id": "clip", "kwargs": {"min": -100.0, "max": 300.0}}
     assert input_tensor(config, tmp_path)["preprocessing"] == [clipping]
@@ -152,6 +153,8 @@ def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tmp_path
     assert tag in content["tags"]
     assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
     assert content["name"] == "U-Net CT"  # a name has five letters at least
+    names = [resource(config, title, ["A. Person"], "MIT", tmp_path)["name"] for title in ("Cell", "Cells")]
+    assert names == ["U-Net Cell", "Cells"]
 
 
 @pytest.mark.parametrize(

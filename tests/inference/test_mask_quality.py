@@ -241,6 +241,10 @@ def test_a_shift_counts_from_two_pixels_to_fifteen_and_from_three_percent_of_the
     truth[40:60, 40:60] = 1
     for columns, found in ((1, None), (2, (0, 2)), (15, (0, 15)), (16, None), (25, None)):
         assert best_shift(probabilities_of(truth), np.roll(truth, -columns, axis=1)) == found, columns
+        rows = found and found[::-1]
+        assert best_shift(probabilities_of(truth), np.roll(truth, -columns, axis=0)) == rows, columns
+        back = found and (0, -found[1])
+        assert best_shift(probabilities_of(truth), np.roll(truth, columns, axis=1)) == back, columns
     shifted = np.roll(truth, -2, axis=1)  # they disagree in 80 pixels
     seen = truth.copy()
     seen[17:37, 17:83] = 2  # and in 1,320 more, where the model sees dirt

@@ -55,6 +55,7 @@ def test_what_is_there_and_how_images_are_cut_is_said_once(tmp_path, capsys):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)
     work = prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    assert (tmp_path / "out" / "predict.json").exists()
     printed = capsys.readouterr().out
     assert printed.count("images in tiles of 16 x 16") == 1 and "2 images in tiles" in printed
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
@@ -105,6 +106,8 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 100)
     job = find_jobs([str(tmp_path / name)], tmp_path / "out", [".png"])[page]
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")  # a process says it of the images that it predicts
     assert list(PredictionPipeline(predictor, writer, set()).run([[job]])) == [(job, None)]
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), expected)
     line = "a.png: cannot be read in parts, so the whole decoded image is kept in memory"
@@ -144,6 +147,7 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])  # it was finished before
     assert isinstance(outcome, ScoreError) and "anyway" not in str(outcome)
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
+    (tmp_path / "a.png").write_bytes(b"cut off")  # the image is not read again
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
     assert outcome.scores.sums.sum() == 12
 

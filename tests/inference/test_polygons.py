@@ -215,3 +215,26 @@ def test_a_geopackage_that_pyogrio_refuses_is_one_line(tmp_path, error):
         GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif"),
     ):
         pass
+
+
+def test_rows_without_an_area_are_not_written_to_a_geopackage(tmp_path):
+    raw = pytest.importorskip("pyogrio.raw")
+    triangle = np.array([[0.0, 0], [1, 0], [0, 1], [0, 0]])
+    layers = []
+
+    def write(path, geometry, values, columns, **options):
+        Path(path).touch()
+        layers.append((len(geometry), [array.tolist() for array in values], columns, options["append"]))
+
+    with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif") as package:
+        package.write(iter([]))
+        assert layers == []
+        package.write(iter([(iter([triangle]), {"class": "lake", "value": 2})]))
+        package.write(iter([(iter([triangle]), {"class": "sea", "value": 7})] * 2))
+    assert layers == [
+        (1, [["lake"], [2]], ["class", "value"], False),
+        (2, [["sea"] * 2, [7] * 2], ["class", "value"], True),
+    ]
+    with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "b.gpkg", IN_PIXELS, "b.tif"):
+        pass
+    assert layers[2:] == [(0, [], [], False)]  # a layer without polygons

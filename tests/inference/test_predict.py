@@ -408,6 +408,7 @@ def test_the_help_says_what_each_flag_takes(monkeypatch, capsys):
         "--scale FACTOR",
     ]
     assert text.count("(default: auto)") == 2
+    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", text, re.MULTILINE)) == 21  # each is explained
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,20 @@ def test_classes_are_predicted_once_unless_views_are_asked_for():
     assert len(batches) == 1
 
 
+def test_a_network_sees_a_volume_at_its_own_spacing_and_one_of_images_its_slices_at_their_own_size():
+    volumes = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(2.0, 1.0, 0.5)))
+    images = UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=0.5))
+    sizes = [Predictor(UNet(config)).input_sizes((8, 10, 12), (1.0, 1.0, 1.0)) for config in (volumes, images)]
+    assert sizes == [[(4, 10, 24)], [(8, 5, 6)]]
+
+
+def test_decoded_pixels_are_kept_only_where_they_are_asked_for():
+    predictor = Predictor(network_of())
+    image = np.arange(80, dtype=np.uint8).reshape(8, 10)
+    assert predictor.inputs(image).pixels is None
+    assert np.array_equal(predictor.inputs(image, keep_pixels=True).pixels[..., 0], image)
+
+
 def test_tiles_that_are_turned_are_not_exact():
     network = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
     for tta, exact in ((False, True), (True, False)):
@@ -132,7 +146,8 @@ def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp
         assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
     with pytest.raises(ModelError, match=r"its config\.json holds the scale; --scale is for Pytorch-UNet's"):
         Predictor.from_pretrained(tmp_path, scale=0.5)
-    assert Predictor.from_pretrained(tmp_path, "meta").device.type == "meta"
+    on_device = Predictor.from_pretrained(tmp_path, "meta").networks[0]
+    assert Predictor(on_device, ensemble=[tmp_path]).device.type == "meta"
 
 
 def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_was_given(tmp_path):
@@ -148,6 +163,8 @@ def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_
     assert not np.array_equal(expected.mask, other.mask)
     for predict in (predictor.mask, predictor.predict_rows):
         np.testing.assert_array_equal(predict(tmp_path / "a.tif", page=1), expected.mask)
+        np.testing.assert_array_equal(predict(tmp_path / "a.tif"), other.mask)  # the first page
+    np.testing.assert_array_equal(predictor(tmp_path / "a.tif").mask, other.mask)
     for predict in (predictor, predictor.mask, predictor.predict_rows):
         with pytest.raises(ImageError, match=r"^my picture: "):
             predict(b"no picture", "my picture")

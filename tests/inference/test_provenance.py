@@ -1,6 +1,7 @@
 """Which models and settings made the masks of a folder, and whether all of them are there."""
 
 import json
+import re
 
 import pytest
 from prediction import settings_of
@@ -24,9 +25,11 @@ def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
     record_provenance(output, own, overwrite=False)
     assert is_complete()
     other = provenance_of(settings_of(model=str(model), tta=True))
-    with pytest.raises(DataError, match="holds masks of another model or other settings"):
+    line = f"--output {output}: holds masks of another model or other settings (see predict.json)"
+    with pytest.raises(DataError, match=re.escape(line)):
         record_provenance(output, other, overwrite=False)
     record_provenance(output, other, overwrite=True)
+    assert (output / "predict.json").read_text().startswith('{\n  "models": {\n')  # a person reads it
     assert not is_complete()
     with pytest.raises(DataError, match="or of an --overwrite that did not finish"):
         record_provenance(output, other, overwrite=False)

@@ -171,6 +171,20 @@ def test_a_side_without_what_a_tile_looks_at_is_lengthened_by_that_where_it_is_e
     assert choose_tiling(UNetConfig(base_channels=2, norm="group"), (999, 999), 100, adds_reach=True).size == (112, 112)
 
 
+def test_a_tile_of_a_volume_is_lengthened_by_what_is_looked_at_along_the_widest_axis():
+    flat = {"kernels": ((1, 3, 3),) * 3, "strides": ((1, 2, 2), (2, 2, 2))}
+    config = UNetConfig(1, 3, 4, 2, "batch", dims=3, **flat)
+    assert reach(config) == (0, 24, 24)
+    tiling = choose_tiling(config, (99, 200, 300), 18, adds_reach=True)
+    assert tiling == Tiling((68, 68, 68), (0, 48, 48), (2, 4, 4), exact=True)
+
+
+@pytest.mark.parametrize("size", [(900, 1000, 250), (900, 250, 1000), (900, 500, 500)])
+def test_a_row_of_tiles_of_a_volume_has_800_megabytes_of_logits(size):
+    config = UNetConfig(1, 60, 2, 1, "group", dims=3)
+    assert choose_tiling(config, size).size[0] == 12  # a slice has 60 MB, and the grid is 2
+
+
 def test_the_bytes_of_a_pass_are_those_of_the_image_or_of_a_tile():
     assert computed_bytes(UNetConfig(base_channels=2, depth=1), (10, 12)) == 10 * 12 * 4 * 8 * 2
     assert computed_bytes(UNetConfig(base_channels=16), LARGE) == 960 * 960 * 4 * 8 * 16
@@ -327,3 +341,4 @@ def test_blended_tiles_weigh_their_pixels_by_a_gaussian_an_eighth_of_a_tile_wide
     assert axis.spans == [(0, 64), (32, 96)]
     for weights in axis.weights:
         torch.testing.assert_close(weights, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(axis.totals[32:64], expected[32:] + expected[:32], rtol=1e-12, atol=0)

@@ -1100,4 +1100,26 @@ MUTANTS = [
         "len(page_numbers) < pages",
         "test_true_masks.py",
     ),
+    Mutant(
+        "inference/predictor.py",
+        "Predictor.__init__",
+        "tta is None and self.task.averages_mirrored",
+        "self.task.averages_mirrored",
+        "test_predictor.py",
+    ),
+    Mutant(
+        "inference/review/mask_quality.py",
+        "best_shift",
+        "np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST + 1, : 2 * FARTHEST + 1]",
+        "np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST, : 2 * FARTHEST + 1]",
+        "test_mask_quality.py",
+    ),
+    Mutant("inference/tiling/planning.py", "_with_reach", "max(reaches)", "min(reaches)", "test_tiling.py"),
+    Mutant(
+        "inference/tiling/planning.py",
+        "_deepest",
+        "4 * config.num_classes * size[1] * size[2]",
+        "4 * config.num_classes * size[1] * size[1]",
+        "test_tiling.py",
+    ),
 ]

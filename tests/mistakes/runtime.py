@@ -154,8 +154,10 @@ MUTANTS = [
         "head",
         "test_redact.py",
     ),
+    Mutant("runtime/redact.py", "_without_query", "'?' in query", "True", "test_redact.py"),
     Mutant("runtime/redact.py", "_without_user", 'match["scheme"].lower()', 'match["scheme"]', "test_redact.py"),
     Mutant("runtime/signals.py", "StopRequest._remember", "self._leave_terminal()", "pass", "test_signals.py"),
+    Mutant("runtime/signals.py", "StopRequest._remember", "number == HANG_UP", "True", "test_signals.py"),
     Mutant("runtime/signals.py", "_outlasts_terminal", "number == HANG_UP", "False", "test_signals.py"),
     Mutant(
         "runtime/signals.py",

@@ -398,4 +398,18 @@ MUTANTS = [
         "test_dataset.py",
     ),
     Mutant("tasks/task.py", "Task.at_level", "factor // 2", "0", "test_losses.py"),
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.new_scores",
+        "torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)",
+        "torch.zeros(self.outputs, 2, 2, device=device)",
+        "test_losses.py",
+    ),
+    Mutant(
+        "tasks/target.py",
+        "Target.to",
+        "tensor.to(device, non_blocking=non_blocking)",
+        "tensor.to(device)",
+        "test_target.py",
+    ),
 ]

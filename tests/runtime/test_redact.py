@@ -303,6 +303,7 @@ def test_user_password_and_query_of_each_url_are_removed(text, redacted):
         r"C:\data\me@work\x.tar",
         "data/me@work/what?a=b.tar",
         "open http://127.0.0.1:7860 in a browser; Ctrl-C ends the page",
+        "see https://host/docs/page.html#section for more",
     ],
 )
 def test_all_else_stays_as_it_is(text):

@@ -30,6 +30,8 @@ def task_of_model(config: UNetConfig) -> Task:
         raise ModelError(f"the model was trained for the task {name!r}, {NEWER}")
     try:
         task = TASKS[name].from_config(config)
+    except ModelError:  # it says what is damaged
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"the model's task {config.task} is damaged ({error!r}); use another copy") from error
     if task.outputs != config.num_classes:

@@ -16,6 +16,8 @@ def test_a_disk_must_have_room_for_all_that_will_be_written(tmp_path, monkeypatc
     assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "b"] and not any((tmp_path / "a" / "b").iterdir())
     with pytest.raises(DataError, match=r"needs about 2\.5 MB, but 2\.5 MB are free"):
         check_disk(tmp_path / "a", 2_500_001)
+    with pytest.raises(DataError, match=r"needs about 7\.0 MB, but 2\.5 MB are free"):
+        check_disk(tmp_path / "a", 7_000_000)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file is not a folder"):
         check_disk(tmp_path / "file" / "out", 1)

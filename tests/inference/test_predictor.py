@@ -61,7 +61,11 @@ def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_ma
 def test_an_ensemble_needs_models_of_the_same_classes_axes_and_task():
     Predictor(network_of(), ensemble=[network_of(norm="group")])
     for other, line in (
-        (network_of(("a", "c")), "an ensemble needs models of the same classes"),
+        (
+            network_of(("a", "c")),
+            r"^an ensemble needs models of the same classes: "
+            r"\(\('a', 'b'\), \(0, 1\)\), \(\('a', 'c'\), \(0, 1\)\)$",
+        ),
         (network_of(values=(0, 255)), "an ensemble needs models of the same classes"),
         (network_of(("a", "b", "c"), (0, 1, 2)), "an ensemble needs models of the same classes"),
         (network_of(dims=3), "an ensemble cannot mix a 2-D and a 3-D model"),

@@ -307,7 +307,7 @@ def test_a_model_of_before_reads_pictures(tmp_path, photo_model, in_windows):
 
 def test_an_ensemble_reads_the_same_bands(tmp_path):
     first, second = (untrained(tmp_path / band, bands=(band, "2", "3")) for band in ("1", "4"))
-    with pytest.raises(ModelError, match="of the same bands"):
+    with pytest.raises(ModelError, match=r"of the same bands: \('1', '2', '3'\), \('4', '2', '3'\)$"):
         Predictor.from_pretrained(first, ensemble=[second])
 
 

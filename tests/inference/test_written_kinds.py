@@ -146,6 +146,7 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     assert RegionFormat(regions[:2], ()).mask_values(rows % 4).dtype == np.uint8
     largest = RegionFormat((Region("a", (255,)),), ()).mask_values(rows % 2)
     assert largest.max() == 255 and largest.dtype == np.uint8
+    assert RegionFormat((Region("a", (1,)),), ()).mask_values(rows % 2).max() == 1
     for value in (65536, -1):
         with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
             RegionFormat((Region("a", (value,)),), ()).mask_values(rows)

@@ -381,7 +381,8 @@ def test_a_model_knows_its_objects_and_damaged_ones_are_refused():
     for damage in ({"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}):
         with pytest.raises(ModelError, match="the model's task"):
             task_of_model(replace(config, task={**task.to_config(), **damage}))
-    with pytest.raises(ModelError, match="is damaged"):
+    line = r"^the model's task \{'name': 'objects'\} is damaged \(KeyError\('classes'\)\); use another copy$"
+    with pytest.raises(ModelError, match=line):
         task_of_model(replace(config, task={"name": "objects"}))
 
 

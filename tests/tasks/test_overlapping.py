@@ -225,6 +225,8 @@ def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
     for damaged in ([["whole"]], [["whole", []], ["a", [1]], ["b", [2]]], None, [["whole", ["x"]]] * 3):
         with pytest.raises(ModelError, match="regions"):
             task_of_model(UNetConfig(num_classes=3, task={"name": "regions", "regions": damaged}))
+    with pytest.raises(ModelError, match=r"^config\.json: the task has 1 regions, the model 3 outputs$"):
+        task_of_model(UNetConfig(num_classes=3, task={"name": "regions", "regions": [["whole", [1]]]}))
 
 
 def test_classes_without_names_are_numbered_from_one_where_they_overlap():
@@ -251,5 +253,5 @@ def test_a_model_knows_which_classes_change_places_in_the_mirror_and_damaged_sid
     sided = task_of_model(config)
     assert (sided.partners, sided.mirrors) == ((1, 0, 2), False)
     for damage in ({"partners": [0, 0, 1]}, {"partners": [0, 1]}, {"partners": [0, "1", 2]}, {"mirrors": 1}):
-        with pytest.raises(ModelError, match=r"the sides of the task .* are damaged; use another copy"):
+        with pytest.raises(ModelError, match=r"^config\.json: the sides of the task .* are damaged; use another copy$"):
             task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping", **damage}))

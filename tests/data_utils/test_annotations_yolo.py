@@ -17,6 +17,7 @@ from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
+from data_utils.sources.annotations.polygons import area
 from data_utils.sources.annotations.yolo import labels_of
 from tasks.overlapping import unpack_bits
 
@@ -73,6 +74,11 @@ def test_smaller_objects_lie_on_larger_ones(folder, large):
         (folder / "labels/train/a.txt").write_text(text)
         mask = masks(loaded(folder)[0])["a.jpg"]
         assert mask[20, 20] == 2 and mask[5, 5] == 1
+
+
+def test_the_area_of_a_polygon_is_that_within_it():
+    triangle = np.array([[1.0, 1.0], [5.0, 1.0], [1.0, 4.0]])
+    assert area(triangle) == area(triangle[::-1]) == 6
 
 
 def test_an_image_that_is_turned_by_its_header_is_drawn_as_it_is_seen(folder):

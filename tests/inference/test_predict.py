@@ -21,11 +21,31 @@ from inference import Predictor
 from inference.args import parse_args
 from inference.outputs import new_format
 from predict import Failure, check_outputs, output_extensions
-from runtime.errors import SettingsError
+from runtime.errors import ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from unet import Preprocess, UNet, UNetConfig
+
+
+def test_a_launch_is_checked_before_a_model_is_opened_and_images_may_have_any_size(monkeypatch, tmp_path, fails_with):
+    calls = []
+
+    def refuse() -> None:
+        raise SettingsError("no such device")
+
+    def open_model(*arguments: object, **options: object) -> None:
+        calls.append(Image.MAX_IMAGE_PIXELS)
+        raise ModelError("no such model")
+
+    monkeypatch.setattr("predict.set_launch_environment", lambda: calls.append("environment"))
+    monkeypatch.setattr("predict.exit_on_sigterm", lambda: calls.append("ends on SIGTERM"))
+    monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
+    fails_with(predict("m", ["i"], tmp_path), "no such model", 1)
+    assert calls == ["environment", "ends on SIGTERM", None]
+    monkeypatch.setattr("predict.check_launch", refuse)
+    fails_with(predict("m", ["i"], tmp_path), "no such device", 1)
+    assert calls == ["environment", "ends on SIGTERM", None, "environment"]
 
 
 def test_masks_have_original_values_and_sizes_and_folders_keep_their_structure(model, photos, tmp_path):

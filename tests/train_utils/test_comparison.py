@@ -229,6 +229,16 @@ def test_two_seeds_are_too_few_and_three_that_agree_show_a_difference(tmp_path):
     assert "95% interval -0.0535 to -0.0485: A is better on these data." in difference.sentence()
 
 
+def test_an_image_counts_by_the_mean_of_its_differences(tmp_path):
+    first = [write_run(tmp_path / f"a{seed}", [0.5, 0.5, 0.9], seed=seed) for seed in (0, 1)]
+    second = [write_run(tmp_path / "b0", [0.1, 0.6, 0.1], epochs=9)]
+    second.append(write_run(tmp_path / "b1", [0.3, 0.2, 0.1], seed=1, epochs=9))
+    (difference,), _ = differences_of(first + second)
+    assert (difference.pairs, difference.better, difference.worse) == (2, 0, 3)
+    assert difference.value == pytest.approx(-0.4)
+    assert difference.deviation == pytest.approx(np.std([-0.3, -0.1, -0.8], ddof=1))
+
+
 def test_seeds_that_disagree_show_nothing_and_repeats_of_one_seed_are_one(tmp_path):
     one = seeds(tmp_path, "a", [0.0, 0.0, 0.0])
     other = seeds(tmp_path, "b", [0.1, -0.05, 0.02], epochs=9)

@@ -37,7 +37,7 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
     assert gain.pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
 
 
-@pytest.mark.parametrize(("seconds", "passes"), [(0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
+@pytest.mark.parametrize(("seconds", "passes"), [(3.0, 2 * 2), (0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
 def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, seconds, passes):
     clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
     made = []

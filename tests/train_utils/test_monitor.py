@@ -339,7 +339,7 @@ def test_a_late_run_is_told_from_a_tenth_of_its_steps_on(monkeypatch, capsys):
     assert "the run will end after 11.1 minutes instead of 10;" in capsys.readouterr().out
 
 
-def test_a_line_of_metrics_has_four_digits_of_the_epoch_and_null_for_what_is_no_number(tmp_path):
+def test_a_line_of_metrics_has_four_digits_of_the_epoch_and_null_for_what_is_no_number(tmp_path, capsys):
     log = RunLog(Accelerator(cpu=True), tmp_path, "none", RunSettings(total_steps=9), (), 0)
     log.scalars(3, 1 / 3, {"train/loss": NAN, "eval/iou/a": None, "train/lr": math.inf, "train/grad_norm": 0.5})
     log.scalars(4, 0.5, {"train/loss": 1.0})
@@ -354,7 +354,7 @@ def test_a_line_of_metrics_has_four_digits_of_the_epoch_and_null_for_what_is_no_
     again = RunLog(Accelerator(cpu=True), tmp_path, "none", RunSettings(), (), 3)
     again.scalars(4, 0.5, {"train/loss": 2.0})
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [3, 4]
+    assert steps == [3, 4] and capsys.readouterr().out == ""  # no line was damaged
 
 
 def test_a_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_path):

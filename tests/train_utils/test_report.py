@@ -660,7 +660,8 @@ def test_no_form_of_a_local_path_is_told(tmp_path, form):
 def test_a_local_path_is_not_told_from_within_its_folder(tmp_path, monkeypatch):
     (tmp_path / "secret" / "cells").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "secret" / "cells")
-    for path in ("../../secret/cells", "../../secret/other/*.tar"):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in ("../../secret/cells", "../../secret/other/*.tar", "~/secret/cells", "~/secret/other/*.tar"):
         assert "secret" not in card(flags={"dataset": path})
 
 

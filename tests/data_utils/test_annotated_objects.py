@@ -248,6 +248,8 @@ def test_the_key_of_one_object_masks_changes_with_each_file(tmp_path):
     before = key()
     (tmp_path / "a" / "masks" / "m2.png").rename(tmp_path / "a" / "masks" / "m3.png")
     assert key() != before
+    (tmp_path / "a" / "masks" / "m3.png").rename(tmp_path / "a" / "masks" / "m\udce9.png")  # no UTF-8
+    assert key() != before
     (tmp_path / "c" / "images").mkdir(parents=True)
     with pytest.raises(DataError, match=r"c: has no image"):
         key()

@@ -166,7 +166,8 @@ def test_an_image_of_nothing_but_crowds_beside_others_is_no_other_encoding(tmp_p
 
 
 def test_a_data_set_of_nothing_but_crowds_is_refused(tmp_path):
-    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(1, 1, 9, 9)], iscrowd=1)], tmp_path)
+    crowds = [entry(number, number, 3, [box(1, 1, 9, 9)], iscrowd=1) for number in (1, 2)]
+    write(tmp_path / "annotations.json", crowds, tmp_path)  # the last image has no object at all
     assert f"{tmp_path / 'annotations.json'}: every object has iscrowd 1 and would be ignored" in error_of(tmp_path)
 
 
@@ -243,6 +244,9 @@ def test_roboflow_splits_and_its_project_category(tmp_path):
     file = tmp_path / "valid" / "_annotations.coco.json"
     write(file, [entry(0, 1, 0, [box(1, 1, 9, 9)])], None, 2, categories)  # now it is used
     assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
+    for split in ("train", "valid"):  # a project has the number 0
+        write(tmp_path / split / "_annotations.coco.json", [], None, 2, [categories[1], {"id": 2, "name": "cells"}])
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cell"), (2, "cells"))
 
 
 def test_a_category_called_background_is_the_background(tmp_path):

@@ -93,6 +93,24 @@ def test_cityscapes_images_without_mask_are_named(tmp_path):
     assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
 
 
+def test_cityscapes_stand_in_natural_order_and_files_without_partner_are_those_of_both_kinds(tmp_path):
+    images = tmp_path / "leftImg8bit" / "train" / "bern"
+    ids = tmp_path / "gtFine" / "train" / "bern"
+    for number in (10, 9, 2, 30, 4):
+        save(images / f"{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+    for number in (10, 9, 2, 8, 7):
+        save(ids / f"{number}_gtFine_labelIds.png", IDS)
+    train, val = loaded(tmp_path, allow_unpaired=True, val_fraction=0.34)
+    assert train.records is val.records
+    assert [record["name"] for record in train.records] == [f"bern/{n}_leftImg8bit.png" for n in (2, 9, 10)]
+    assert train.unpaired == (
+        "bern/30_leftImg8bit.png: image without mask",
+        "bern/4_leftImg8bit.png: image without mask",
+        "bern/7_gtFine_labelIds.png: mask without image",
+        "bern/8_gtFine_labelIds.png: mask without image",
+    )
+
+
 def test_cityscapes_packed_holds_only_what_is_evaluated(tmp_path, monkeypatch):
     folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])

@@ -249,6 +249,7 @@ def test_a_split_test_is_read_where_it_is_named(folder):
     write(folder, "images/test", "labels/test", {"x": TREE, "y": None})
     (folder / "data.yaml").write_text("train: images/train\nval: images/val\ntest: images/test\n" + LIST)
     assert [*masks(loaded(folder, val_split="test")[1])] == ["x.jpg", "y.jpg"]
+    assert [*yolo.find(folder, ())] == ["train", "val"] and [*yolo.find(folder, ("test",))] == ["train", "val", "test"]
 
 
 def test_polygons_may_reach_two_widths_far_and_lines_may_be_blank(folder):

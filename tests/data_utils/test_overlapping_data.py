@@ -34,6 +34,7 @@ from data_utils.sources.overlapping import (
     NO_LAYOUT,
     ChannelRecords,
     ClassLayout,
+    class_bits,
     class_folders,
     find_class_layout,
     masks_by_stem,
@@ -83,6 +84,8 @@ def folders(tmp_path) -> Path:
 @pytest.mark.parametrize("layout", ["folders", "pages", "channels"])
 def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, layout):
     write_overlaps(tmp_path, 6, seed=0, layout=layout)
+    for folder in ("images", "masks"):
+        (tmp_path / folder / "!.txt").touch()
     info = info_of(tmp_path)
     assert info.config.task == "overlapping" and info.warnings == ()
     assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
@@ -373,6 +376,8 @@ def test_more_classes_than_bits_are_refused(tmp_path):
         for image in ("00.png", "01.png"):
             write_mask(tmp_path / "masks" / f"c{number}", image, np.zeros(SIZE, np.uint8))
     assert "32 classes beside the background, and --task overlapping takes 1 to 31" in error_of(tmp_path)
+    with pytest.raises(DataError, match=r"^0 classes beside the background, and --task overlapping takes 1 to 31; ch"):
+        class_bits(((0, "background"),))
 
 
 def test_one_mask_for_each_image_is_no_overlapping_data_set(tmp_path):
@@ -423,6 +428,7 @@ def test_objects_keep_what_lies_below_others(tmp_path, kind):
     write_annotations(tmp_path, kind, box(8, 12, 6, 12))
     exclusive, info = info_of(tmp_path), info_of(tmp_path, task="overlapping")
     assert (exclusive.config.task, info.reader.names) == ("classes", ("car", "wheel"))
+    assert info.train.records.task == "overlapping"
     record = info.train.records[0]
     uppermost = exclusive.reader.read(exclusive.train.records[0], SIZE).mask
     car, wheel = planes(info.reader.read(record, SIZE).truth, 2)
@@ -572,7 +578,8 @@ def test_channels_of_a_label_are_others_with_another_ignored_value_or_other_clas
 def test_folders_of_labels_are_classes_unless_images_lie_in_folders_too(tmp_path, image_folder, are_classes):
     for folder in ("masks/c10", "masks/c2", image_folder):
         (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "a.nii.gz").touch()
+        for name in ("a.nii.gz", "notes.txt"):
+            (tmp_path / folder / name).touch()
     assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path)))) is are_classes
 
 

@@ -245,7 +245,7 @@ def test_each_image_may_have_polygons_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("{", "cannot be read as GeoJSON"),
+        ("{", r"\.geojson cannot be read as GeoJSON \(Expecting"),
         ('{"type": "Topology"}', "has no list"),
         (json.dumps({"features": [3]}), "feature 1 is no object"),
         (json.dumps({"features": [{"geometry": {"type": "Point", "coordinates": [1, 2]}}]}), "is of type 'Point'"),

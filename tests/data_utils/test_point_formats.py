@@ -340,7 +340,7 @@ def test_nnlandmarks_labels_ask_for_the_task(tmp_path):
 
 
 def test_other_json_files_list_no_points(tmp_path):
-    for text in ("{}", "[]", '{"a": 1}', '{"a": {"b": 1}}', '{"images": [], "keypoints": 3}'):
+    for text in ("{}", "[]", '{"a": 1}', '{"a": {"b": 1}}', '{"images": [], "keypoints": 3}', '{"keypoints": 3}'):
         (tmp_path / "a.json").write_text(text)
         assert files.read(tmp_path / "a.json") is None
     stream = io.BytesIO()
@@ -452,6 +452,9 @@ def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_
     content = json.loads(written(tmp_path, table).read_text())
     assert [shape["label"] for shape in content["shapes"]] == ["a"] and "absent_shapes" not in content
     assert (content["imageHeight"], content["imageWidth"]) == (30, 40)
+    (shape,) = content["shapes"]
+    assert (shape["shape_type"], shape["points"], shape["description"]) == ("point", [[1, 1]], "")
+    assert (shape["group_id"], shape["flags"], shape["mask"]) == (None, {}, None)
 
 
 def test_tps_is_read_with_names_of_old_programs_curves_and_many_points(tmp_path):

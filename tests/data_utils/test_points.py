@@ -176,6 +176,7 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image,landmark,x,y\n,one,1,2\n", "row 2: has no image or no landmark"),
         ("image,landmark,x,y\na.png,,1,2\n", "row 2: has no image or no landmark"),
         ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
+        ("image,a_x,b_y\na.png,1,2\n", "points.csv: no point has a column x and a column y"),
         ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
@@ -621,6 +622,13 @@ def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):
         load_records(DataConfig(dataset=str(folder)))
 
 
+def test_only_a_name_without_the_ending_of_an_image_may_lack_one(tmp_path):
+    folder = write(tmp_path, "image,p_x,p_y\na.png,1,2\nb,3,4\n", images=2)
+    (folder / "images" / "a.png").rename(folder / "images" / "a.png.png")
+    with pytest.raises(DataError, match=r"1 files without partner: a\.png: listed in points\.csv"):
+        load_records(DataConfig(dataset=str(folder)))
+
+
 def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     folder = write(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
     (folder / "masks").mkdir()
@@ -628,6 +636,12 @@ def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     assert lacks_masks(folder, ())
     (folder / "masks" / "a.PNG").write_bytes(b"a mask")
     assert not lacks_masks(folder, ())
+    for split in ("train", "val"):
+        (tmp_path / "splits" / split / "images").mkdir(parents=True)
+        (tmp_path / "splits" / split / "masks").mkdir()
+    assert lacks_masks(tmp_path / "splits", ())
+    (tmp_path / "splits" / "val" / "masks" / "a.png").write_bytes(b"a mask of one split")
+    assert not lacks_masks(tmp_path / "splits", ())
 
 
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
@@ -765,7 +779,7 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
         presence=np.array([[0.75, 0.25]]),
         confidence=np.array([[1 / 3, 2 / 3]]),
     )
-    assert files.content(table).decode().splitlines() == [*HEADINGS[layout], ROWS[layout]]
+    assert files.content(table).decode().split("\n") == [*HEADINGS[layout], ROWS[layout], ""]
     truth = replace(table, presence=None, confidence=None)
     lines = files.content(truth).decode().splitlines()
     assert lines[-1] == {"long": "i,2,,,absent"}.get(layout, "i,0.5,2.0,,")
@@ -789,6 +803,8 @@ def test_columns_may_have_any_of_these_titles(tmp_path):
 )
 def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
     (tmp_path / "a.csv").write_text(f"{titles}\n1,2,3,4\n")
+    assert files.read(tmp_path / "a.csv") is None
+    (tmp_path / "a.csv").write_text("\n\n")
     assert files.read(tmp_path / "a.csv") is None
 
 

@@ -35,6 +35,7 @@ def test_records_follow_the_protocol():
 def test_a_record_depends_on_seed_and_global_index_alone():
     assert same(Shapes(10, seed=3)[7], Shapes(2, seed=3, first=6)[1])
     assert same(Shapes(10, seed=3)[-1], Shapes(10, seed=3)[np.int64(9)])
+    assert same(Shapes(2)[1], Shapes(2, seed=0)[1])
     assert not np.array_equal(Shapes(8, seed=3)[7]["image"], Shapes(8, seed=4)[7]["image"])
     images = {record["image"].tobytes() for record in [*Shapes(20), *Shapes(20, first=VAL_FIRST)]}
     assert len(images) == 40

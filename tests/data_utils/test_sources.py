@@ -26,7 +26,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources import hf_datasets
-from data_utils.sources.folder import detect_suffix, find_splits
+from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
 from data_utils.sources.holdout import hold_out, hold_out_fold
 from data_utils.sources.load import load_records
@@ -113,6 +113,16 @@ def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
     assert [names(split) for split in loaded(tmp_path)] == expected
 
 
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    with pytest.raises(DataError, match=f"^{tmp_path / 'gone'} cannot be read \\(No such file or directory\\)$"):
+        files_by_stem(tmp_path / "gone", "images")
+
+
+def test_each_number_in_a_name_counts_and_leading_zeros_only_between_equals():
+    names = ["a2b", "a010b", "a10b", "a10b2", "a10b10", "a10c1", "b1"]
+    assert sorted(reversed(names), key=natural_sort_key) == names
+
+
 def test_names_are_in_natural_order(tmp_path):
     train, _ = loaded(flat(tmp_path), val_fraction=0.0)
     assert names(train) == [f"{i}.png" for i in range(12) if f"{i}.png" in names(train)]
@@ -137,6 +147,12 @@ def test_splits_may_be_folders_above_or_below(tmp_path, train, val):
         splits = loaded(root)
         assert [names(split) for split in splits] == [[f"{train}.png"], [f"{val}.png"]]
         assert all(image == mask for split in splits for image, mask in paired(split))
+
+
+def test_a_folder_of_images_without_one_of_masks_is_no_split(tmp_path):
+    pairs = [f"{folder}/train/{number}.png" for folder in ("images", "masks") for number in range(4)]
+    write(tmp_path, *pairs, "images/val/0.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
 
 
 def test_a_test_folder_counts_only_when_named(tmp_path):
@@ -521,6 +537,10 @@ def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tabl
     table(tables, 6).to_parquet(tmp_path / "cells.parquet")
     with pytest.raises(DataError, match=r"cells\.parquet is another version on machine"):
         records.open_here()
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    os.utime(tmp_path / "cells.parquet", (10**9, 10**9))  # a copy has a time of its own
+    records.open_here()
+    assert len(list(records)) == len(records) == 4
 
 
 def test_another_version_of_a_hub_data_set_on_another_machine_is_refused(tmp_path, tables, monkeypatch):

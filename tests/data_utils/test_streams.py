@@ -721,6 +721,9 @@ def test_one_file_and_a_pattern_are_streams_too_and_two_kinds_are_one_line(tmp_p
     url = f"file://{tmp_path}/val"
     assert find_files(f"{tmp_path}/val/train-0.tar", []) == {"train": [f"{url}/train-0.tar"]}
     assert find_files(f"{tmp_path}/val/train-*.tar", []) == {"train": [f"{url}/train-0.tar", f"{url}/train-1.tar"]}
+    # a word of the path above a file that is named, or above a pattern, names no split
+    for pattern in ("other.tar", "o*.tar"):
+        assert find_files(f"{tmp_path}/val/{pattern}", []) == {"train": [f"{url}/other.tar"]}
     with pytest.raises(DataError, match=r"both \.parquet and \.tar files; found a\.parquet, other\.tar, train-0\.tar$"):
         find_files(str(tmp_path), [])
 
@@ -822,6 +825,10 @@ def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_p
     with tarfile.open(file, "w") as tar:
         for name in ("a.jpg", "a.png", "b.jpg", "c.jpg", "c.png", "d.png", "._e.jpg", "f/"):
             tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE):
+            member = tarfile.TarInfo(f"{kind.decode()}.jpg")
+            member.type = kind
+            tar.addfile(member)
     with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
         TarRecords.open([str(file)], None, None)
 

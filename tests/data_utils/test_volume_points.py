@@ -234,10 +234,15 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
     assert [line for line in text if line[0] != "#"] == ["3,1.0,1.0,1.0,0,0,0,1,1,1,0,c,,"]
 
 
+def test_a_file_of_slicer_may_hold_no_points(tmp_path):
+    texts = {"a.fcsv": "# Markups fiducial file version = 4.11\n", "a.mrk.json": '{"markups": []}', "b.mrk.json": "{}"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        assert files.read(tmp_path / name) is None
+
+
 def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
     file = tmp_path / "a.fcsv"
-    file.write_text("# Markups fiducial file version = 4.11\n")
-    assert files.read(file) is None
     head = "\ufeff# CoordinateSystem = 1\n# columns = label,id,z,y,x\n"
     file.write_text(head + "one,7,3,2,1\n,8,6,5,4\n\n,,9,8,7\n")
     table = files.read(file)

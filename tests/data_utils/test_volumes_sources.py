@@ -5,6 +5,7 @@ data_utils/analysis/volume_findings.py.
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -495,6 +496,20 @@ def test_channels_are_as_many_as_most_cases_have_where_nothing_describes_them(tm
     (root / "imagesTr" / f"{NAMES[1]}_0002.nii.gz").touch()
     with pytest.raises(DataError, match="its case has the channels 0000, 0002, but needs 2, from 0000 on"):
         open_volumes(root, (), config(root))["train"]()
+
+
+def test_folders_without_volumes_are_one_line(tmp_path):
+    for folder in ("imagesTr", "labelsTr"):
+        (tmp_path / folder).mkdir()
+    line = f"no volumes in {tmp_path / 'imagesTr'}; found "
+    looked = ", looked for .nii, .nii.gz, .nrrd, .mha, .mhd"
+    hint = " (and, with a spacing, for TIFF and .npy)"
+    with pytest.raises(DataError, match=f"^{re.escape(line + 'nothing' + looked + hint)}$"):
+        load_records(config(tmp_path))
+    for name in ("b.txt", "a.txt", "c.csv", "notes"):
+        (tmp_path / "imagesTr" / name).touch()
+    with pytest.raises(DataError, match=f"^{re.escape(line + '.csv, .txt, notes' + looked)}, .npy, .tif, .tiff$"):
+        load_records(config(tmp_path, dims=3))
 
 
 def test_slices_say_all_that_their_volumes_say():

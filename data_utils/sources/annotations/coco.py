@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -261,13 +262,10 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
 
 def _holds_only_crowds(files: Iterable[CocoFile]) -> bool:
     """Whether the files hold objects, and each of them is a crowd."""
-    holds_objects = False
+    entries: list[Entry] = []
     for file in files:
-        for entries in file.objects.values():
-            if not all(entry.get("iscrowd") for entry in entries):
-                return False
-            holds_objects = holds_objects or bool(entries)
-    return holds_objects
+        entries += chain.from_iterable(file.objects.values())
+    return bool(entries) and all(entry.get("iscrowd") for entry in entries)
 
 
 def open_records(

@@ -103,6 +103,8 @@ def _read_wide(rows: Rows, file: str) -> PointTable:
     for column, (name, axis) in columns.items():
         points.setdefault(name, {})[axis] = column
     points = {name: axis_columns for name, axis_columns in points.items() if {"x", "y"} <= axis_columns.keys()}
+    if not points:
+        raise DataError(f"{file}: no point has a column x and a column y")
     counts = {len(axis_columns.keys() & set(AXES)) for axis_columns in points.values()}
     if len(counts) != 1:
         raise DataError(f"{file}: some points have a z and others have none")

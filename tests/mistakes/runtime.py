@@ -60,6 +60,7 @@ MUTANTS = [
         "timeout.total_seconds() * PROBES",
         "test_distributed.py",
     ),
+    Mutant("runtime/device.py", "LateRead.read", "reads[-1]._copied.synchronize()", "pass", "test_device.py"),
     Mutant("runtime/documents.py", "", "MOST_LEVELS = 64", "MOST_LEVELS = 32", "test_documents.py"),
     Mutant("runtime/documents.py", "", "MOST_DIGITS = 300", "MOST_DIGITS = 400", "test_documents.py"),
     Mutant("runtime/documents.py", "read_bytes", "size > most_bytes", "size >= most_bytes", "test_documents.py"),

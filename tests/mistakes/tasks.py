@@ -405,6 +405,7 @@ MUTANTS = [
         "torch.zeros(self.outputs, 2, 2, device=device)",
         "test_losses.py",
     ),
+    Mutant("tasks/overlapping.py", "image_iou", "tables[:, 0, 0]", "tables[:, 1, 0]", "test_overlapping.py"),
     Mutant(
         "tasks/target.py",
         "Target.to",

@@ -103,6 +103,7 @@ def test_an_object_of_one_pixel_is_as_deep_as_any_and_what_is_unknown_is_no_obje
 def test_the_summary_says_how_many_objects_are_predicted_for_the_true_ones():
     one, two = np.ones((2, 8), int), np.repeat([[1] * 4 + [2] * 4], 2, axis=0)
     scores = scores_of(two, one)
+    assert scores.comparison == 0.5
     assert scores.summary() == "AP@0.5 0.5000, panoptic quality 0.3333, F1 0.6667, 2 objects for 1"
     titles, row, *rest = scores.table().splitlines()
     assert " ".join(titles.split()) == "class AP@0.5 AP@0.75 AP@0.5:0.95 PQ F1 objects predicted found"

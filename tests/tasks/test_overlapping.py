@@ -102,8 +102,13 @@ def test_scores_are_those_of_a_numpy_count():
     task = Overlapping(NAMES)
     scores = task.new_scores(4)
     prediction = OverlapDecoder(task).decode(logits, dim=1)
+    comparisons = []
     for index in range(4):
-        scores.add(prediction[[index]], targets.at(slice(index, index + 1)), index)
+        alone = task.new_scores(1)
+        for ours, place in ((scores, index), (alone, 0)):
+            ours.add(prediction[[index]], targets.at(slice(index, index + 1)), place)
+        comparisons.append(alone.comparison)
+    assert scores.image_comparison == pytest.approx(comparisons)
     truth, known = (split(bits).numpy() for bits in (targets.truth, targets.known))
     found = (logits > 0).numpy()
     for index, name in enumerate(NAMES):

@@ -158,6 +158,7 @@ def test_what_the_plan_of_a_finished_run_has_chosen_need_not_be_typed(tmp_path):
     for flags, has_finished in (((), True), (("--base-channels", "24"), True), (("--base-channels", "16"), False)):
         line = finished_line(tmp_path, parsed("--dataset", "data", "--max-steps", "30", *flags))
         assert (line is not None) is has_finished
+    assert finished_line(tmp_path, parsed("--dataset", "data")) is not None  # whose length is left to the plan
 
 
 def test_a_finished_run_that_the_disk_does_not_let_mark_is_said(tmp_path, capsys):

@@ -332,7 +332,8 @@ def test_nnlandmarks_labels_ask_for_the_task(tmp_path):
         cubes = nibabel.Nifti1Image(np.zeros((20, 16, 12), np.uint8), np.eye(4))
         nibabel.save(cubes, tmp_path / "labelsTr" / f"case.{number}.nii.gz")
     config = DataConfig(str(tmp_path), val_fraction=0.34)
-    with pytest.raises(DataError, match=rf"^{tmp_path} holds labels, and points in all_landmarks_voxel\.json; give --task"):
+    line = rf"^{tmp_path} holds labels, and points in all_landmarks_voxel\.json; give --task"
+    with pytest.raises(DataError, match=line):
         load_records(config)
     assert load_records(replace(config, task="landmarks"))[0].landmarks.names == ("tip", "rim")
     (tmp_path / "spacing.json").unlink()  # of another format than that for volumes without spacing

@@ -68,9 +68,6 @@ class PartlyLabeledScores(ClassScores):
         pixels = self.sums[:, -1].tolist()
         return tuple(name for name, count in zip(self.names, pixels, strict=True) if count == 0)
 
-    def report(self) -> dict[str, Any]:
-        return super().report() | {"unscored": self.unscored}
-
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class PartlyLabeledClasses(Classes):

@@ -559,3 +559,9 @@ def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():
     with pytest.raises(DataError, match="smoothed edges or lossy compression"):
         resolve_classes(smoothed, (), None)
     assert len(resolve_classes({value: 10 for value in range(151)}, (), None).values) == 151
+
+
+def test_a_data_set_has_at_most_255_classes():
+    assert len(resolve_classes(dict.fromkeys(range(1, 256), 9), (), None)) == 255
+    with pytest.raises(DataError, match="256 classes, expected 2 to 255; the masks hold 1, 2, 3"):
+        resolve_classes(dict.fromkeys(range(1, 257), 9), (), None)

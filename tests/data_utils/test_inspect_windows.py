@@ -56,6 +56,17 @@ def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, mon
     assert len(rows) == 64 and 0 < (rows == 40).sum() < 20
 
 
+def test_a_strip_weighs_as_many_pixels_as_it_holds_however_many_are_sampled(tmp_path, monkeypatch):
+    mask = np.zeros((96, 64), np.uint8)
+    mask[0] = 5  # 64 pixels, all of them sampled
+    mask[40, :20] = 5
+    record = write_pair(tmp_path, mask)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    rows = inspect_in_windows(record).class_locations[5][:, 0]
+    assert len(rows) == 64 and (rows == 40).sum() >= 12
+
+
 def in_strips(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Have all TIFFs read in strips of 32 rows."""
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)

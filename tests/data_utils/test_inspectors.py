@@ -1,11 +1,13 @@
 """Looks at whole splits of images or volumes: settings of the other kind, values of all masks together."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from conftest import load_info, write_folder
 
 from data_utils.analysis.inspect import SplitInspection, pixels_by_labels, total_pixels
-from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, inspect_split
+from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, choose_inspector, inspect_split
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
@@ -23,6 +25,13 @@ def test_settings_of_the_other_kind_of_records_are_refused(tmp_path):
         images.check_settings(DataConfig(normalization="ct"))
     with pytest.raises(DataError, match="--normalization ct is for volumes"):
         load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), normalization="ct")
+
+
+def test_the_inspector_of_images_or_volumes_knows_whether_values_are_classes():
+    for dims, kind in ((2, ImageInspector), (3, VolumeInspector)):
+        for has_classes in (True, False):
+            inspector = choose_inspector(SimpleNamespace(landmarks=None, dims=dims), has_classes=has_classes)
+            assert type(inspector) is kind and inspector.has_classes is has_classes
 
 
 def test_masks_of_few_values_may_hold_too_many_together_unless_classes_have_names():

@@ -361,7 +361,7 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     monkeypatch.chdir(tmp_path)
     flat(tmp_path / "data" / "cells", 3)
     (tmp_path / "file.txt").write_text("x")
-    for dataset in ("shape", "data/cell", str(tmp_path / "nowhere"), "../data/x", "a/b/c"):
+    for dataset in ("shape", "data/cell", str(tmp_path / "nowhere"), "../data/x", "a/b/c", f"{tmp_path}/file.txt/x"):
         assert re.search("is not there; expected `shapes`, a folder", error_of(dataset))
     line = error_of("file.txt")
     assert "is a file, not .parquet" in line and "did you mean" not in line

@@ -32,6 +32,7 @@ from inference.inputs import InputRules, find_jobs
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, RasterJob
+from inference.outputs.objects import LabelRaster
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
 from inference.readers import read_inputs
@@ -357,3 +358,16 @@ def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
         assert planning.choose_tiling(of_four, (96, 64), low_rows=True) == planning.choose_tiling(of_four, (96, 64))
     assert heights == {".tif": 32, ".npy": 46}
     assert torch.equal(*masks)
+
+
+def test_numbers_of_objects_lie_where_the_raster_has_them():
+    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+    numbers = np.array([[0, 1, 1, 0, 2], [0, 0, 3, 3, 2]])
+    file = io.BytesIO()
+    raster = LabelRaster(file, place, (2, 5), SimpleNamespace(objects=[1, 2, 3]))
+    raster.write(numbers[:1])
+    raster.write(numbers[1:])
+    raster.finish()
+    file.seek(0)
+    written = tifffile.imread(file)
+    assert written.dtype == np.uint16 and written.tolist() == numbers.tolist()

@@ -8,7 +8,7 @@ import tifffile
 from prediction import touch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
-from inference.true_masks import TrueMasks, files_below, open_true_masks
+from inference.true_masks import TrueMasks, files_below, open_true_masks, pictures_among
 from runtime.errors import DataError
 
 
@@ -36,6 +36,14 @@ def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
     assert TrueMasks({}, None, stems("a")).suffix == ""
 
 
+def test_hidden_pictures_are_left_out_and_those_of_a_folder_below_a_hidden_one_are_found(tmp_path):
+    folder = tmp_path / ".data" / "masks"
+    touch(folder, "a.png", ".b.png", ".trash/c.png", "sub/d.nii.gz")
+    (folder / "e.txt").touch()
+    pictures = pictures_among(files_below(folder), folder)
+    assert pictures == [(Path("a"), folder / "a.png"), (Path("sub/d"), folder / "sub" / "d.nii.gz")]
+
+
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_file(tmp_path):
     touch(tmp_path, "folders/a/x.png", "folders/b/x.png", "folders/a/sub/y.png", "folders/a/v.nii.gz", "files/x.png")
     folders = tmp_path / "folders"
@@ -55,6 +63,7 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_f
     ):
         joined = open_true_masks(tmp_path / "files", "", stems("s", "x", "z"), classes)
         assert joined.find(Path("s"), Path("s"), 0, 1) == expected
+        assert expected.name == str(tmp_path / "files" / "s.tif")
     assert joined.find(Path("x"), Path("x"), 0, 1) == ClassChannels(str(tmp_path / "files" / "x.png"), (0,))
     assert joined.find(Path("z"), Path("z"), 0, 1) is None and joined.missing == ["z"]
 

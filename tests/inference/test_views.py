@@ -1,5 +1,7 @@
 """The views that --tta averages: mirrored where training has mirrored, turned where it has turned."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,25 @@ def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
     assert len(network.inputs) == len(mirrors)
     for view, axes in zip(network.inputs, mirrors, strict=True):
         assert torch.equal(view, batch.flip(axes))
+
+
+def test_views_of_a_volume_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_where_nothing_mirrors():
+    batch = torch.randn(1, 2, 3, 4, 5)
+    swapped = []
+
+    def unmirrored(logits: Tensor, dim: int) -> Tensor:
+        swapped.append(dim)
+        return logits
+
+    def average(views: list[Tensor], dim: int) -> Tensor:
+        return torch.stack(views).mean(0)
+
+    for mirrors, views, swaps in ((True, 8, 4), (False, 4, 0)):
+        network = Seen(dims=3, turned=True)
+        swapped.clear()
+        decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), unmirrored=unmirrored, average=average)
+        torch.testing.assert_close(averaged_views(network, batch, decoder), batch)
+        assert len(network.inputs) == views and swapped == [1] * swaps
 
 
 def test_an_image_is_turned_by_each_quarter_and_mirrored():

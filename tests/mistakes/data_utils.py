@@ -2354,4 +2354,11 @@ MUTANTS = [
         "not following.is_reduced",
         "test_rasters.py",
     ),
+    Mutant(
+        "data_utils/class_map.py",
+        "resolve_classes",
+        "2 <= len(class_map) <= MAX_VALUES",
+        "2 <= len(class_map) < MAX_VALUES",
+        "test_class_map.py",
+    ),
 ]

@@ -1122,4 +1122,13 @@ MUTANTS = [
         "4 * config.num_classes * size[1] * size[1]",
         "test_tiling.py",
     ),
+    Mutant("inference/true_masks.py", "pictures_among", "relative.parts", "file.parts", "test_true_masks.py"),
+    Mutant("inference/decoding/views.py", "averaged_views", "len(axes) % 2 == 1", "len(axes) == 1", "test_views.py"),
+    Mutant(
+        "inference/outputs/objects.py",
+        "LabelRaster.__init__",
+        "self.size = size",
+        "self.size = size[::-1]",
+        "test_raster_outputs.py",
+    ),
 ]

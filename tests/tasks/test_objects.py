@@ -152,7 +152,9 @@ def test_objects_are_counted_by_size_with_those_that_were_found():
     # a prediction of a sixth of the second object overlaps it, and does not find it
     predicted[0, 63:73] = 9
     predicted[0, 382:432] = 0  # what is left of the fourth is three quarters and more
-    row = Matches.of(Overlaps.between(predicted, true)).columns()
+    overlaps = Overlaps.between(predicted, true)
+    assert [len(column) for column in overlaps.within(overlaps.true < 0)] == [0, 0, 0]  # nothing is known
+    row = Matches.of(overlaps).columns()
     scores = Objects().new_scores(1)
     scores.sums = torch.from_numpy(row)
     values = scores.values

@@ -261,6 +261,7 @@ def test_a_schedule_counts_epochs_of_whole_steps():
     assert schedule_of(total_steps=40).total_steps == 40 and schedule_of("--warmup-steps", "0").warmup_steps == 0
     assert schedule_of("--encoder", "lite0", "--encoder-weights", "random").encoder_factor == 1.0
     assert schedule_of("--encoder", "lite0", "--encoder-lr-factor", "0.5").encoder_factor == 0.5
+    assert (schedule_of("--eval-every", "5").checkpoint_every, schedule_of("--log-every", "2").eval_every) == (3, 3)
     every = schedule_of("--eval-every", "5", "--checkpoint-every", "7", "--log-every", "2", "--patience", "2")
     assert (every.eval_every, every.checkpoint_every, every.log_every, every.patience) == (5, 7, 2, 2)
 

@@ -62,13 +62,13 @@ def schedule(*flags: str, images: int = 100) -> Schedule:
 def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
     assert steps_that_fit(4 + 10.1, MeasuredSeconds(step=0.5), schedule(), 8) == 20
     assert steps_that_fit(1, MeasuredSeconds(step=0.5), schedule(), 8) < 1
-    times = MeasuredSeconds(step=0.5, evaluation=4.0, image=0.02, save=3.0)
+    times = MeasuredSeconds(step=0.5, evaluation=4.0, image=0.2, save=3.0)
     for eval_every, checkpoints_of_the_best, pictures in ((20, 0, 8), (21, 1, 8), (20, 0, 2)):
         flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
         steps = steps_that_fit(600, times, schedule(*flags), pictures)
-        evaluation = 4.0 + pictures * 0.02 + 3.0 / 3 + checkpoints_of_the_best * 3.0
+        evaluation = 4.0 + pictures * 0.2 + 3.0 / 3 + checkpoints_of_the_best * 3.0
         needed = [
-            n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * 8 * 0.02 + 4
+            n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * 8 * 0.2 + 4
             for n in (steps, steps + 1)
         ]
         assert needed[0] <= 600 < needed[1]

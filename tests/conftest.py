@@ -97,6 +97,13 @@ def write_folder(
     return folder
 
 
+def write_splits(folder: Path, train: int, val: int, *, size: tuple[int, int] = (40, 56)) -> Path:
+    """A data set: `write_folder` of so many images under train/ and val/."""
+    write_folder(folder / "train", train, seed=0, size=size)
+    write_folder(folder / "val", val, seed=1, size=size)
+    return folder
+
+
 def pytest_collection_finish() -> None:
     """The garbage collector, which each run calls, need not look through all modules and tests."""
     gc.freeze()
@@ -125,9 +132,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """14 training and 5 validation images of 40 x 56 with masks 0/255, under train/ and val/."""
     folder = tmp_path_factory.mktemp("tiny")
-    write_folder(folder / "train", 14, seed=0)
-    write_folder(folder / "val", 5, seed=1)
-    return folder
+    return write_splits(folder, 14, 5)
 
 
 @pytest.fixture(scope="session")

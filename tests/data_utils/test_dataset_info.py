@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tifffile
-from conftest import load_info, unnoticed_changes, write_folder
+from conftest import load_info, unnoticed_changes, write_folder, write_splits
 from inspections import records_of
 from PIL import Image
 from volumes import write_msd
@@ -151,8 +151,7 @@ def test_findings_depend_on_how_records_are_looked_at():
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_the_fingerprint_of_a_data_set_changes_with_its_images(tmp_path, split):
-    write_folder(tmp_path / "train", 6, seed=0)
-    write_folder(tmp_path / "val", 3, seed=1)
+    write_splits(tmp_path, 6, 3)
     fingerprints = [load_info(tmp_path).fingerprint()]
     files = [tmp_path / split / kind / "cell_02.png" for kind in ("images", "masks")]
     for file in files:
@@ -341,8 +340,7 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
 
 
 def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
-    write_folder(tmp_path / "train", 5, seed=0)
-    write_folder(tmp_path / "val", 2, seed=1)
+    write_splits(tmp_path, 5, 2)
     masks = {file: np.array(Image.open(file)) for file in tmp_path.glob("*/masks/*")}
     file = tmp_path / "train" / "masks" / "cell_03.png"
     stray = masks.pop(file)

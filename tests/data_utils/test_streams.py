@@ -25,7 +25,7 @@ import pytest
 import tifffile
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from conftest import TINY, launch, load_info, losses, write_folder
+from conftest import TINY, launch, load_info, losses, write_folder, write_splits
 from counted_files import NOTES, CountedFiles, Reads
 from torch.utils.data import DataLoader
 
@@ -56,9 +56,7 @@ SIZE = (40, 56)
 def folder(tmp_path_factory) -> Path:
     """47 pairs to train on, a number that nothing divides, and 5 to validate on."""
     folder = tmp_path_factory.mktemp("folder")
-    write_folder(folder / "train", 47, seed=0)
-    write_folder(folder / "val", 5, seed=1)
-    return folder
+    return write_splits(folder, 47, 5)
 
 
 @pytest.fixture(scope="module")

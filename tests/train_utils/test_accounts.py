@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import write_folder
+from conftest import write_splits
 from in_process import run_train
 
 import train
@@ -21,8 +21,7 @@ from train_utils.monitoring.flops import training_flops
 def run(tmp_path_factory: pytest.TempPathFactory):
     """A run of six steps in epochs of three, with the arguments of some calls."""
     folder = tmp_path_factory.mktemp("accounts")
-    write_folder(folder / "train", 10, seed=0, size=(16, 24))
-    write_folder(folder / "val", 2, seed=1, size=(16, 24))
+    write_splits(folder, 10, 2, size=(16, 24))
     calls: dict[str, list] = {"images": [], "operations": [], "average": [], "rates": [], "within": [], "steps": []}
     within: list[str] = []  # the contexts that are open
 

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import PROGRAMS, launch, write_folder
+from conftest import PROGRAMS, launch, write_splits
 from in_process import Run, run_train
 
 import train
@@ -21,9 +21,7 @@ FLAGS += ["--eval-every", "4", "--checkpoint-every", "2", "--schedule", "constan
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four photographs to train on, and two to validate."""
     folder = tmp_path_factory.mktemp("photographs")
-    write_folder(folder / "train", 4, seed=0, size=(128, 128))
-    write_folder(folder / "val", 2, seed=1, size=(128, 128))
-    return folder
+    return write_splits(folder, 4, 2, size=(128, 128))
 
 
 def run(output: Path, data: Path, *flags: str | Path) -> Run:

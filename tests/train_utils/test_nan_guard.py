@@ -11,7 +11,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from conftest import write_folder
+from conftest import write_splits
 from in_process import process_state_kept, run_train
 from torch import nn
 from undrawn import without_figures
@@ -220,9 +220,7 @@ def poisoned(monkeypatch, *calls: int) -> None:
 
 @pytest.fixture
 def data(tmp_path):
-    write_folder(tmp_path / "train", 8, seed=0, size=(16, 24))
-    write_folder(tmp_path / "val", 2, seed=1, size=(16, 24))
-    return tmp_path
+    return write_splits(tmp_path, 8, 2, size=(16, 24))
 
 
 def test_a_run_skips_the_step_and_goes_on(data, monkeypatch):

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import launch, write_folder
+from conftest import launch, write_folder, write_splits
 from in_process import parsed, run_train
 from PIL import Image
 
@@ -50,9 +50,7 @@ def few_steps():
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """8 training and 3 validation images."""
     folder = tmp_path_factory.mktemp("data")
-    write_folder(folder / "train", 8, seed=0, size=(16, 24))
-    write_folder(folder / "val", 3, seed=1, size=(16, 24))
-    return folder
+    return write_splits(folder, 8, 3, size=(16, 24))
 
 
 def schedule(*flags: str, images: int = 100) -> Schedule:

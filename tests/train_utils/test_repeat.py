@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import TINY, launch, write_folder
+from conftest import TINY, launch, write_splits
 from in_process import Run, parsed, run_train
 
 import train
@@ -23,9 +23,7 @@ FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tra
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    write_folder(folder / "train", 8, seed=0, size=(16, 24))
-    write_folder(folder / "val", 3, seed=1, size=(16, 24))
-    return folder
+    return write_splits(folder, 8, 3, size=(16, 24))
 
 
 @pytest.fixture(scope="module")

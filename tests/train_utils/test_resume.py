@@ -143,18 +143,20 @@ def same_weights(one: Path, other: Path) -> None:
         assert all(torch.equal(ours[key], theirs[key]) for key in ours), file
 
 
+def whole_run(data: Path, output: Path, *flags: str) -> Path:
+    """The output folder of a run that nothing stops."""
+    assert run_here(data, output, *flags).exit_code == 0
+    return output
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_folder, tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("resume") / "whole"
-    assert run_here(tiny_folder, output).exit_code == 0
-    return output
+    return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "whole")
 
 
 @pytest.fixture(scope="module")
 def long_run(tiny_folder, tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("resume") / "long"
-    assert run_here(tiny_folder, output, *LONG).exit_code == 0
-    return output
+    return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "long", *LONG)
 
 
 def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(tiny_folder, uninterrupted, tmp_path):
@@ -235,9 +237,7 @@ EXACT = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
 @pytest.fixture(scope="module")
 def exact(tiny_folder, tmp_path_factory) -> Path:
     """Without dropout, which draws for each process, and with SGD, the losses agree to rounding (DESIGN)."""
-    output = tmp_path_factory.mktemp("resume") / "exact"
-    assert run_here(tiny_folder, output, *EXACT).exit_code == 0
-    return output
+    return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "exact", *EXACT)
 
 
 def test_two_processes_stop_together_and_one_goes_on_with_the_same_images(tiny_folder, exact, tmp_path):
@@ -439,7 +439,9 @@ def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folde
 
     def come_back() -> None:
         refused = ("checkpoint step", "metrics.jsonl could not", "model could not")
+        deadline = time.monotonic() + 60
         while not all(what in sys.stdout.getvalue() for what in refused):
+            assert time.monotonic() < deadline, sys.stdout.getvalue()
             time.sleep(0.01)
         assert not output.exists(), "it might have been a mount point"
         away.rename(output)

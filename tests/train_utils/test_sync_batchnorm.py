@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from class_loss import ClassLoss
-from conftest import PROGRAMS, launch, records, write_folder
+from conftest import PROGRAMS, launch, records, write_folder, write_splits
 from forked import call_in_processes
 from in_process import in_float64, run_train
 from PIL import Image
@@ -167,8 +167,7 @@ def test_evaluation_needs_no_other_process():
 
 def test_processes_with_statistics_of_their_own_evaluate_the_model_that_is_saved(tmp_path):
     """Without synchronisation each measures its own images; scores are those of the first one's, which is saved."""
-    write_folder(tmp_path / "train", 8, seed=0)
-    write_folder(tmp_path / "val", 4, seed=1)
+    write_splits(tmp_path, 8, 4)
     for number in range(4):  # of shapes of their own, so that both processes have batches
         for kind in ("images", "masks"):
             file = tmp_path / "val" / kind / f"cell_{number:02}.png"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_folder
+from conftest import write_splits
 from in_process import Run, run_train
 
 import train
@@ -38,9 +38,7 @@ def fp16(monkeypatch):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("half")
-    write_folder(folder / "train", 8, seed=0, size=(16, 24))
-    write_folder(folder / "val", 2, seed=1, size=(16, 24))
-    return folder
+    return write_splits(folder, 8, 2, size=(16, 24))
 
 
 class _InfiniteGradient(torch.autograd.Function):

@@ -236,7 +236,10 @@ def test_a_profile_that_asks_for_it_has_the_networks_compiled(model, tiny_folder
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory as Linux tells it")
 def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
-    """Peak memory on 2,000 and on 5,000 rows of 2,000 pixels: 18 MB more of pixels, 72 MB of probabilities."""
+    """Peak memory on 2,000 and on 8,000 rows of 2,000 pixels: 36 MB more of pixels, 144 MB of probabilities.
+
+    The same command takes up to 16 MB more at one time than at another: a difference below 24 MB need be met once.
+    """
 
     def peak(height: int) -> int:
         path = tmp_path / f"{height}.tif"
@@ -248,8 +251,7 @@ def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
         assert Image.open(tmp_path / "out" / f"{height}.png").size == (2000, height)
         return int(result.stdout.partition("VmHWM:")[2].split()[0]) * 1024
 
-    small, large = peak(2000), peak(5000)
-    assert large - small < 12e6
+    assert any(peak(8000) - peak(2000) < 24e6 for _ in range(3))
 
 
 @pytest.mark.parametrize("kind", ["gpu", "cpu"])

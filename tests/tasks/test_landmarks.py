@@ -257,9 +257,9 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
     crop = whole.cropped([slice(2, 8), slice(1, 6)])
     assert crop.points.tolist() == (points - [2, 1]).tolist()
     assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
-    assert crop.shape == (6, 5) and crop.padded((8, 8)).shape == (8, 8)
+    assert crop.padded((8, 8)).shape == (8, 8) and crop.shape == (6, 5)
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
-    assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]  # it is left as it was
+    assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT] and whole.shape == (10, 12)  # it is left as it was
 
 
 def test_a_crop_reaches_half_a_pixel_beyond_its_first_and_last_centers():
@@ -276,8 +276,10 @@ def test_crops_are_centered_on_the_pixels_of_present_points():
 
 
 def test_a_band_of_points_is_counted_from_its_own_first_row():
-    strip = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).strip(3, 8)
+    batch = batch_of(marked([[5, 4]], [PRESENT], (10, 12)))
+    strip = batch.strip(3, 8)
     assert strip.points.tolist() == [[[2, 4]]] and strip.shape == (1, 5, 12)
+    assert batch.points.tolist() == [[[5, 4]]] and batch.shape == (1, 10, 12)
 
 
 def test_a_moved_point_is_outside_only_where_it_was_there():

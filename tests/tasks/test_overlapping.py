@@ -223,12 +223,13 @@ def test_a_region_is_written_and_scored_as_its_first_value():
 
 
 def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
-    task = Regions(tuple(region.name for region in BRATS), regions=BRATS)
+    task = Regions(tuple(region.name for region in BRATS), regions=BRATS, partners=(0, 2, 1), mirrors=False)
     config = UNetConfig(num_classes=3, task=task.to_config())
     restored = task_of_model(UNetConfig.from_json(config.to_json()))
     assert isinstance(restored, Regions) and restored.regions == BRATS
+    assert (restored.partners, restored.mirrors) == ((0, 2, 1), False)
     for damaged in ([["whole"]], [["whole", []], ["a", [1]], ["b", [2]]], None, [["whole", ["x"]]] * 3):
-        with pytest.raises(ModelError, match="regions"):
+        with pytest.raises(ModelError, match=r"^config\.json: the task('s regions are damaged| has 3 regions)"):
             task_of_model(UNetConfig(num_classes=3, task={"name": "regions", "regions": damaged}))
     with pytest.raises(ModelError, match=r"^config\.json: the task has 1 regions, the model 3 outputs$"):
         task_of_model(UNetConfig(num_classes=3, task={"name": "regions", "regions": [["whole", [1]]]}))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import load_info, write_folder
 from inspections import PICTURE
+from PIL import Image
 
 from data_utils.analysis import content
 from data_utils.analysis.content import content_key, file_paths, sampled_indices
@@ -97,14 +98,15 @@ def key_of(source: ImageSource) -> str:
     return content_key([ListRecords([{"image": source, "target": source, "name": "a"}])])
 
 
-@pytest.mark.parametrize("place", ["bytes", "array", "embedded", "rendered"])
+@pytest.mark.parametrize("place", ["bytes", "array", "picture", "embedded", "rendered"])
 def test_pictures_in_memory_count_by_what_they_hold(place):
     keys = set()
-    for value in (0, 1):
+    for value in (0, 1, 1):
         pixels = np.full((2, 2), value, np.uint8)
         sources: dict[str, ImageSource] = {
             "bytes": {"bytes": pixels.tobytes(), "path": None},
             "array": pixels,
+            "picture": Image.fromarray(pixels),
             "embedded": Embedded(pixels.tobytes()),
             "rendered": Rendered(pixels),
         }
@@ -113,7 +115,7 @@ def test_pictures_in_memory_count_by_what_they_hold(place):
 
 
 def test_arrays_count_by_their_shape_and_type_too():
-    arrays = [np.zeros((2, 2), np.uint8), np.zeros((1, 4), np.uint8), np.zeros((1, 2), np.uint16)]
+    arrays = [np.zeros((2, 2), np.uint8), np.zeros((1, 4), np.uint8), np.zeros((1, 4), np.int8)]
     assert len({key_of(array) for array in arrays}) == 3
 
 
@@ -177,11 +179,13 @@ def test_the_files_of_a_source_are_known(tmp_path):
 
 
 def test_records_without_files_count_by_their_names_and_streams_do_not_count():
-    def key(name: str, **attributes) -> str:
+    def named(name: str, **attributes) -> ListRecords:
         records = ListRecords([{"image": PICTURE, "target": PICTURE, "name": name}])
         for attribute, value in attributes.items():
             setattr(records, attribute, value)
-        return content_key([records])
+        return records
 
-    assert key("a") != key("b")
-    assert key("a", group_sizes=np.array([1])) == key("b", group_sizes=np.array([1])) == content_key([])
+    assert content_key([named("a")]) != content_key([named("b")])
+    stream = named("a", group_sizes=np.array([1]))
+    assert content_key([stream]) == content_key([])
+    assert content_key([stream, named("b")]) == content_key([named("b")])

@@ -396,6 +396,28 @@ def test_masks_of_four_values_that_are_no_run_or_of_a_long_run_are_read_again(mo
         check_borders(splits, pixels)
 
 
+@pytest.mark.parametrize(("dims", "count"), [(2, 64), (3, 8)], ids=["images", "volumes"])
+def test_sixty_four_masks_of_a_split_are_read_again_and_eight_labels_of_volumes(monkeypatch, dims, count):
+    read: list[str] = []
+    monkeypatch.setattr(spoiled_masks, "planes_of", lambda record: read.append(record["name"]) or [])
+    inspection, records = split_of(*[np.zeros((10, 10), np.uint8)] * 70, values=(0, 9, 18, 27))
+    inspection.dims = dims
+    check_borders([(inspection, records)], dict.fromkeys((0, 9, 18, 27), 10))
+    assert len(set(read)) == len(read) == count
+
+
+def test_masks_of_records_that_do_not_tell_when_they_change_are_always_read_again(monkeypatch):
+    looks: list[int] = []
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: looks.append(1) or [])
+    splits = [split_of(np.zeros((10, 10), np.uint8), values=(0, 9, 18, 27)) for _ in range(2)]
+    for digest, count in ((None, 2), ("unchanged", 3)):
+        splits[0][1].digest = "first"
+        splits[1][1].digest = digest
+        for _ in range(2):
+            check_borders(splits, dict.fromkeys((0, 9, 18, 27), 10))
+        assert len(looks) == count
+
+
 @pytest.mark.parametrize(("frequent", "words"), [(25, "50.0% of their pixels hold 0, 9"), (24, "4 grades from 0 to 9")])
 def test_where_classes_hold_less_than_half_of_the_pixels_the_others_are_no_borders(monkeypatch, frequent, words):
     monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, 9])
@@ -406,19 +428,33 @@ def test_where_classes_hold_less_than_half_of_the_pixels_the_others_are_no_borde
         check_borders([good, spoiled], pixels)
 
 
-def dotted(dots: int) -> Image.Image:
-    """A mask of 10 x 10 stored with a palette, of which so many pixels differ from all of their neighbors."""
-    indices = np.zeros((10, 10), np.uint8)
+def dotted(dots: int, size: tuple[int, int] = (1, 1), colors: Sequence[int] = (0, 0, 0, 200, 140, 80)) -> Image.Image:
+    """A mask of 20 x 20 stored with a palette, of one color but for dots of this size."""
+    indices = np.zeros((20, 20), np.uint8)
     for number in range(dots):
-        indices[2 * (number // 5), 2 * (number % 5)] = 1
+        top, left = 3 * (number // 5), 4 * (number % 5)
+        indices[top : top + size[0], left : left + size[1]] = 1
     mask = Image.fromarray(indices)
-    mask.putpalette([0, 0, 0, 200, 140, 80])
+    mask.putpalette(colors)
     return mask
 
 
-@pytest.mark.parametrize(("dots", "is_dithered"), [(5, True), (4, False)])
-def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(dots, is_dithered):
-    splits = [split_of(np.zeros((10, 10), np.uint8), dotted(dots), dotted(dots))]
+BLACK_ON_WHITE = (255, 255, 255, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_dithered"),
+    [
+        (dotted(20), True),
+        (dotted(19), False),
+        (dotted(20, colors=BLACK_ON_WHITE), True),  # the outermost ones, too
+        (dotted(20, (1, 2)), False),
+        (dotted(20, (2, 1)), False),
+    ],
+    ids=["20 dots", "19 dots", "black dots", "wide dots", "high dots"],
+)
+def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(mask, is_dithered):
+    splits = [split_of(np.zeros((10, 10), np.uint8), mask, mask)]
     pixels = dict.fromkeys(range(4), 1)
     if not is_dithered:
         check_palettes(splits, pixels)
@@ -429,7 +465,7 @@ def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(dots, is
 
 
 def test_eight_palettes_of_a_split_are_looked_at_those_of_many_values_first():
-    checkered = Image.fromarray(np.indices((10, 10)).sum(axis=0).astype(np.uint8) % 2)
+    checkered = Image.fromarray(np.indices((20, 20)).sum(axis=0).astype(np.uint8) % 2)
     checkered.putpalette([0, 0, 0, 200, 140, 80])
     inspection, records = split_of(*[dotted(0)] * 20, checkered)
     check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))

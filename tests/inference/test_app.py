@@ -186,6 +186,8 @@ def test_the_model_is_the_flags_or_the_environments_or_lies_beside(monkeypatch, 
     (tmp_path / "model").mkdir()
     assert app.parse_args("").model == str(tmp_path / "model")
     assert (app.parse_args("").host, app.parse_args("").port) == ("127.0.0.1", None)
+    monkeypatch.setenv("MODEL", "")
+    assert app.parse_args("").model == str(tmp_path / "model")
     monkeypatch.setenv("MODEL", "me/cells")
     assert app.parse_args("").model == "me/cells"
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", "runs/x/model"])

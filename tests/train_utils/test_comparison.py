@@ -437,6 +437,16 @@ def test_other_tasks_classes_images_and_files_are_said_in_a_line_each(tmp_path):
     assert len(lines) == 1 and "were made with other files: their validation images are paired by name" in lines[0]
 
 
+def test_remarks_and_differences_are_said_on_the_terminal_and_on_the_page(tmp_path):
+    first = write_run(tmp_path / "a")
+    fewer = write_run(tmp_path / "b", {"i0": 0.2, "i1": 0.9}, epochs=9)
+    result = compared([first, fewer], tmp_path / "page.html")
+    remark = f"{fewer} and {first} have 2 and 4 validation images: the 2 of the same name are compared"
+    sentence = "One seed each does not say which recipe is better"
+    assert remark in result.lines and sentence in result.text
+    assert remark in Page(result.page).text and sentence in Page(result.page).text
+
+
 def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
     sound = write_run(tmp_path / "sound")
     unfinished = write_run(tmp_path / "unfinished", finished=False, epochs=5)
@@ -467,6 +477,7 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
     assert len(read_runs(folders)[0]) == 3
     failed = compared([empty], tmp_path / "none.html")
     assert failed.code == 1 and "no run is left to compare" in failed.errors.getvalue() and not failed.page
+    assert f"{empty}: it holds no run.json" in failed.errors.getvalue()
     unwritable = compared([sound], tmp_path / "nowhere" / "page.html")
     assert unwritable.code == 1 and "cannot be written (No such file or directory)" in unwritable.errors.getvalue()
 

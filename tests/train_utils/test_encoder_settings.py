@@ -6,6 +6,8 @@ Modules: train_utils/settings/encoder.py.
 import json
 
 import pytest
+import torch
+from encoders import backbone, write_encoder
 
 from runtime.errors import ModelError
 from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
@@ -47,3 +49,21 @@ def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
     assert config["stem_channels"] == [3, 8, 16]
     with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
         with_channels({"_name_or_path": "x", "license": None}, 5)
+
+
+def test_an_encoder_is_named_after_its_folder_and_recorded_without_what_only_a_classifier_needs(tmp_path, monkeypatch):
+    folder = write_encoder(tmp_path / "resnet18")
+    monkeypatch.chdir(tmp_path)
+    assert load_encoder("resnet18", pretrained=False).config["_name_or_path"] == "resnet18"
+    monkeypatch.chdir(folder)
+    encoder = load_encoder(".", pretrained=False)
+    assert encoder.config["_name_or_path"] == "resnet18" and encoder.weights is None
+    assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & encoder.config.keys()
+
+
+def test_weights_that_are_no_safetensors_are_not_opened(tmp_path):
+    folder = write_encoder(tmp_path / "resnet")
+    (folder / "model.safetensors").unlink()
+    torch.save(backbone("resnet").state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="its weights cannot be loaded"):
+        load_encoder(str(folder), pretrained=True)

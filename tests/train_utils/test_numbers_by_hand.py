@@ -200,7 +200,17 @@ def test_the_front_matter_of_a_card_has_the_scores_with_six_decimals():
         "pixel_accuracy": ("Pixel accuracy", 0.7),
     }
     nothing, _ = card_of(ClassScores(("a", "b"), torch.zeros(2, 2, dtype=torch.int64), torch.zeros(0, 1)))
-    assert "model-index" not in nothing
+    assert nothing.keys() == {"library_name", "tags"}
+
+
+def test_a_score_of_0_stands_in_the_front_matter_of_a_card():
+    matter, _ = card_of(ClassScores(("a", "b"), torch.tensor([[0, 2], [1, 0]]), torch.zeros(0, 1)))
+    metrics = matter["model-index"][0]["results"][0]["metrics"]
+    assert {metric["type"]: metric["value"] for metric in metrics} == {
+        "mean_iou": 0,
+        "mean_dice": 0,
+        "pixel_accuracy": 0,
+    }
 
 
 def test_steps_stand_for_epochs_on_a_card_and_local_folders_for_their_names(tmp_path):

@@ -663,6 +663,7 @@ def test_a_local_path_is_not_told_from_within_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in ("../../secret/cells", "../../secret/other/*.tar", "~/secret/cells", "~/secret/other/*.tar"):
         assert "secret" not in card(flags={"dataset": path})
+    assert "U-Net on cells" in card(flags={"dataset": "."})
 
 
 def test_the_card_names_steps_or_epochs_whichever_ended_the_training():

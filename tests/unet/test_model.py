@@ -175,6 +175,9 @@ def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
         class_names=("road", "car"),
         class_values=((0, 0, 0), (128, 64, 128)),
         ignore_value=(255, 255, 255),
+        joined_values=(((64, 0, 128), 1),),
+        pixel_types=("uint8",),
+        bands=("B04", "B03"),
     )
     config = UNetConfig(2, 2, base_channels=4, depth=2, norm=norm, dropout=0.1, preprocess=preprocess)
     model = UNet(config).to(memory_format=torch.channels_last).eval()

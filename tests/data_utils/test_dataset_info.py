@@ -197,6 +197,35 @@ def test_the_fingerprint_of_a_data_set_changes_with_sizes_names_and_number_of_ei
     assert load_info(tmp_path / "elsewhere").fingerprint() == prints[0]
 
 
+def test_the_records_of_both_splits_are_opened_in_a_process_that_receives_them():
+    info = info_of(DataConfig(), np.array([(10, 20)] * 3))
+    opened = []
+    info.train.records.open_here = lambda: opened.append("training")
+    info.val.records.open_here = lambda: opened.append("validation")
+    info.open_here()
+    assert opened == ["training", "validation"]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_masks_of_many_values_that_the_named_classes_leave_out_are_skipped_or_ignored(tmp_path, split):
+    write_splits(tmp_path, 4, 4)
+    for number in (1, 2):
+        mask = np.zeros((40, 56), np.uint16)
+        mask.flat[:400] = np.arange(400) % (400 if number == 1 else 200) + 1000 * number
+        Image.fromarray(mask).save(tmp_path / split / "masks" / f"cell_0{number}.png")
+    classes = "0=ground,255=cell"
+    ignored = load_info(tmp_path, classes=classes, outside="ignore")
+    assert ignored.train.bad == ignored.val.bad == {}
+    assert check_data(DataConfig(str(tmp_path), classes=classes, outside="ignore"))[1] == 0
+    for file in (tmp_path / split / "masks").glob("cell_01.png"):
+        mask = np.array(Image.open(file))
+        Image.fromarray(np.where(mask > 1199, 0, mask).astype(np.uint16)).save(file)
+    skipped = load_info(tmp_path, classes=classes, on_bad_sample="skip")  # no more than 200 values in a mask
+    assert [*getattr(skipped, split).bad] == [1, 2]
+    report, problems = check_data(DataConfig(str(tmp_path), classes=classes))
+    assert problems == 2 and "  unknown mask value: 2" in report
+
+
 def test_a_moved_folder_is_known(tmp_path, looks):
     load_info(write_folder(tmp_path / "data", 12, seed=0))
     looks.clear()

@@ -41,3 +41,14 @@ def test_borders_are_looked_for_where_masks_hold_classes_without_names(monkeypat
         pixels = total_pixels(splits)
         lines = find_warnings(splits, all_records, pixels, reader, DataConfig(), has_names=has_names)
         assert ("2 borders" in lines) is expected
+
+
+def test_what_is_wrong_between_and_in_both_splits_is_looked_for(monkeypatch):
+    for name in ("overlap_warnings", "place_warnings"):
+        monkeypatch.setattr(findings, name, lambda splits, name=name: (f"{name}: {len(splits)}",))
+    monkeypatch.setattr(findings, "label_set_warnings", lambda inspected, reader: (f"label sets: {len(inspected)}",))
+    splits = [split_of({0: 10, 1: 10}), split_of({0: 10, 1: 10})]
+    all_records = [records for _, records in splits]
+    reader = SimpleNamespace(class_map=None, warnings=lambda splits: (f"reader: {len(splits)}",))
+    lines = find_warnings(splits, all_records, total_pixels(splits), reader, DataConfig(), has_names=False)
+    assert lines == ("label sets: 2", "overlap_warnings: 2", "place_warnings: 2", "reader: 2")

@@ -39,6 +39,19 @@ def test_images_of_8_bits_among_deeper_ones_are_warned_of(modes, warned):
         assert lines[0].startswith(f"images of 8 bits and of more bits are mixed ({counts})")
 
 
+def test_training_images_of_8_bits_beside_deeper_validation_images_are_warned_of():
+    shallow, deep = split_of(*[{0: 10, 1: 10}] * 4), split_of(*[{0: 10, 1: 10}] * 4)
+    deep[0].modes = Counter({"I;16": 4})
+    (line,) = warnings_of(shallow, deep)
+    assert line.startswith("images of 8 bits and of more bits are mixed (L: 4, I;16: 4)")
+
+
+def test_masks_without_classes_may_hold_1_and_255_in_turn():
+    splits = split_of(*[{0: 10, 1: 10}, {0: 10, 255: 10}] * 2)
+    assert warnings_of(splits, class_map=None) == []
+    assert warnings_of(splits)[0].startswith("some masks hold 1 (masks: 2, the first is 0), others 255 (masks: 2, the")
+
+
 def values(folder: Path, masks: list[list[int]]) -> Path:
     """A data set of images of 10 x 10 whose masks are stripes of these values, one for each row."""
     for kind in ("images", "masks"):
@@ -134,8 +147,17 @@ def test_three_rare_values_are_described_and_others_are_hinted_at():
     assert "..." not in line
 
 
+def test_rare_values_are_counted_in_masks_of_both_splits_and_of_grey_as_well_as_color():
+    class_map = ClassMap(("a", "b", "c"), ((0, 0, 0), (9, 9, 9), (200, 0, 0)), None)
+    common = {(0, 0, 0): 900_000, (200, 0, 0): 900_000}
+    colors = split_of(common, common | {(9, 9, 9): 1}, kind="colors")
+    greys = split_of({0: 10}, {0: 10, 9: 1}, {9: 2}, kind="greys")
+    (line,) = warnings_of(greys, colors, class_map=class_map)
+    assert "became classes: #090909 (pixels: 4; masks: 3, the first is 1); if they" in line
+
+
 def test_classes_that_only_training_masks_hold_are_named_unless_they_are_rare():
-    class_map = ClassMap(("a", "b", "c", "d"), (0, 1, 2, 3), None)
+    class_map = ClassMap(("a", "b", "c", "d", "in no mask"), (0, 1, 2, 3, 4), None)
     training = split_of({0: 50_000, 1: 100, 2: 9_000}, {0: 50_000, 3: 1})
     validation = split_of({0: 20_000, 2: 100}, {0: 100})
     lines = warnings_of(training, validation, class_map=class_map)
@@ -146,6 +168,8 @@ def test_classes_that_only_training_masks_hold_are_named_unless_they_are_rare():
     unusable.members[1] = -1  # its values count nowhere
     lines = warnings_of(training, (unusable, records), class_map=class_map, has_names=True)
     assert lines[0].startswith("no validation mask holds b, d, which cannot be scored")
+    partly_labeled = unusable, records_of(2, label_sets={("a",): "classes.csv"})  # another line says it of these
+    assert warnings_of(training, partly_labeled, class_map=class_map, has_names=True) == []
 
 
 def test_classes_of_a_flag_that_no_mask_holds_are_named():

@@ -30,12 +30,26 @@ def test_a_constant_channel_is_divided_by_one():
 @pytest.mark.parametrize("corner", [0, 52])
 def test_places_without_data_in_one_window_of_a_large_image_do_not_count(tmp_path, monkeypatch, corner):
     pixels = np.full((1, 60, 60), 7, np.uint8)
-    pixels[0, corner : corner + 8, corner : corner + 8] = 0
-    path = write_raster(tmp_path / "a.tif", pixels, nodata=0, tiled=True, blockxsize=16, blockysize=16)
+    pixels[0, corner : corner + 8, corner : corner + 8] = 99
+    path = write_raster(tmp_path / "a.tif", pixels, nodata=99, tiled=True, blockxsize=16, blockysize=16)
     monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 16)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
     sample = read_sample(str(path), "a")
     assert len(sample) > 60 and channel_statistics([channel_sums(sample)]) == ((7,), (1,))
+    assert channel_sums(sample).pixel_type == "uint8"
+
+
+def test_a_channel_without_data_has_the_mean_0_and_is_divided_by_one():
+    image = np.ma.MaskedArray(np.full((2, 2, 2), 7, np.uint8), [[[False, True]] * 2] * 2)
+    assert channel_statistics([channel_sums(image)]) == ((7, 0), (1, 1))
+
+
+@pytest.mark.parametrize(("shape", "sample"), [((8, 90), (4 * 4 * 8, 16, 1)), ((90, 8), (4 * 4 * 16, 8, 1))])
+def test_windows_of_a_large_image_that_is_narrow_are_as_narrow(tmp_path, monkeypatch, shape, sample):
+    tifffile.imwrite(tmp_path / "a.tif", np.ones(shape, np.uint8), photometric="minisblack")
+    monkeypatch.setattr(normalization_module, "SIDE", 16)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    assert read_sample(str(tmp_path / "a.tif"), "a").shape == sample
 
 
 def test_a_grey_image_among_color_images_counts_in_every_channel():
@@ -90,6 +104,9 @@ def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch
 
 
 def test_an_image_that_cannot_be_measured_is_left_out_only_where_bad_ones_are_skipped():
+    images = [np.full((2, 2, channels), channels, np.uint8) for channels in (3, 4, 3)]
+    records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in images])
+    assert measure_normalization(records, DataConfig(on_bad_sample="skip"), ()).mean == (3, 3, 3)
     bad = np.full((2, 2), np.nan, np.float32)
     records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in (bad, np.ones((2, 2)))])
     assert measure_normalization(records, DataConfig(on_bad_sample="skip"), ()).mean == (1,)

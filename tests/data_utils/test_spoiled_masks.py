@@ -20,6 +20,7 @@ from data_utils.analysis.inspect import Inspection, SplitInspection
 from data_utils.analysis.spoiled_masks import BorderCounts, border_warnings, check_borders, check_palettes
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
@@ -422,10 +423,12 @@ def test_masks_of_records_that_do_not_tell_when_they_change_are_always_read_agai
 def test_where_classes_hold_less_than_half_of_the_pixels_the_others_are_no_borders(monkeypatch, frequent, words):
     monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, 9])
     good = split_of(np.zeros((10, 10), np.uint8), np.zeros((10, 10), np.uint8), values=(0, 9))
+    empty = split_of(np.zeros((10, 10), np.uint8), values=(0,))
     pixels = {0: frequent, 9: frequent, 3: 25, 5: 25}
     spoiled = split_of(*[np.zeros((10, 10), np.uint8)] * 4, values=tuple(pixels))
-    with pytest.raises(DataError, match=f"{words}.*in 4 of 6 masks: 0.png, 1.png, 2.png, ...[.]"):
-        check_borders([good, spoiled], pixels)
+    spoiled[0].add(1, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 3: 1}))
+    with pytest.raises(DataError, match=f"{words}.*in 4 of 7 masks: 0.png, 1.png, 2.png, ...[.]"):
+        check_borders([spoiled, good, empty], pixels)
 
 
 def dotted(dots: int, size: tuple[int, int] = (1, 1), colors: Sequence[int] = (0, 0, 0, 200, 140, 80)) -> Image.Image:
@@ -477,9 +480,18 @@ def test_eight_palettes_of_a_split_are_looked_at_those_of_many_values_first():
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypatch, mode):
     mask = np.array(shapes(0).convert(mode))
-    mask[:9] += 3 if mode == "L" else np.uint8([3, 5, 0])
+    mask[:, :9] += 3 if mode == "L" else np.uint8([3, 5, 0])
     tifffile.imwrite(tmp_path / "a.tif", mask, photometric="minisblack" if mode == "L" else "rgb", rowsperstrip=8)
     record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
     (whole,) = spoiled_masks.planes_of(record)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    assert np.array_equal(np.concatenate(list(spoiled_masks.planes_of(record))), whole) and whole.shape == mask.shape
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 8 * SIDE)
+    planes = list(spoiled_masks.planes_of(record))
+    assert len(planes) == SIDE / 8 and np.array_equal(np.concatenate(planes), whole) and whole.shape == mask.shape
+
+
+def test_the_values_of_a_label_are_those_of_all_its_slices(tmp_path):
+    labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "a.nii")
+    planes = list(spoiled_masks.planes_of({"name": "a", "target": VolumeFile((str(tmp_path / "a.nii"),)), "image": ""}))
+    assert len(planes) == 4 and {*np.unique(planes)} == {*range(24)}

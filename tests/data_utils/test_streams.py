@@ -27,6 +27,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from conftest import TINY, launch, load_info, losses, write_folder, write_splits
 from counted_files import NOTES, CountedFiles, Reads
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from data_utils import pack as pack_module
@@ -155,6 +156,34 @@ def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     flags = STREAM | {"classes": "0=background,1=cell"}
     assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
     assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
+
+
+def test_colors_are_the_classes_of_a_stream_and_a_validation_mask_of_another_one_is_skipped(tmp_path):
+    palette = np.array([(0, 0, 0), (200, 100, 0), (1, 2, 3)], np.uint8)
+    for split, count in (("train", 3), ("val", 3)):
+        write_folder(tmp_path / "folder" / split, count, seed=0)
+        for number, file in enumerate(sorted((tmp_path / "folder" / split / "masks").iterdir())):
+            mask = np.array(Image.open(file)) // 255
+            mask[0, 0] = 2 * (split == "val" and number == 1)
+            Image.fromarray(palette[mask]).save(file)
+    classes = "#000000=background,#c86400=cell"
+    info = load_info(tmp_path / "folder", classes=classes, on_bad_sample="skip")
+    for split in ("train", "val"):
+        pack(getattr(info, split).records, tmp_path / "packed", split)
+    flags = {"streaming": True, "classes": classes, "crop_size": (32, 32)}
+    with pytest.raises(DataError, match="1 of 3 pairs cannot be used: .*mask values #010203 belong to no class"):
+        load_info(tmp_path / "packed", **flags)
+    stream = load_info(tmp_path / "packed", on_bad_sample="skip", **flags)
+    assert stream.reader.class_map.values == ((0, 0, 0), (200, 100, 0))
+    assert [*stream.val.bad] == [1] and "belong to no class" in stream.val.bad[1] and not stream.train.bad
+
+
+def test_a_stream_of_few_groups_has_a_sample_as_large_as_one_of_many(packed, monkeypatch):
+    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 6)
+    for groups in (2, 3):
+        monkeypatch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", groups)
+        reader = load_info(packed, streaming=True, **STREAM).reader
+        assert sum(reader.class_pixels) == 6 * 40 * 56
 
 
 def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+from conftest import write_splits
 from inspections import records_of, split_of
 from PIL import Image
 
@@ -27,10 +28,11 @@ def test_sizes_modes_and_classes_are_described_with_their_shares():
     inspection.sizes[2] = 0  # it cannot be used
     inspection.sizes[1] = 6, 7
     other, _ = split_of({0: 4}, {0: 4})
+    other.modes["RGB"] = 9
     lines = describe([inspection, other], {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"})
     assert lines == [
         "sizes (height x width): 4 x 5: 3, 6 x 7: 1",
-        "image modes: L: 5",
+        "image modes: RGB: 9, L: 5",
         "classes: mask value, pixels",
         "         0   75.000 %  sky",
         "         9   24.750 %  (no class)",
@@ -109,8 +111,19 @@ def test_a_report_ends_with_its_problems(tmp_path):
     assert problems == 1 and "file without partner" not in report
 
 
+def test_the_check_names_unpaired_files_of_both_splits_and_masks_of_one_class_beside_damaged_ones(tmp_path):
+    write_splits(tmp_path, 2, 2)
+    for split in ("train", "val"):
+        (tmp_path / split / "images" / "cell_01.png").rename(tmp_path / split / "images" / f"{split}.png")
+        (tmp_path / split / "masks" / "cell_00.png").write_bytes(b"")
+    Image.fromarray(np.full((40, 56), 7, np.uint8)).save(tmp_path / "train" / "masks" / "cell_00.png")
+    report, problems = check_data(DataConfig(str(tmp_path)))
+    assert "file without partner: 3" in report and "train.png" in report and "val.png" in report
+    assert "mask cannot be read: 1" in report and "all pixels of all masks hold 7" in report and problems == 5
+
+
 def test_images_of_other_channels_than_most_are_named():
-    channels = {3: ["a", "b"], 4: ["c"], 1: ["d", "e", "f"]}
+    channels = {3: ["b", "a"], 4: ["c"], 1: ["d", "e", "f"]}
     assert odd_channels(channels, grey_fits=True) == ["c: has 4 channels, most others have 3"]
     assert odd_channels(channels, grey_fits=False) == [
         "a: has 3 channels, most others have 1",

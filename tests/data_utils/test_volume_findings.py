@@ -1,5 +1,7 @@
 """To which spacing volumes are resampled, which stands for one that cannot be used, and how all are normalized."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -14,8 +16,17 @@ def test_a_coarse_axis_becomes_no_finer_than_the_coarsest_of_the_others():
 
 
 def test_a_volume_without_spacing_has_the_median_of_the_others():
-    findings = VolumeFindings.of(np.array([[0, 0, 0], [2, 1, 1], [4, 1, 3]], float), [])
-    assert findings.usable_spacings().tolist() == [[3, 1, 2], [2, 1, 1], [4, 1, 3]]
+    findings = VolumeFindings.of(np.array([[0, 0, 0], [2, 1, 1], [4, 1, 3], [9, 1, 2]], float), [])
+    assert findings.usable_spacings().tolist() == [[4, 1, 2], [2, 1, 1], [4, 1, 3], [9, 1, 2]]
+
+
+@pytest.mark.parametrize("labeled", [5, 0], ids=["labeled voxels", "no labeled voxel"])
+def test_findings_are_stored_and_read_again(labeled):
+    values = [np.arange(2 * labeled, dtype=np.float32).reshape(labeled, 2)] * 2
+    findings = VolumeFindings.of(np.array([[2, 1, 1], [0, 0, 0]], float), values)
+    again = VolumeFindings.from_json(json.loads(json.dumps(findings.to_json())))
+    assert again.spacings.tolist() == findings.spacings.tolist() and again.channels == {2: 2}
+    assert again.foreground == findings.foreground and (again.foreground is None) == (labeled == 0)
 
 
 def test_an_axis_is_coarse_beyond_three_times_the_finest():

@@ -6,6 +6,7 @@ inference/tiling/stream.py, inference/tiling/planning.py, inference/decoding/cla
 
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
-from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits, strip_length
-from inference.tiling.cuts import Axis
+from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits, strip_length
+from inference.tiling.cuts import Axis, Cuts
 from inference.tiling.planning import computed_bytes
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import in_strips, resize_logits, resize_strips
@@ -126,8 +127,10 @@ def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
     ("options", "whole"),
     [
         ({"base_channels": 64, "norm": "group"}, (1024, 2048)),  # 4 GB
+        ({"base_channels": 4, "norm": "group"}, (4096, 8192)),  # 4 GB of a narrow one too, since no tile is exact
         ({"base_channels": 16, "norm": "batch"}, (1024, 1536)),  # 0.8 GB, since exact tiles cost little
         ({"base_channels": 32, "norm": "instance", "dims": 3}, (128, 128, 128)),  # 2 GB
+        ({"base_channels": 32, "norm": "instance", "dims": 3}, (2, 1024, 1024)),
     ],
 )
 def test_what_is_computed_whole_is_known_to_the_pixel(options, whole):
@@ -147,6 +150,7 @@ LARGE = (20_000, 30_000)
         ({"base_channels": 16}, {}, (960, 960)),  # ten reaches of 96 pixels
         ({"base_channels": 16}, {"adds_reach": True}, (672, 672)),  # seven
         ({"base_channels": 64, "norm": "group"}, {}, (640, 640)),  # 768 MB
+        ({"base_channels": 4, "norm": "group", "num_classes": 1}, {}, (1280, 1280)),  # eighty steps of the grid
         ({"base_channels": 16, "num_classes": 3}, {}, (752, 1248)),  # 256 MB of logits, to the grid of 16
         ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # four reaches at least
         ({"base_channels": 16, "in_channels": 5}, {}, (960, 960)),
@@ -179,6 +183,42 @@ def test_a_tile_of_a_volume_is_lengthened_by_what_is_looked_at_along_the_widest_
     assert tiling == Tiling((68, 68, 68), (0, 48, 48), (2, 4, 4), exact=True)
 
 
+@pytest.mark.parametrize(
+    ("norm", "size", "sides", "expected"),
+    [
+        ("batch", (99, 200, 300), (18, None), Tiling((18, 20, 20), (8, 8, 8), (2, 4, 4), exact=False)),
+        ("group", (99, 200, 300), (18, None), Tiling((18, 20, 20), (8, 8, 8), (2, 4, 4), exact=False)),
+        # along the only axis that is cut, tiles look at nothing beyond
+        ("batch", (99, 20, 20), (20, 0), Tiling((20, 20, 20), (0, 0, 0), (2, 4, 4), exact=True)),
+    ],
+)
+def test_tiles_of_a_volume_are_rounded_along_each_axis_by_its_own_grid(norm, size, sides, expected):
+    config = UNetConfig(1, 3, 4, 2, norm, dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2)))
+    assert choose_tiling(config, size, *sides) == expected
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "overlap", "expected"),
+    [
+        ((2, 32), (300, 300, 300), None, Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=True)),
+        ((2, 32), (900, 900, 5), None, Tiling((32, 32, 6), (16, 16, 16), (2, 2, 2), exact=True)),
+        ((2, 32), (300, 300, 300), 8, Tiling((128, 128, 128), (8, 8, 8), (2, 2, 2), exact=False)),
+        # 32 slices of logits take 768 MB, or a bit more
+        ((3, 1), (200, 1024, 2048), None, Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=True)),
+        ((3, 1), (200, 1024, 2049), None, Tiling((30, 264, 264), (16, 16, 16), (2, 2, 2), exact=True)),
+    ],
+)
+def test_a_large_volume_is_cut_into_the_smallest_exact_tiles_where_they_fit(channels, size, overlap, expected):
+    classes, base_channels = channels
+    config = UNetConfig(1, classes, base_channels, 1, "batch", dims=3)  # its reach is 8 voxels
+    assert choose_tiling(config, size, overlap=overlap) == expected
+
+
+def test_a_blended_tile_of_a_volume_has_two_steps_of_the_grid_at_least():
+    config = UNetConfig(1, 2, 4096, 4, "group", dims=3)
+    assert choose_tiling(config, (100, 100, 100)).size == (32, 32, 32)
+
+
 @pytest.mark.parametrize("size", [(900, 1000, 250), (900, 250, 1000), (900, 500, 500)])
 def test_a_row_of_tiles_of_a_volume_has_800_megabytes_of_logits(size):
     config = UNetConfig(1, 60, 2, 1, "group", dims=3)
@@ -199,6 +239,26 @@ def test_logits_of_two_gigabytes_are_had_at_once():
 def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():
     tiling = Tiling((32, 64, 64), (8, 16, 16), (4, 8, 8), exact=True)
     assert str(tiling) == "tiles of 32 x 64 x 64 overlapping by 8 x 16 x 16 (equal to the whole image's result)"
+    assert "overlapping by 8 x 8 x 16 (" in str(tiling._replace(overlap=(8, 8, 16)))
+    assert "overlapping by 16 (" in str(tiling._replace(overlap=(16, 16, 16)))
+
+
+def test_one_tile_is_all_of_its_input_and_exact():
+    assert one_tile((5, 7)) == Tiling((5, 7), (0, 0), (1, 1), exact=True)
+    assert one_tile([5, 7, 9]) == Tiling((5, 7, 9), (0, 0, 0), (1, 1, 1), exact=True)
+
+
+def test_how_far_an_encoder_looks_is_measured_only_where_tiles_are_wanted(monkeypatch):
+    config = UNetConfig(base_channels=64, encoder={"num_channels": 3})
+    measured = []
+    monkeypatch.setattr("inference.tiling.planning.reach", lambda config: measured.append(config))
+    assert choose_tiling(config, (1024, 2048)) is None and not measured  # 4 GB
+    assert choose_tiling(config, (300, 300), tile_size=64).size == (64, 64) and measured == [config]
+
+
+def test_tiles_that_are_blended_share_half_of_their_shorter_side():
+    config = UNetConfig(num_classes=150, base_channels=64, norm="group")
+    assert choose_tiling(config, LARGE) == Tiling((512, 768), (256, 256), (16, 16), exact=False)
 
 
 def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
@@ -208,7 +268,9 @@ def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
     wide = choose_tiling(config, (999, 999), tile_size=500, overlap=193)
     assert wide == Tiling((512, 512), (224, 224), (16, 16), True)
     assert choose_tiling(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
+    assert choose_tiling(config, (999, 999), tile_size=192) == Tiling((192, 192), (96, 96), (16, 16), False)
     assert choose_tiling(config, (999, 999), tile_size=1000) is None
+    assert choose_tiling(config, (512, 512), tile_size=512) is None
     with pytest.raises(SettingsError, match="overlap 512 must be less than the tile size 512"):
         choose_tiling(config, (999, 999), tile_size=500, overlap=500)
     with pytest.raises(SettingsError, match="overlap 32 must be less than the tile size 16"):
@@ -246,6 +308,47 @@ def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
     (expected,) = resize_logits(logits[None], (target, 5))
     strips = list(resize_strips(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
     assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
+
+
+def test_tiles_of_a_volume_lie_along_each_axis_by_its_own_side_overlap_and_grid():
+    cuts = Cuts((20, 30, 50), Tiling((8, 16, 32), (4, 8, 0), (2, 4, 8), exact=False))
+    assert cuts.rows == [(0, 8), (4, 12), (8, 16), (12, 20)]
+    assert [axis.spans for axis in cuts.axes[1:]] == [[(0, 16), (8, 24), (16, 30)], [(0, 32), (24, 50)]]
+    assert cuts.tile_indices == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert cuts.spans_within_row((2, 1)) == [(16, 30), (24, 50)]
+    totals = cuts.axes[0].totals
+    cuts.to(torch.device("cpu"))
+    assert cuts.axes[0].totals is totals  # the weights are there
+
+
+def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():
+    cuts = Cuts((20, 8), Tiling((8, 8), (2, 0), (2, 2), exact=False))
+    rows = []
+
+    def sums():
+        for top, bottom in cuts.rows:
+            assert all(row() is None for row in rows)
+            row = torch.ones(3, bottom - top, 8)
+            rows.append(weakref.ref(row))
+            yield row
+            del row
+
+    for _ in cuts.strips(sums()):
+        assert cuts.shared_sums is None or cuts.shared_sums.untyped_storage().nbytes() == 3 * 2 * 8 * 4
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize(("classes", "lengths"), [(1, [3, 2, 3]), (2, [1] * 8), (60, [1] * 8)])
+def test_slices_of_a_volume_that_are_handed_on_at_once_take_16_megabytes_with_all_classes(
+    monkeypatch, classes, lengths
+):
+    monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 3 * 4 * 4 * 5)
+    tiling = Tiling((5, 4, 5), (0, 0, 0), (1, 1, 1), exact=True)
+    volume = torch.zeros(1, 8, 4, 5)
+    strips = stream_logits(
+        lambda batch: batch.repeat(1, classes, 1, 1, 1), lambda *span: volume[:, slice(*span)], (8, 4, 5), tiling, 999
+    )
+    assert [strip.shape[1] for strip in strips] == lengths
 
 
 def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():

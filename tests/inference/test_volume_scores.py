@@ -3,6 +3,8 @@
 Modules: inference/scoring/volume.py.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from scipy.ndimage import label
 from volumes import write_volume
 
 from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import RenderedMask
 from inference.outputs.classes import ClassFormat
 from inference.scoring.components import area_report
 from inference.scoring.truth import ScoreError
@@ -28,7 +31,9 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
     truth = rng.integers(0, 2, (3, 4, 5), np.uint8)
     nifti = write_volume(tmp_path / "truth.nii", 7 * truth)
     np.save(tmp_path / "truth.npy", 7 * truth)  # it holds no spacing: that of the volume counts
-    for file in (nifti, tmp_path / "truth.npy"):
+    capitals = (tmp_path / "truth.npy").rename(tmp_path / "TRUTH.NPY")
+    np.save(tmp_path / "truth.npy", 7 * truth)
+    for file in (nifti, tmp_path / "truth.npy", capitals):
         scorer = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")), surfaces=True)
         score = scorer.score_mask(volume_job(tmp_path, file), pred)
         assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
@@ -36,7 +41,17 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
         assert (areas["areas"], areas["predicted"]) == (label(truth)[1], label(pred)[1])
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
         plain = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")))
-        assert plain.score_mask(volume_job(tmp_path, file), pred).surfaces is None
+        without_surfaces = plain.score_mask(volume_job(tmp_path, file), pred)
+        assert without_surfaces.surfaces is None and without_surfaces.areas.tolist() == score.areas.tolist()
+
+
+def test_what_the_truth_ignores_has_no_surface(tmp_path):
+    truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
+    truth[0], pred[0] = 9, 1
+    truth[2, 2, 2], pred[2, 2, 2] = 7, 1
+    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), 9)), Classes(("sky", "land")), surfaces=True)
+    score = scorer.score_mask(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth)), pred)
+    assert score.surfaces.hd95[1] == 0 and score.surfaces.dice[1].tolist() == [1, 1]
 
 
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
@@ -45,6 +60,9 @@ def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
     shorter = write_volume(tmp_path / "shorter.nii", np.zeros((2, 4, 5), np.uint8))
     with pytest.raises(DataError, match=r"shorter\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"):
         scorer.score_mask(volume_job(tmp_path, shorter), pred)
+    narrower = write_volume(tmp_path / "narrower.nii", np.zeros((3, 4, 4), np.uint8))
+    with pytest.raises(DataError, match=r"narrower\.nii: is 3 x 4 x 4, but the volume 3 x 4 x 5 \(z, y, x\)"):
+        scorer.score_mask(volume_job(tmp_path, narrower), pred)
     coarser = write_volume(tmp_path / "coarser.nii", pred, (3.0, 1.0, 1.0))
     with pytest.raises(DataError, match=r"coarser\.nii: its affine differs from the volume's"):
         scorer.score_mask(volume_job(tmp_path, coarser), pred)
@@ -53,6 +71,19 @@ def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
         scorer.score_mask(volume_job(tmp_path, same), pred[:2])
     with pytest.raises(ScoreError):  # there is no mask
         scorer.score(volume_job(tmp_path, same))
+
+
+def test_annotations_are_no_true_mask_of_a_volume(tmp_path):
+    class Drawn(RenderedMask):
+        """A mask of an image."""
+
+        def render(self) -> np.ndarray:
+            return np.zeros((4, 5), np.uint8)
+
+    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
+    job = replace(volume_job(tmp_path, None), truth=Drawn())
+    with pytest.raises(DataError, match="are a label volume, and no annotations"):
+        scorer.score_mask(job, np.zeros((3, 4, 5), np.uint8))
 
 
 def test_voxels_that_the_truth_ignores_are_of_no_class_and_the_background_has_no_surface():
@@ -88,6 +119,9 @@ def test_a_table_of_cases_has_the_columns_that_were_scored():
         ["mean", "without", "background", "0.2500", "0.7500", "2"],
     ]
     assert len({len(line) for line in lines}) == 1
+    long_name = "a class whose name is longer than that of the mean"
+    lines = case_table(case_report(cases, ["sky", long_name])).splitlines()
+    assert lines[1].startswith(f"{long_name}  ") and len({len(line) for line in lines}) == 1
     surfaces = [case | {"surface_dice_1mm": [None, 0.5], "surface_dice_2mm": [None, 1.0]} for case in cases]
     report = case_report(surfaces, ["sky", "land"])
     assert (report["mean_surface_dice_1mm"], report["surface_dice_2mm"]) == (0.5, [1.0])

@@ -76,6 +76,10 @@ def test_the_cache_lies_where_the_user_has_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.cache_folder() == tmp_path / "home" / ".cache" / "unet-accelerate"
+    calls = []
+    for _ in range(2):  # the folders above it are made too
+        assert cached("k", lambda: calls.append(1) or 7) == 7
+    assert calls == [1]
 
 
 def test_where_nothing_can_be_kept_all_is_computed_each_time(calls, monkeypatch, tmp_path):

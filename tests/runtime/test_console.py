@@ -103,6 +103,26 @@ def test_both_streams_are_flushed_also_where_nobody_reads_the_first(monkeypatch,
     assert [stream.flushed for stream in streams] == [1, 1] and left == streams[:is_closed]
 
 
+def test_a_disk_that_is_full_is_an_error_where_streams_are_flushed(monkeypatch):
+    def refuse() -> None:
+        raise OSError(28, "No space left on device")
+
+    stream = Stream()
+    monkeypatch.setattr(stream, "flush", refuse)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", Stream())
+    with pytest.raises(OSError, match="No space left"):
+        flush_streams()
+
+
+def test_a_stream_that_takes_any_text_stays_as_it_is(monkeypatch):
+    streams = [io.StringIO(), io.StringIO()]  # as in a notebook
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    console.open_streams()
+    assert [sys.stdout, sys.stderr] == streams
+
+
 @pytest.mark.parametrize("are_closed", [(True, False), (False, True), (True, True), (False, False)])
 def test_each_stream_that_nobody_reads_is_left(monkeypatch, are_closed):
     streams = [Stream(is_closed=is_closed) for is_closed in are_closed]

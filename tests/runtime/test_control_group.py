@@ -64,7 +64,7 @@ def test_without_a_limit_nothing_is_said(tmp_path, text):
     assert control_group.free_bytes(tmp_path / "missing", tmp_path) is None
 
 
-@pytest.mark.parametrize(("of_group", "expected"), [(None, 3000), (2000, 1000), (9000, 3000)])
+@pytest.mark.parametrize(("of_group", "expected"), [(None, 3000), (2000, 1000), (9000, 3000), (0, 0)])
 def test_processes_of_a_machine_share_what_it_and_their_group_leave_free(monkeypatch, of_group, expected):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 6000}))

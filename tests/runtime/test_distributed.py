@@ -160,6 +160,7 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
             True,
             f"waited too long for another one, which hangs or has ended (timed out: {'x' * 189}); see its output",
         ),
+        (RuntimeError("x" * 400 + " gloo connection closed"), True, "lost another process, which has ended (xxx"),
         (dist.DistError("refused. More"), False, "did not find all 4 processes (refused); is every machine started"),
     ],
 )
@@ -176,7 +177,8 @@ def test_an_error_that_another_process_has_caused_is_one_line(monkeypatch, error
 
 def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: None)
+    groups = []
+    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: groups.append("connected"))
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
         waiting = SimpleNamespace(status=psutil.CONN_LISTEN, fd=-1)
@@ -185,6 +187,7 @@ def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
         distributed.notice_lost_machines(timedelta(minutes=10))
         names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
         options = [client.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+        assert groups == ["connected"]
         assert options == [60, 60, 9, 600_000] and client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 

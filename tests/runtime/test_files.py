@@ -65,6 +65,23 @@ def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events
     assert events == [("sync", number), ("rename", number)] and os.listdir(tmp_path) == ["a"]
 
 
+def test_what_is_written_last_is_on_disk_too(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    with files.replaced_file(tmp_path / "a") as stream:
+        stream.write(b"new")
+    assert sizes == [3]
+
+
+def test_a_file_that_was_flushed_is_closed(tmp_path, monkeypatch):
+    opened, closed = [], []
+    open_file, close_file = os.open, os.close
+    monkeypatch.setattr(os, "open", lambda *arguments: opened.append(open_file(*arguments)) or opened[-1])
+    monkeypatch.setattr(os, "close", lambda descriptor: closed.append(descriptor) or close_file(descriptor))
+    files.sync(tmp_path)
+    assert len(opened) == 1 and closed == opened
+
+
 def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(files.secrets, "token_hex", lambda count: "0123abcd")
     (tmp_path / ".a.0123abcd.tmp").symlink_to(tmp_path / "elsewhere")
@@ -94,11 +111,12 @@ def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
 
 
 def test_a_folder_in_the_making_stays_while_another_one_is_made_beside_it(tmp_path):
-    with files.complete_folder(tmp_path / "step-1") as first:
+    with files.complete_folder(tmp_path / "step-10") as first:
         (first / "a").write_text("1")
-        with files.complete_folder(tmp_path / "step-2") as second:
-            (second / "a").write_text("2")
-    assert [(tmp_path / name / "a").read_text() for name in ("step-1", "step-2")] == ["1", "2"]
+        for name in ("step-1", "step-2"):
+            with files.complete_folder(tmp_path / name) as second:
+                (second / "a").write_text("2")
+    assert [(tmp_path / name / "a").read_text() for name in ("step-10", "step-1", "step-2")] == ["1", "2", "2"]
 
 
 def test_files_of_a_folder_are_replaced_and_others_stay(tmp_path):
@@ -184,9 +202,10 @@ def test_what_a_killed_process_has_left_is_neither_in_the_way_nor_taken(tmp_path
     left = tmp_path / ".step.0123abcd.tmp"
     left.mkdir()
     (left / "half").write_text("half")
+    (tmp_path / ".step.4567abcd.tmp").write_text("half")
     with write(tmp_path / "step") as folder:
         (folder / "a").write_text("new")
-    assert os.listdir(tmp_path) == ["step"] and os.listdir(tmp_path / "step") == ["a"]
+    assert not left.exists() and os.listdir(tmp_path / "step") == ["a"]
 
 
 def test_a_write_error_is_said_and_passed_over_but_no_other(capsys):
@@ -241,11 +260,12 @@ def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage
 def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path):
     (tmp_path / ".a.png.0123abcd.tmp").write_bytes(b"half")
     (tmp_path / ".mine.tmp").write_bytes(b"mine")
+    (tmp_path / ".a.png.0123abcd.tmp.txt").write_bytes(b"mine")
     (tmp_path / ".link.png.0123abcd.tmp").symlink_to(".mine.tmp")  # no writer makes a link
     with files.replaced_file(tmp_path / "b.png") as stream:
         files.remove_leftovers(tmp_path)
         stream.write(b"new")
-    assert sorted(os.listdir(tmp_path)) == [".link.png.0123abcd.tmp", ".mine.tmp", "b.png"]
+    assert sorted(os.listdir(tmp_path)) == [".a.png.0123abcd.tmp.txt", ".link.png.0123abcd.tmp", ".mine.tmp", "b.png"]
 
 
 def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path):

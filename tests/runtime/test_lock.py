@@ -76,3 +76,29 @@ def test_where_the_file_system_knows_no_locks_there_is_none(tmp_path, monkeypatc
     with locks_released():
         lock_folder(tmp_path)
         lock_folder(tmp_path)
+
+
+def test_all_folders_are_free_again_also_one_whose_lock_was_removed(tmp_path):
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    with locks_released():
+        for folder in folders:
+            lock_folder(folder)
+        (folders[2] / LOCK).unlink()
+    assert not any(any(folder.iterdir()) for folder in folders)
+    with locks_released():
+        for folder in folders:
+            lock_folder(folder)  # nobody has it
+
+
+def test_a_folder_is_locked_where_nothing_can_be_written_of_who_has_it(tmp_path, monkeypatch):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", refuse)
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    with locks_released():
+        lock_folder(tmp_path)
+        with pytest.raises(SettingsError, match="is in use by another run"):
+            lock_folder(tmp_path)

@@ -59,6 +59,23 @@ def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, device, calls):
     monkeypatch.setattr(memory.sys, "platform", "linux")
     memory.keep_freed_memory(torch.device(device))
     assert made == calls
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())  # another C library
+    memory.keep_freed_memory(torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shortage"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("full"), True),
+        (RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("NCCL: Failed to CUDA calloc 6291456 bytes"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_a_shortage_is_told_by_the_type_or_the_text_of_an_error_of_torch(error, is_shortage):
+    assert is_out_of_memory(error) is is_shortage
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,12 @@ def test_more_threads_read_further_ahead():
     assert len(items) == 5
 
 
+def test_as_many_threads_finish_as_read():
+    together = threading.Barrier(3, timeout=20)  # broken, an error, unless three are finished at once
+    results = pipelined([[0, 1, 2]], bool, lambda pairs: [together.wait] * len(pairs), (), threads=3)
+    assert sorted(result for _, result in results) == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("device", "cpus", "processes", "workers"),
     [

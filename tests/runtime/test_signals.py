@@ -220,6 +220,25 @@ def test_a_closed_terminal_alone_has_prints_go_nowhere(monkeypatch, handlers, wa
         assert request.is_asked and redirected == descriptors
 
 
+def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handlers, watches):
+    monkeypatch.setattr(signals.os, "isatty", lambda descriptor: True)
+    redirected = []
+    monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
+    request = signals.StopRequest()
+    signal.raise_signal(signal.SIGHUP)
+    assert request.is_asked and redirected == [1, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_run_that_can_be_asked_to_stop_ends_with_its_launcher(monkeypatch, handlers, watches):
+    calls = []
+    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    signals.StopRequest()
+    assert calls == [(1, signal.SIGTERM)]
+
+
 def test_a_second_ctrl_c_ends_the_process_from_a_second_after_the_first_on(monkeypatch, handlers, watches):
     times = iter([10.0, 10.9, 11.0])
     monkeypatch.setattr(signals.time, "monotonic", lambda: next(times))

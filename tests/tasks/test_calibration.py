@@ -77,6 +77,13 @@ def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
     assert no_counts("meta").device.type == "meta"
 
 
+def test_half_precision_is_counted_as_in_single():
+    counted = torch.tensor([True])
+    assert count_confidences(torch.tensor([0.5]).half(), counted, counted)[7].tolist() == [1, 1, STEPS // 2]
+    logits, target = sample(200)
+    assert torch.equal(TASK.reliability(logits.half(), target), TASK.reliability(logits.half().float(), target))
+
+
 def test_the_edges_of_bins_and_the_columns_are_those_that_are_documented():
     confidence = torch.tensor([0.0, 1 / 15, 1 / 15 + 1e-4, 0.5, 1.0, 1.0])
     is_right = torch.tensor([False, True, True, False, True, True])

@@ -100,6 +100,18 @@ def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_a_quarter_of_that_
     assert TASK.counts(targets).tolist() == [1, 2]
 
 
+def test_the_loss_of_a_map_of_large_logits_is_finite():
+    targets = target(torch.tensor([[[1.0, 1], [2, 2]]]), [[PRESENT, PRESENT]], (4, 4))
+    sums = MARKS.finish(MARKS.partial(torch.full((1, 2, 4, 4), 300.0), targets))
+    assert sums[0].item() == pytest.approx(2 * math.log(16), rel=1e-4)  # all pixels are as likely
+
+
+def test_the_loss_of_a_map_without_weight_and_of_a_point_far_outside_is_finite():
+    targets = target(torch.tensor([[[1.0, 1], [-900, 2]]]), [[PRESENT, OUTSIDE]], (4, 4))
+    logits = torch.full((1, 2, 4, 4), -900.0)
+    assert MARKS.finish(MARKS.partial(logits, targets)).isfinite().all()
+
+
 def test_the_loss_of_a_step_does_not_depend_on_how_it_is_split():
     size = (16, 16)
     points = random_points(size, count=4)
@@ -388,8 +400,10 @@ def test_a_model_knows_its_points():
     assert task_of_model(UNetConfig.from_json(config.to_json())) == task
     earlier = {key: value for key, value in TASK.to_config().items() if key != "always_there"}
     assert task_of_model(replace(config, task=earlier)) == TASK
+    numbered = replace(config, task={**TASK.to_config(), "names": [1, 2, 3]})
+    assert task_of_model(numbered).names == ("1", "2", "3")
     damages = [{"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"sigma": "2"}, {"layout": "xml"}, {"more": 1}]
-    damages.append({"always_there": [3]})
+    damages += [{"always_there": [3]}, {"absent": "x"}]
     for damage in damages:
         with pytest.raises(ModelError, match="task"):
             task_of_model(replace(config, task={**TASK.to_config(), **damage}))
@@ -399,7 +413,20 @@ def test_a_model_of_points_has_as_many_names_as_outputs_and_a_unit_for_its_score
     config = UNetConfig(num_classes=3, task=MARKS.to_config())
     with pytest.raises(ModelError, match="does not fit its 3 outputs"):
         task_of_model(config)
-    assert replace(MARKS, unit="mm").new_scores(1).unit == "mm"
+    in_mm = replace(MARKS, unit="mm")
+    scores = in_mm.new_scores(1)
+    assert scores.unit == in_mm.scores_from_json(scores.to_json()).unit == "mm"
+
+
+def test_models_that_predict_together_agree_on_what_weighs_nothing_and_is_never_absent():
+    tasks = [
+        replace(TASK, nowhere=1.0, always_there=(0, 1, 2)),
+        replace(TASK, nowhere=2.0, always_there=(2, 1), mirrors=False),
+        replace(TASK, nowhere=6.0, always_there=(0, 1)),
+    ]
+    joined = tasks[0].of_ensemble(tasks[1:])
+    assert joined == replace(TASK, nowhere=3.0, always_there=(1,), mirrors=False)
+    assert tasks[0].of_ensemble(tasks[1:2]).always_there == (1, 2)
 
 
 def test_the_gradient_moves_a_map_to_its_point():

@@ -196,6 +196,13 @@ def test_sums_over_many_pixels_lose_nothing_to_float32():
     assert criterion.counts(masks).tolist() == [2048**2, 1]
 
 
+@pytest.mark.parametrize("size", [1, 300, 2**30])
+def test_counts_are_those_of_all_rows_however_many_are_counted_at_once(monkeypatch, size):
+    monkeypatch.setattr("tasks.classes.BYTES_AT_ONCE", size)
+    masks = torch.tensor([[[0, 0, 1], [0, 255, 0], [0, 2, 2]], [[1, 1, 1], [1, 1, 1], [1, 1, 255]]])
+    assert ClassLoss(3, class_weights=torch.tensor([1.0, 2.0, 4.0])).counts(masks).tolist() == [31, 4]
+
+
 def test_with_many_classes_two_numbers_are_kept_for_each_class_and_pixel():
     logits, kept = torch.randn(2, 150, 16, 16, requires_grad=True), {}
 

@@ -6,7 +6,7 @@ Modules: tasks/confusion.py.
 import pytest
 import torch
 
-from tasks.classes import Classes
+from tasks.classes import Classes, ClassScores
 from tasks.confusion import (
     REPLICAS,
     ClassCounts,
@@ -15,9 +15,11 @@ from tasks.confusion import (
     format_table,
     image_iou,
     scores,
+    scores_of,
     summary_line,
 )
 from tasks.overlapping import Overlapping
+from tasks.partly_labeled import PartlyLabeledClasses
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,6 +114,18 @@ def test_predictions_under_ignored_pixels_change_nothing():
     assert torch.equal(confusion_matrix(preds, masks, 5), confusion_matrix(changed, masks, 5))
 
 
+def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
+    preds, masks = sample()
+    whole = confusion_matrix(preds, masks, 5)
+    monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 77)
+    assert torch.equal(confusion_matrix(preds, masks, 5), whole)
+
+
+def test_pixel_accuracy_is_a_share_of_the_true_pixels():
+    counts = ClassCounts(torch.tensor([1, 1]), torch.tensor([2, 2]), torch.tensor([1, 5]))  # of partly labeled images
+    assert scores_of(counts)["pixel_accuracy"] == 0.5
+
+
 def test_nothing_counted_has_no_score():
     masks = torch.full((1, 3, 3), 255)
     result = scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
@@ -135,12 +149,23 @@ def test_dice_comes_before_iou_where_classes_are_listed():
         assert list(scores.record())[-4:] == ["eval/iou/a", "eval/iou/b", "eval/dice/a", "eval/dice/b"]
     assert Classes(("a",)).new_scores(1).has_background and not Overlapping(("a",)).new_scores(1).has_background
     assert list(Classes(("a",)).new_scores(1).brief()) == ["mean_iou", "pixel_accuracy"]
+    filled = ClassScores(("a", "b"), torch.tensor([[3, 1], [0, 2]]), torch.zeros(1, 1))
+    assert filled.brief() == {"mean_iou": (3 / 4 + 2 / 3) / 2, "pixel_accuracy": 5 / 6}
+
+
+@pytest.mark.parametrize("kind", [Classes, Overlapping, PartlyLabeledClasses])
+def test_scores_of_no_image_are_read_as_they_were_stored(kind):
+    task = kind(("a", "b"))
+    restored = task.scores_from_json(task.new_scores(0).to_json())
+    assert restored.image_comparison == [] and restored.comparison == 0
 
 
 def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances():
     counts = ClassCounts.of(torch.tensor([[3, 1], [0, 2]]))
     boundary = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
-    lines = format_table(counts, ["a class of a long name", "b"], boundary).splitlines()
+    names = ("a class of a long name", "b")
+    lines = format_table(counts, names, boundary).splitlines()
+    assert ClassScores(names, torch.tensor([[3, 1], [0, 2]]), torch.zeros(1, 1)).table(boundary).splitlines() == lines
     assert len({len(line) for line in lines[:3]}) == 1
     titles = "      IoU     Dice   bound. IoU   HD95 (px)   precision   recall       pixels"
     assert lines[0] == f"{'class':22}{titles}"
@@ -164,3 +189,4 @@ def test_one_images_mean_iou_is_that_of_its_scores():
             # divided and added in float32: measured 1.5e-8
             assert image_iou(ClassCounts.of(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
     assert image_iou(ClassCounts.of(torch.zeros(3, 3, dtype=torch.int64))).item() == 0
+    assert image_iou(ClassCounts.of(torch.tensor([[3, 1], [0, 0]]))).item() == 3 / 8  # one is in the prediction alone

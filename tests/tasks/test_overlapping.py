@@ -136,6 +136,7 @@ def test_a_class_that_is_nowhere_has_no_score_and_one_that_is_missed_is_named():
     scores.add(torch.tensor([[[1, 1], [0, 0]]]), OverlapTarget(truth, torch.full_like(truth, 7)), 0)
     assert scores.values["iou"] == [2 / 3, 0, None] and scores.comparison == 1 / 3
     assert scores.summary() == "mean IoU 0.3333, mean Dice 0.4000; nothing was found of lung"
+    assert not any(line.endswith(" ") for line in scores.table().splitlines())
     rows = [line.split() for line in scores.table().splitlines()]
     assert rows[1:] == [
         ["heart", "0.6667", "0.8000", "1.0000", "0.6667", "3"],

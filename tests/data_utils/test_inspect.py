@@ -1,6 +1,8 @@
 """One look at an image and its mask, and at a split of them: kinds of values, problems, and what is kept."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +15,14 @@ from data_utils.analysis.inspect import (
     SplitInspection,
     count_values,
     excess_values,
+    exclude_unreadable,
     find_unknown,
     inspect,
+    locations_from_json,
+    locations_to_json,
+    lossy,
     merge_equal,
+    pixels_by_labels,
     raise_problems,
     too_many,
     total_pixels,
@@ -52,6 +59,20 @@ def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_p
     assert inspect(three, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
 
 
+def test_a_jpeg_of_very_many_values_may_be_a_photograph():
+    swapped = "a: mask looks like a photograph: are images and masks swapped?"
+    assert lossy("a", dict.fromkeys(range(256), 1)) == ("lossy mask", swapped)
+    assert "a JPEG with the values 0, 1, 2, " in lossy("a", dict.fromkeys(reversed(range(255)), 1)).text
+    assert "a JPEG with the values" in lossy("a", dict.fromkeys(range(256), 1) | {0: 999, 255: 999}).text
+
+
+def test_an_image_that_cannot_be_read_is_told_from_its_mask():
+    mask = np.zeros((2, 2), np.uint8)
+    kind, text = inspect({"image": "nowhere.png", "target": mask, "name": "a"})
+    assert kind == "image cannot be read" and text.startswith("a: image cannot be read")
+    assert inspect({"image": mask, "target": "nowhere.png", "name": "a"}).kind == "mask cannot be read"
+
+
 def test_pixels_of_each_value_are_counted():
     assert count_values(np.array([[7, 7, 0], [0, 7, 300]], np.uint16)) == {7: 3, 0: 2, 300: 1}
     assert count_values(np.array([[5]], np.uint8)) == {5: 1}
@@ -72,6 +93,16 @@ def test_two_hundred_and_fifty_five_values_are_not_too_many():
     near = {(value, 0, 0): 1 for value in range(256)}
     apart = {(value, value * 7 % 256, value * 13 % 256): 1 for value in range(256)}
     assert "numbers of objects" not in excess_values(near) and "numbers of objects" in excess_values(apart)
+    two_apart = {(2 * (value % 128), 200 * (value // 128), 0): 1 for value in range(256)}
+    assert "numbers of objects" not in excess_values(two_apart)
+    mostly_near = {color: 1 for number, color in enumerate(sorted(near)) if number < 160 or number % 3 == 0}
+    mostly_near |= {(value, 255, value * 7 % 256): 1 for value in range(256 - len(mostly_near))}
+    assert "numbers of objects" not in excess_values(mostly_near)
+    assert "are images and masks swapped, or are these smoothed edges" in excess_values(near)
+    assert excess_values(dict.fromkeys(range(256), 1)).endswith("(or are images and masks swapped?)")
+    assert "98.6% of the pixels hold #000000, #ff0000; the" in excess_values(
+        near | {(0, 0, 0): 9000, (255, 0, 0): 9000}
+    )
 
 
 def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
@@ -80,7 +111,8 @@ def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
     colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
     assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
     assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
-    with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers; store all in one way"):
+    numbers[0].members[0] = -1
+    with pytest.raises(DataError, match=r"^0 is a color mask and 1 one of numbers; store all in one way"):
         total_pixels([numbers, colors])
     numbers[0].members[:] = -1  # no usable mask holds them
     assert total_pixels([numbers, colors]) == {(0, 0, 0): 4, (7, 0, 0): 6}
@@ -96,6 +128,35 @@ def test_masks_with_values_of_no_class_become_problems():
     greys, records = split_of({0: 3, 9: 2}, {0: 3, 8: 1}, kind="greys")
     find_unknown(greys, records, ClassMap(("a", "b"), ((0, 0, 0), (9, 9, 9)), None))
     assert set(greys.problems) == {1}
+
+
+def test_masks_that_make_no_target_become_problems_of_their_own():
+    reader = SimpleNamespace(class_map=None, problem_of=lambda values: "9 is no object" if 9 in values else None)
+    inspection, records = split_of({0: 1}, {0: 2, 9: 1}, {0: 3}, {0: 1, 9: 4}, {9: 1})
+    exclude_unreadable(inspection, records, reader)
+    text = "9 is no object"
+    assert inspection.problems == {
+        number: ("number of no object", f"{number}: {text}") for number in (1, 3, 4)
+    } and inspection.members.tolist() == [0, -1, 0, -1, -1]
+
+
+def test_pixels_of_images_with_the_same_labels_are_counted_together():
+    inspection, records = split_of({0: 1}, {0: 2, 9: 1})
+    assert pixels_by_labels([(inspection, records), split_of({9: 5})]) == {None: {0: 3, 9: 6}}
+
+
+@pytest.mark.parametrize("labeled_for", [None, (), ("car", "dog")])
+def test_what_an_image_is_labeled_for_survives_the_cache(labeled_for):
+    inspection = SplitInspection.of_count(1)
+    inspection.add(0, Inspection((4, 5), (4, 5), "L", "numbers", {0: 20}), labeled_for)
+    (content,) = SplitInspection.from_json(json.loads(json.dumps(inspection.to_json()))).contents
+    assert content.labeled_for == labeled_for
+
+
+def test_places_of_voxels_are_read_as_signed_numbers():
+    places = np.array([[1, 2, 3], [40_000, 0, 9]])
+    read = locations_from_json(locations_to_json(places))
+    assert read.tolist() == places.tolist() and (read - 2).min() == -2
 
 
 def test_what_is_wrong_with_four_files_is_one_line():
@@ -135,7 +196,7 @@ def test_an_inspection_survives_the_cache():
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
     inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
     inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))
-    inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {0: 1, 9: 1}))
+    inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {9: 1, 0: 1}))
     read = SplitInspection.from_json(inspection.to_json())
     for each in (inspection, read):
         assert each.sizes.tolist() == [[4, 5], [6, 7], [6, 7]] and each.members.tolist() == [0, 1, 1]

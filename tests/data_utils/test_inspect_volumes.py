@@ -9,6 +9,7 @@ from volumes import write_volume
 
 from data_utils.analysis.inspect import Problem
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
+from data_utils.analysis.inspectors import VolumeInspector
 from data_utils.image_io.formats import VolumeFile
 
 
@@ -46,6 +47,32 @@ def test_of_many_voxels_a_thousand_are_remembered(tmp_path):
     assert set(voxels[:, 0].tolist()) == set(range(2, 11))
     again = look_at_volume(tmp_path, label.astype(np.float32), label)
     assert np.array_equal(voxels, again.class_locations[1])
+
+
+def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
+    label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
+    problem = look_at_volume(tmp_path, label, label)
+    assert problem.kind == "too many mask values" and problem.text.startswith("a: mask holds more than 255 values: 0, ")
+    sources = [VolumeFile((str(tmp_path / f"{kind}.nii"),)) for kind in "il"]
+    record = {"image": sources[0], "target": sources[1], "name": "a"}
+    assert len(inspect_volume(record, has_classes=False).pixels) == 300
+    for has_classes in (True, False):
+        assert isinstance(VolumeInspector(has_classes=has_classes).inspect(record), Problem) is has_classes
+
+
+def test_a_file_that_cannot_be_read_is_the_image_or_the_label(tmp_path):
+    zeros = np.zeros((3, 4, 5), np.uint8)
+    assert look_at_volume(tmp_path, zeros.astype(np.int16), zeros).mode == "int16"
+    good, bad = VolumeFile((str(tmp_path / "i.nii"),)), VolumeFile((str(tmp_path / "nowhere.nii"),))
+    assert inspect_volume({"image": bad, "target": good, "name": "a"}).kind == "image cannot be read"
+    assert inspect_volume({"image": good, "target": bad, "name": "a"}).kind == "label cannot be read"
+
+
+def test_what_a_volume_is_labeled_for_is_kept():
+    inspection = VolumeSplitInspection.of_count(1)
+    inspection.add(0, VolumeInspection((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 60}), ("liver",))
+    (content,) = inspection.contents
+    assert content.labeled_for == ("liver",)
 
 
 def test_a_label_on_another_grid_than_its_image_is_a_problem(tmp_path):

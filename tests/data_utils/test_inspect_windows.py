@@ -121,6 +121,53 @@ def test_masks_that_are_resized_are_read_in_windows_and_others_are_problems(tmp_
     found = inspect_in_windows(record)
     assert (found.size, found.mask_size) == ((64, 96), (32, 48))
     tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 40), np.uint8), photometric="minisblack", tile=(32, 32))
-    assert inspect_in_windows(record).kind == "mask and image differ in proportions"
+    problem = inspect_in_windows(record)
+    assert problem.kind == "mask and image differ in proportions" and problem == inspect(record)
     record["target"] = {"bytes": b"x", "path": None}  # in memory: it is read whole
     assert inspect_in_windows(record).kind == "mask cannot be read"
+
+
+def test_images_that_are_small_and_masks_in_memory_may_number_many_objects(tmp_path):
+    record = write_pair(tmp_path, np.arange(400, dtype=np.uint16).reshape(20, 20))
+    assert inspect_in_windows(record).kind == "too many mask values"
+    assert len(inspect_in_windows(record, has_classes=False).pixels) == 400
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".JPEG"])
+@pytest.mark.parametrize("values", [2, 3])
+def test_a_large_jpeg_of_three_values_has_invented_some(tmp_path, monkeypatch, suffix, values):
+    mask = np.repeat(np.uint8([0, 255, 128, 128]), 16)[:, None].repeat(64, axis=1)
+    if values == 2:
+        mask[mask == 128] = 255
+    record = write_pair(tmp_path, mask, ".png")
+    record["target"] = str(tmp_path / f"mask{suffix}")
+    Image.fromarray(mask).save(record["target"], "jpeg", quality=100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    assert inspect_in_windows(record, has_classes=False).pixels == inspect(record, has_classes=False).pixels
+    found = inspect_in_windows(record)
+    assert getattr(found, "kind", "") == ("lossy mask" if values == 3 else "numbers")
+
+
+def test_pixels_of_a_class_are_sampled_to_the_last_and_each_once(tmp_path, monkeypatch):
+    mask = np.zeros((64, 64), np.uint8)
+    mask[20, :30] = mask[50, :20] = 7
+    in_strips(monkeypatch, 64)
+    locations = inspect_in_windows(write_pair(tmp_path, mask)).class_locations
+    assert sorted(map(tuple, locations[7].tolist())) == sorted(
+        zip(*map(np.ndarray.tolist, np.nonzero(mask)), strict=True)
+    )
+    assert locations[0][:, 0].max() >= 60
+
+
+def test_objects_that_leave_no_background_in_a_strip_have_places(tmp_path, monkeypatch):
+    mask = 1 + np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
+    in_strips(monkeypatch, 64)
+    found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
+    assert [*found.class_locations] == [1] and len(found.class_locations[1]) == 64
+
+
+def test_a_mask_that_is_given_by_its_path_is_read_in_windows(tmp_path, monkeypatch):
+    record = write_pair(tmp_path, np.zeros((64, 64), np.uint8))
+    record["target"] = {"path": record["target"], "bytes": None}
+    in_strips(monkeypatch, 64)
+    assert [*inspect_in_windows(record).class_locations] == [0]

@@ -21,8 +21,9 @@ def test_settings_of_the_other_kind_of_records_are_refused(tmp_path):
         with pytest.raises(DataError, match="--image-size and --scale are for images"):
             volumes.check_settings(config)
     volumes.check_settings(DataConfig(normalization="ct"))
-    with pytest.raises(DataError, match="--normalization ct is for volumes, and the data are images"):
-        images.check_settings(DataConfig(normalization="ct"))
+    for kind in ("ct", "z-score"):
+        with pytest.raises(DataError, match=f"--normalization {kind} is for volumes, and the data are images"):
+            images.check_settings(DataConfig(normalization=kind))
     with pytest.raises(DataError, match="--normalization ct is for volumes"):
         load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), normalization="ct")
 

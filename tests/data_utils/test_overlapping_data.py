@@ -99,7 +99,10 @@ def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, 
 
 @dataclass(frozen=True)
 class Layers(LayeredMask):
-    """A mask of 100 pixels in one row with any class, of which the first ones have two; with fewer it is damaged."""
+    """A mask of 100 pixels in one row with any class, of which the first ones have two; with fewer it is damaged.
+
+    The two classes are not neighbors.
+    """
 
     shared: int
 
@@ -107,10 +110,10 @@ class Layers(LayeredMask):
         raise AssertionError
 
     def render_classes(self, bit_of):
-        assert bit_of == {2: 0, 5: 1}
+        assert bit_of == {2: 0, 4: 1, 5: 2}
         if self.shared < 0:
             raise DataError("damaged")
-        truth = np.array([3] * self.shared + [1] * (100 - self.shared) + [0] * 50)
+        truth = np.array([5] * self.shared + [1] * (100 - self.shared) + [0] * 50)
         return pack_bits(truth[None], np.zeros_like(truth)[None])
 
 
@@ -129,7 +132,7 @@ def test_classes_that_share_more_than_a_hundredth_of_their_pixels_are_said(train
     splits = []
     for counts in (train, val):
         records = ListRecords([{"image": "", "target": Layers(count), "name": "a"} for count in counts])
-        records.classes = ((0, "background"), (2, "a"), (5, "b"))
+        records.classes = ((0, "background"), (2, "a"), (4, "nowhere"), (5, "b"))
         splits.append(records)
     line = (
         f"{share} of the labeled pixels lie in objects of several classes, and count as the uppermost one;"

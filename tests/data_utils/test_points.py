@@ -17,15 +17,16 @@ from conftest import unnoticed_changes
 from PIL import Image
 from points import NAMES, SIZE, coco_content, dot_center, dots, write_dots
 from rasters import feature, square, write_geojson
+from volumes import write_volume
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import Inspection, SplitInspection
-from data_utils.analysis.inspect_points import inspect_points, point_locations
+from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points, point_locations
 from data_utils.analysis.inspectors import PointInspector, choose_inspector
 from data_utils.analysis.point_checks import describe_points, point_warnings
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import PointSource
+from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
@@ -461,6 +462,56 @@ def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on():
     assert (
         point_warnings([split_of_points(*[[left, right]] * 60, [right, left], states=[PRESENT, ABSENT])], [(0, 1)])
         == ()
+    )
+
+
+def test_a_pair_is_told_by_a_point_that_half_of_the_images_hold():
+    """The bodies are turned by half a turn in every second image, so that the order along x says nothing."""
+    upright, turned = [(5, 8), (10, 8), (7, 2)], [(10, 8), (5, 8), (7, 14)]
+    inspection, split = split_of_points(*[upright, turned] * 9, [(10, 8), (5, 8), (7, 2)], turned)
+    for number in range(10):  # the tail is known in the other half, with one odd image
+        source = split.records[number]["target"]
+        split.records[number]["target"] = source._replace(states=np.array([PRESENT, PRESENT, UNKNOWN]))
+    (line,) = point_warnings([(inspection, split)], [(0, 1)])
+    assert line == "a and b may be exchanged in 1 images: i18"
+
+
+def test_points_of_volumes_are_told_by_their_order_along_x_alone():
+    places = [[(x, 8, 3), (15 - x, 8, 3), (7, y, 3)] for x, y in [(5, 2), (10, 14)] * 5]
+    places[8][2] = (7, 14, 3)  # on the other side in the plane of x and y
+    inspection, split = split_of_points(*places, space="RAS")
+    inspection.sizes = np.array([(9, 16, 20)] * 10)
+    assert point_warnings([(inspection, split)], [(0, 1)]) == ()
+
+
+def test_points_of_an_image_that_cannot_be_used_are_passed_over():
+    inspection, split = split_of_points([(3, 3), (9, 9)])
+    inspection.sizes[:] = 0
+    split.records[0]["target"] = split.records[0]["target"]._replace(size=(7, 99))
+    assert point_warnings([(inspection, split)], [(0, 1)]) == ()
+    assert describe_points([]) == [] and point_warnings([], ()) == ()
+
+
+def test_points_of_images_that_cannot_be_read_or_have_another_shape_are_problems(tmp_path):
+    source = PointSource("points.csv", PIXELS, np.array([[3.0, 2.0]]), np.array([PRESENT]), (40, 10))
+    image = np.zeros((16, 20), np.uint8)
+    assert inspect_points({"image": "nowhere.png", "target": source, "name": "a"}).kind == "image cannot be read"
+    problem = inspect_points({"image": image, "target": source, "name": "a"})
+    assert problem.kind == "points of an image of another shape"
+    volume = {"image": VolumeFile((str(tmp_path / "nowhere.nii"),)), "target": source, "name": "a"}
+    assert inspect_volume_points(volume).kind == "image cannot be read"
+
+
+def test_a_look_at_a_volume_with_points_finds_their_voxels_and_brightness_anywhere(tmp_path):
+    file = write_volume(tmp_path / "a.nii", np.arange(60, dtype=np.int16).reshape(3, 4, 5))
+    source = PointSource("points.csv", "RAS", np.array([[3.0, 2.0, 4.0]]), np.array([PRESENT]))
+    found = inspect_volume_points({"image": VolumeFile((str(file),)), "target": source, "name": "a"})
+    assert {number: places.tolist() for number, places in found.class_locations.items()} == {1: [[2, 2, 3]]}
+    assert (found.mode, found.spacing, found.foreground.dtype, found.foreground.shape) == (
+        "int16",
+        (2, 1, 1),
+        np.float32,
+        (10_000, 1),
     )
 
 

@@ -171,7 +171,7 @@ def test_colors_are_the_classes_of_a_stream_and_a_validation_mask_of_another_one
     for split in ("train", "val"):
         pack(getattr(info, split).records, tmp_path / "packed", split)
     flags = {"streaming": True, "classes": classes, "crop_size": (32, 32)}
-    with pytest.raises(DataError, match="1 of 3 pairs cannot be used: .*mask values #010203 belong to no class"):
+    with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: .*mask values #010203 belong to no class"):
         load_info(tmp_path / "packed", **flags)
     stream = load_info(tmp_path / "packed", on_bad_sample="skip", **flags)
     assert stream.reader.class_map.values == ((0, 0, 0), (200, 100, 0))

@@ -122,7 +122,10 @@ def test_the_masks_keep_nine_tenths_of_their_detail(few, monkeypatch, kept, scal
     assert planned(sized(few, 10, (600, 800)), "--max-minutes", "14")["scale"] == scale
 
 
-@pytest.mark.parametrize(("minutes", "pixels", "crop"), [("59", 192 * 256, (192, 256)), ("60", 512 * 512, (192, 1344))])
+@pytest.mark.parametrize(
+    ("minutes", "pixels", "crop"),
+    [("14.9", 192 * 256, (192, 256)), ("59", 192 * 256, (192, 256)), ("60", 512 * 512, (192, 1344))],
+)
 def test_what_is_half_as_large_again_as_a_crop_is_cropped(few, minutes, pixels, crop):
     flags = ["--scale", "1", "--max-minutes", minutes]
     side = 3 * pixels // 2 // 192
@@ -133,6 +136,7 @@ def test_what_is_half_as_large_again_as_a_crop_is_cropped(few, minutes, pixels, 
 def test_crops_of_large_images_are_squares_of_whole_steps(few):
     assert planned(sized(few, 10, (3000, 2000)), "--scale", "1", "--max-minutes", "59")["crop_size"] == (192, 192)
     assert planned(sized(few, 10, (3000, 2000)), "--scale", "1")["crop_size"] == (512, 512)
+    assert planned(sized(few, 10, (1024, 1024)), "--scale", "0.5")["crop_size"] is None
 
 
 def test_short_runs_have_narrow_networks_and_small_batches(few):
@@ -145,6 +149,7 @@ def test_short_runs_have_narrow_networks_and_small_batches(few):
     ):
         settings = planned(sized(few, images, (32, 40)), *flags)
         assert (settings["base_channels"], settings["batch_size"]) == (width, batch_size)
+    assert planned(sized(few, 10, (32, 40)), "--max-minutes", "59")["eval_every"] == 5  # an epoch of two at a time
 
 
 @pytest.mark.parametrize("size", ["--image-size", "--crop-size"])
@@ -236,6 +241,8 @@ def test_few_images_are_seen_often_enough(tmp_path):
     settings = planned(info, "--batch-size", "2")
     assert 2000 <= settings["epochs"] * 9 < 2009  # 18 for training
     assert "batch_size" not in settings
+    assert planned(info, "--max-steps", "9")["epochs"] == planned(info, "--max-minutes", "9")["epochs"] == 10
+    assert planned(sized(info, 1000, (40, 50)))["epochs"] == 10  # 8 would do
 
 
 def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
@@ -297,6 +304,7 @@ def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
     assert planned(info, "--max-minutes", "4")["augment"] == planned(info)["augment"] == "basic"
     for images, augment in ((90, "mirror"), (89, "basic")):
         assert planned(sized(info, images, (16, 24)), "--max-minutes", "3")["augment"] == augment
+    assert planned(sized(info, 1800, (16, 24)), "--max-minutes", "60")["augment"] == "basic"  # which is not short
 
 
 def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mirrors_them(tmp_path):
@@ -331,6 +339,8 @@ def test_a_frozen_encoder_sees_larger_images_in_a_very_short_run(tmp_path):
     assert planned(info, "--max-minutes", "14")["scale"] == 0.25
     frozen = planned(info, "--max-minutes", "14", "--encoder", "resnet")
     assert frozen["scale"] == 0.5 and frozen["crop_size"] is None
+    flags = ("--scale", "1", "--max-minutes", "14", "--encoder", "resnet")
+    assert planned(sized(info, 10, (3000, 2000)), *flags)["crop_size"] == (256, 256)
     assert planned(info, "--max-minutes", "14", "--encoder", "resnet", "--no-freeze-encoder")["scale"] == 0.25
 
 
@@ -363,6 +373,7 @@ def test_color_photographs_get_the_pretrained_encoder(photographs):
         "--upsample bilinear",
         "--crop-size 96 160",
         "--image-size 128 64",
+        "--image-size 256 320 --crop-size 96 160",
         "--dataset shapes",
     ],
 )
@@ -404,6 +415,8 @@ def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder_
     mixed = sized(photographs, 10, (128, 160))
     mixed.train.sizes[4] = (9000, 9000)
     assert planned(mixed, *flags)["encoder"] == "lite0"
+    small = sized(photographs, 10, (127, 160))
+    assert planned(small, *flags[:2], "--image-size", "256", "320")["encoder"] is None
     overlapping = replace(largest, config=replace(largest.config, task="overlapping"))
     assert planned(overlapping, *flags)["encoder"] is None
 
@@ -479,6 +492,7 @@ def test_crops_must_have_the_axes_of_the_data(folder):
     volumes = replace(info, train=replace(info.train, records=records))
     with pytest.raises(SettingsError, match="--crop-size 4 4: data holds volumes, which take D H W"):
         check_axes(volumes, parsed("--dataset", "data", "--crop-size", "4", "4"))
+    check_axes(volumes, parsed("--dataset", "data", "--encoder", "none"))
     with pytest.raises(SettingsError, match="--encoder lite0: takes images, but data holds volumes"):
         check_axes(volumes, parsed("--dataset", "data", "--encoder", "lite0"))
     with pytest.raises(SettingsError, match="--normalization: the model of --init-from keeps its own"):
@@ -500,6 +514,12 @@ def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_th
     usual = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[30, 40], [31, 30], [9, 900]])))
     with pytest.raises(SettingsError, match=r"of 30 x 40 pixels as small as 3 x 4, .* give --scale 0\.27 or more"):
         check_scale(usual, 0.1, UNetConfig(depth=3, preprocess=Preprocess(scale=0.1)))  # for 8 pixels
+    narrow = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[40, 30]])))
+    with pytest.raises(SettingsError, match=r"of 40 x 30 pixels as small as 4 x 3, "):
+        check_scale(narrow, 0.1, UNetConfig(depth=3, preprocess=Preprocess(scale=0.1)))
+    least = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[4, 50]])))
+    with pytest.raises(SettingsError, match=r"of 4 x 50 pixels as small as 2 x 25, "):
+        check_scale(least, 0.5, UNetConfig(preprocess=Preprocess(scale=0.5)))
     low = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[6, 50]])))
     with pytest.raises(
         SettingsError, match=r"as small as 3 x 25, .* give --scale 1 or more"
@@ -520,11 +540,11 @@ def test_values_are_told_as_they_are_typed():
     values = {
         "freeze_encoder": False,
         "deep_supervision": True,
-        "scale": 0.33,
+        "scale": 0.375,
         "class_weights": ("auto",),
         "depth": None,
     }
-    assert as_flags(values) == "--no-freeze-encoder --deep-supervision --scale 0.33 --class-weights auto"
+    assert as_flags(values) == "--no-freeze-encoder --deep-supervision --scale 0.375 --class-weights auto"
     assert (
         as_flags({"class_weights": (1.0, 2.5), "learning_rate": 1e-5}) == "--class-weights 1 2.5 --learning-rate 1e-05"
     )

@@ -77,7 +77,7 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
 
 def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
     args = parsed("--dataset", str(folder), "--plan", "none", "--encoder", "some/where/resnet", "--freeze-encoder")
-    encoder = {"_name_or_path": "resnet", "license": "mit", "num_channels": 3}
+    encoder = {"_name_or_path": "resnet", "license": "mit", "num_channels": 4}
     settings = resolve_settings(
         args,
         load_info(folder),
@@ -89,6 +89,7 @@ def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
         num_workers=0,
     )
     assert settings.encoder == "resnet (mit)" and settings.identity["encoder"] == "resnet"
+    assert settings.identity["in_channels"] == 3  # of the images
     assert settings.identity["freeze_encoder"] is True and settings.identity["deep supervision"] is True
     assert settings.flags["draft"] is True  # as the model has it, whatever the flag says
 

@@ -36,6 +36,7 @@ from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import DataError, UserError
 from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.embedding import Embedded
 from train_utils.reporting.review import calibration, masks, page, reviewed_run
 from train_utils.reporting.review.calibration import Calibration, apply_temperature, confidence_counts
 from train_utils.reporting.review.masks import (
@@ -210,6 +211,7 @@ def test_each_column_of_the_table_holds_its_number():
     review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
     (row,) = csv.DictReader(page.table_text([review]).splitlines())
     assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
+    assert "\r" not in page.table_text([review])
 
 
 class Watched:
@@ -269,6 +271,8 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     monkeypatch.setattr(masks, "predicted_slices", predicted)
     monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
     monkeypatch.setattr(masks, "equal_images", lambda train, val: {"1.png": train} if val == "a" else {})
+    to_b = runs["b"].probabilities[0]
+    monkeypatch.setattr(masks, "best_shift", lambda seen, mask: (2, -1) if np.array_equal(seen, to_b) else None)
 
     def reviews_of(*names: str) -> tuple[dict[str, MaskReview], list[str]]:
         found, lines = masks.review_runs([Path(name) for name in names], "data", torch.device("cpu"))
@@ -286,6 +290,7 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     assert first["0.png"].score != second["0.png"].score and first["0.png"].area_share < second["0.png"].area_share
     assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["1.png"].missing == pytest.approx(0.97 / 2)
     assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
+    assert both["0.png"].shifts == [] and len(second["0.png"].shifts) == 1  # and so are these
     (finding,) = both["1.png"].findings
     assert finding.text.startswith("cell of ") and finding.confidence == pytest.approx(0.97)
     assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
@@ -294,6 +299,39 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     monkeypatch.setattr(Watched, "has_volumes", True)
     (in_slice,) = reviews_of("a", "b")[0]["1.png"].findings
     assert in_slice.text == f"slice 0: {finding.text}"
+
+
+def test_a_volume_is_judged_by_all_of_its_worst_slices(monkeypatch):
+    run = Watched("a", [seen((2, 2, 10, 12, 0.9)), seen((0, 20, 8, 28, 0.97)), seen((12, 5, 18, 25, 0.99))])
+    run.has_volumes = True
+    run.info.val.bad = {1: "cut", 2: "cut", 3: "cut"}
+    mask = np.zeros((20, 30), np.int64)
+    mask[2:10, 2:12] = 1
+    monkeypatch.setattr(masks, "open_reviewed_run", lambda folder, dataset, device: run)
+    monkeypatch.setattr(masks, "equal_images", lambda train, val: {})
+    monkeypatch.setattr(masks, "best_shift", lambda probabilities, mask: (1, -2))
+    monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
+
+    def reviews_of(mask: np.ndarray, *numbers: int) -> list[MaskReview]:
+        slices = [(run.probabilities[number], mask) for number in numbers]
+        monkeypatch.setattr(masks, "predicted_slices", lambda run, index: iter(slices))
+        return masks.review_runs([Path("a")], None, torch.device("cpu"))[0]
+
+    ((first,), (second,), (third,)) = (reviews_of(mask, number) for number in range(3))
+    (volume,) = reviews_of(mask, 0, 1, 2)
+    assert volume.score == pytest.approx((first.score + second.score + third.score) / 3)
+    assert volume.area_share == pytest.approx((first.area_share + second.area_share + third.area_share) / 3)
+    order = [*volume.images[0].slices]
+    assert sorted(order) == [0, 1, 2] and order[2] == 0  # whose mask is right
+    moved = "the mask fits better when it is moved by +1 rows and -2 columns"
+    assert volume.shifts == [f"slice {number}: {moved}" for number in order]
+    told = [finding.text for finding in (*second.findings, *third.findings)]
+    assert len(told) >= 2 and first.findings == []
+    assert sorted(finding.text.partition(": ")[2] for finding in volume.findings) == sorted(
+        text.partition(": ")[2] for text in told
+    )
+    assert {finding.text.partition(": ")[0] for finding in volume.findings} == {"slice 1", "slice 2"}
+    assert reviews_of(np.full_like(mask, 255), 0, 1) == []  # nothing is known of it
 
 
 def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch, tmp_path):
@@ -392,6 +430,14 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
     section = ClassSection(ClassReader(ClassMap(("a", "b"), (0, 1), None)))
     monkeypatch.setattr(page, "predicted_examples", examples)
     monkeypatch.setattr(page, "new_section", lambda info: section)
+    rooms = []
+    embed_all = page.embed_all
+
+    def embedded(pictures: list[np.ndarray], room: int) -> list[Embedded]:
+        rooms.append((len(pictures), room))
+        return embed_all(pictures, room)
+
+    monkeypatch.setattr(page, "embed_all", embedded)
     runs = [SimpleNamespace(name=name, info=None, has_volumes=True) for name in ("runs/a", "runs/b")]
     reviews = []
     for number in range(41):
@@ -411,6 +457,11 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
         "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude\n"
         "<3>\n<40>\n"
     )
+    ((count, room),) = rooms
+    assert count == 40 * 2 * 4 and 3_600_000 < room < 4_000_000 - 1_000 * count  # markup of a picture, and of the rest
+    runs[0].has_volumes = False
+    page.write_review(tmp_path / "new" / "out", reviews[:1], [])  # over the one before
+    assert "<p>slice" not in (tmp_path / "new" / "out" / "review.html").read_text()
 
 
 def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path):
@@ -506,6 +557,20 @@ def test_shifted_masks_come_first_and_others_by_the_product_of_their_places():
     order = [4, 1, 2, 0, 3, 6, 5]
     assert worst_first(reviews) == [reviews[index] for index in order]
     assert worst_first(reviews[::-1]) == worst_first(reviews)
+
+
+def test_masks_without_areas_stand_behind_all_others_by_areas_and_equal_ones_by_name():
+    reviews = [
+        MaskReview("no areas", 0.2, 0.0, 0.9, [], [], None, []),
+        MaskReview("areas", 0.1, 0.5, 0.5, [], [], None, []),
+        MaskReview("less", 0.3, 0.0, 0.6, [], [], None, []),
+        MaskReview("least", 0.4, 0.0, 0.0, [], [], None, []),
+    ]
+    # products of places: 4, 3, 12 and 32
+    assert worst_first(reviews) == [reviews[index] for index in (1, 0, 2, 3)]
+    b = MaskReview("b", 0.1, 0.0, 0.1, [], [], None, [])
+    a = MaskReview("a", 0.2, 0.0, 0.2, [], [], None, [])
+    assert worst_first([b, a]) == [a, b]
 
 
 def test_a_finding_is_as_sure_as_the_model_is_and_as_masks_agree_with_it():

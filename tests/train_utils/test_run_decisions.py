@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from in_process import parsed
+from networks import LITE
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
@@ -179,6 +180,14 @@ def test_a_run_that_found_its_task_and_places_has_finished_without_these_flags(t
         assert (finished_line(tmp_path, settings_of("--task", task)) is not None) is has_finished
 
 
+def test_a_finished_run_is_recognized_without_the_password_that_its_file_holds(tmp_path):
+    run = finished(tmp_path, 30, 30)
+    url = "https://me:secret@example.org/data.parquet"
+    stored = json.loads((tmp_path / "finished.json").read_text())
+    (tmp_path / "finished.json").write_text(json.dumps(stored | {"flags": stored["flags"] | {"dataset": url}}))
+    assert run.line("--dataset", url) is not None
+
+
 def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path):
     run = finished(tmp_path, 20, 20, "--max-minutes", "3")  # fewer steps than the ten epochs of --epochs
     assert run.line("--max-minutes", "3") and run.line("--max-minutes", "2")
@@ -252,6 +261,9 @@ def test_what_the_judgement_of_a_run_is_told():
     points = replace(data_set("photos", 3), reader=SimpleNamespace(takes_points=True))
     section = new_section(info)
     assert not facts(RunState(), Evaluation(60, None, scores), points, section, UNet(MODEL)).lacks_encoder
+    with_encoder = SimpleNamespace(config=UNetConfig(base_channels=2, depth=5, encoder=LITE))
+    photos = data_set("photos", 3)
+    assert not facts(RunState(), Evaluation(60, None, scores), photos, section, with_encoder).lacks_encoder
     info = data_set("shapes", 3)
     assert facts(RunState(), Evaluation(60, None, scores), info, new_section(info), UNet(MODEL)).is_generated
 
@@ -296,6 +308,14 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
         assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
         assert judgement[0].startswith("No pixel of b was found") and judgement[0] in printed
         assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
+        (tmp_path / "predictions").rename(tmp_path / "others")
+        (tmp_path / "predictions").touch()
+        (tmp_path / "metrics.jsonl").unlink()
+        (tmp_path / "metrics.jsonl").mkdir()
+        publisher.write_results(state, [])
+        printed = capsys.readouterr().out
+        assert "predictions/ could not be written" in printed and "report.html could not be written" in printed
+        assert len(reports) == 2 and reports[1][1]["judgement"] == [] and len(reports[1][1]["views"]) == 3
     else:
         assert (best, views, list(judgement)) == (None, {}, [])
         assert "best model" not in printed and not (tmp_path / "predictions").exists()
@@ -325,6 +345,7 @@ def test_an_evaluation_is_logged_shown_and_said_and_the_best_one_is_saved(tmp_pa
     monkeypatch.setattr(results, "barrier_without_timeout", barriers.append)
     monkeypatch.setattr(results, "whole_network", lambda accelerator, network: network)
     monkeypatch.setattr(results, "model_card", lambda settings, best, section: f"{settings} of step {best.step}")
+    monkeypatch.setattr(results, "pictures_of_an_evaluation", lambda info: 2)
     accelerator = SimpleNamespace(autocast=nullcontext, is_main_process=True)
     task = info.reader.task("ce+dice", None)
     best_model = BestModel(tmp_path / "model")
@@ -341,14 +362,16 @@ def test_an_evaluation_is_logged_shown_and_said_and_the_best_one_is_saved(tmp_pa
     assert publish(3, 0.5, is_best=True).startswith(f"step 3: {scores}")
     assert (tmp_path / "model" / "README.md").read_text() == "settings of step 3"
     assert (tmp_path / "images.csv").read_text() == "image,mean IoU\ni0,0.5\ni1,0.25\ni2,0.75\n"
-    assert run.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i1", "pictures/i2"])]
+    assert run.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
     run.has_pictures = False
     assert "best" not in publish(6, 0.125, is_best=False)
     assert (tmp_path / "model" / "README.md").read_text() == "settings of step 3" and len(run.shown) == 1
     assert (tmp_path / "images.csv").read_text().splitlines()[1] == "i0,0.5"
     assert publish(9, 0.125, is_best=True).endswith(" (best so far, saved)\n")
     best_model.folder = tmp_path / "gone" / "model"
-    assert publish(12, 0.25, is_best=True).endswith(" (best so far)\n")
+    run.output_dir = tmp_path / "gone"
+    said = publish(12, 0.25, is_best=True)
+    assert "images.csv could not be written" in said and said.endswith(" (best so far)\n")
     accelerator.is_main_process = False
     assert publish(15, 0.5, is_best=True) == ""
     assert run.logged == [3, 6, 9, 12, 15] and len(barriers) == 5  # every process

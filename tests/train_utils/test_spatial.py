@@ -25,11 +25,12 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
-from train_utils.spatial import Slabs, check_slabs, new_step_loss, split_network
+from train_utils.spatial import SlabConv2d, Slabs, check_slabs, new_step_loss, split_network
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last
 from unet.model import DeeplySupervisedUNet
+from unet.norms import GroupNorm, InstanceNorm
 
 IMAGES = 2
 CLASSES = 3
@@ -202,6 +203,8 @@ def test_a_network_whose_slabs_have_two_strides_can_be_cut():
     for kind in (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
         accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
         check_slabs(accelerator, network, Mesh(2), 32, "off")  # group norm is of all slabs in any case
+    thick = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=2, dims=3, **VOLUMES))
+    check_slabs(accelerator, thick, Mesh(2), 8, "auto")  # slices, of which two become one
 
 
 def test_slabs_begin_on_strides_and_the_last_one_has_the_rest():
@@ -225,3 +228,37 @@ def test_a_network_is_cut_in_training_alone_and_one_that_no_one_shares_never():
     assert cut.is_contiguous(memory_format=torch.channels_last) and slabs.cut(images.contiguous()).is_contiguous()
     targets = slabs.cut_targets(ClassTarget(torch.arange(9).view(1, 9, 1)))
     assert targets.mask.flatten().tolist() == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("layer", "axes"),
+    [
+        (torch.nn.Conv2d(2, 2, 3, padding=1), 2),
+        (torch.nn.Conv3d(2, 2, 3, padding=1), 3),
+        (GroupNorm(1, 2), 3),
+        (InstanceNorm(2, affine=True), 3),
+        (torch.nn.Upsample(scale_factor=(2, 2), mode="bilinear"), 2),
+        (torch.nn.Dropout(0.5), 3),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_layer_that_looks_beyond_its_slab_evaluates_whole_volumes(layer, axes):
+    x = torch.rand(1, 2, *(8, 4, 6)[:axes])
+    expected = layer.eval()(x)
+    network = torch.nn.Sequential(layer)
+    split_network(network, Slabs(Mesh(2, 1), 2))
+    assert type(network[0]) is not type(layer)
+    assert torch.equal(network.eval()(x), expected)
+
+
+def test_a_convolution_of_a_slab_has_the_precision_that_autocast_asks_for():
+    whole = torch.nn.Conv2d(2, 3, 3, padding=1)
+    slab = SlabConv2d(2, 3, 3, padding=1)
+    slab.load_state_dict(whole.state_dict())
+    alone = SimpleNamespace(is_first=True, is_last=True, exchange=lambda *borders: (None, None))
+    slab.slabs = Slabs(alone, 2)
+    x = torch.rand(1, 2, 6, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = slab(x), whole(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0, atol=1 / 32)

@@ -39,6 +39,14 @@ def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narr
             {"dims": 3, "kernels": ((3, 3, 3),) * 3, "strides": ((2, 2, 2),) * 2, "depth": 4},
             "--depth 4: patches of this size and spacing allow a depth of 2",
         ),
+        (
+            {"dims": 3, "kernels": ((3, 3, 3),) * 3, "strides": ((2, 2, 2),) * 2, "depth": 1},
+            "--depth 1: patches of this size and spacing allow a depth of 2",
+        ),
+        (
+            {"encoder": "lite0", "encoder_weights": "random", "dims": 3},
+            "lite0: takes images, but the data are volumes; start from another model, or give --dims 2",
+        ),
     ],
 )
 def test_flags_that_do_not_fit_the_network_are_refused(flags, line):
@@ -81,6 +89,13 @@ def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample,
         start = starting_point(settings, model=model)
         assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
         assert (start.model_name, start.model, start.trained) == ("m", model, model.config)
+
+
+def test_dropout_may_be_taken_from_a_model_and_what_a_checkpoint_has_otherwise_is_told_later():
+    config = UNetConfig(base_channels=2, depth=1, dropout=0.5)
+    assert starting_point(NetworkSettings(init_from="m"), model=UNet(config)).architecture.dropout == 0.5
+    assert starting_point(NetworkSettings(init_from="m", dropout=0.0), model=UNet(config)).architecture.dropout == 0
+    assert starting_point(NetworkSettings(base_channels=4), checkpoint=config).architecture.base_channels == 4
 
 
 def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
@@ -161,7 +176,15 @@ def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     grey = start.build(1, Classes(("a", "b")), Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
     assert (grey.config.preprocess.mean, grey.config.preprocess.std) == ((7.0,) * 3, (2.0,) * 3)
     assert grey.config.encoder["num_channels"] == 3 and "encoder: " not in capsys.readouterr().out
-    resumed = start._replace(encoder=None)  # the run has the weights: no encoder is read again
+    two = start.build(2, Classes(("a", "b")), Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))
+    assert two.config.encoder["num_channels"] == 2
+    assert capsys.readouterr().out.startswith("encoder: its first filters, for 3 channels, are repeated for 2 channels")
+    deep = Preprocess(mean=(9000.0,) * 3, std=(900.0,) * 3, pixel_types=("uint16",))
+    start = start._replace(encoder=None, trained=replace(start.architecture, preprocess=deep))
+    of_bytes = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint8",))
+    assert start.build(3, Classes(("a", "b")), of_bytes).config.preprocess.mean == (7.0,) * 3
+    capsys.readouterr()
+    resumed = start._replace(encoder=None, trained=None)  # the run has the weights: no encoder is read again
     statistics = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5, pixel_types=("uint8",))
     several = resumed.build(5, Classes(("a", "b")), statistics)
     assert several.config.encoder["num_channels"] == 5 and several.config.in_channels == 5

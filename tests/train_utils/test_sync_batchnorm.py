@@ -143,6 +143,7 @@ def test_a_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images
         (2, "off", False, "batch norm sees 4 images at a time, not the 8 of a step"),
         (1, "on", False, "batch norm sees 4 images at a time, not the 8 of a step"),
         (3, "auto", True, ""),
+        (3, "off", False, "batch norm sees 3 images at a time, not the 8 of a step"),
         (8, "off", False, "batch norm sees 1 images at a time, not the 8 of a step"),
     ],
 )
@@ -156,6 +157,12 @@ def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(cap
     assert list(model.state_dict()) == keys
     said = capsys.readouterr().out
     assert said.count("batch norm") == bool(line) and line in said
+
+
+def test_nothing_is_said_of_batch_norm_where_there_is_none(capsys):
+    model = UNet(UNetConfig(base_channels=2, depth=1, norm="group"))
+    assert synchronize_batchnorm(SimpleNamespace(num_processes=1), model, "auto", BatchSplit(8, 1, 4, 2)) is model
+    assert capsys.readouterr().out == ""
 
 
 def test_evaluation_needs_no_other_process():

@@ -38,7 +38,7 @@ def test_masks_agree_more_often_on_large_areas_and_sure_ones_where_they_have_bef
         assert probabilities[0] == pytest.approx(0.2, abs=0.07) and probabilities[-1] == pytest.approx(0.9, abs=0.07)
 
 
-def test_few_areas_say_little_and_a_probability_of_one_is_a_number():
+def test_few_areas_say_little_and_a_probability_of_one_or_zero_is_a_number():
     agreement = Agreement()
     assert agreement.probabilities().shape == (0,)
     agreement.add(area_of("car", False, probability=1.0))
@@ -47,3 +47,5 @@ def test_few_areas_say_little_and_a_probability_of_one_is_a_number():
     for _ in range(20):
         agreement.add(area_of("car", False, probability=1.0))
     assert agreement.probabilities()[0] < 0.2
+    never = agreement.add(area_of("car", False, probability=0.0))
+    assert np.isfinite(agreement.probabilities()[never])

@@ -13,7 +13,7 @@ from data_utils.visualize import outlined_overlay
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.volumes import VolumeWriter
-from runtime.errors import ImageError
+from runtime.errors import ImageError, SettingsError
 from tasks.classes import Classes
 from unet.config import Preprocess, UNetConfig
 
@@ -47,6 +47,17 @@ def test_classes_are_written_as_the_values_that_they_had(tmp_path):
     assert not job.output.parent.exists()
     assert colors.area_properties(0, 2, None) == {"class": "b", "value": "#040506"}
     assert output_format.area_properties(0, 1, None) == {"class": "sky", "value": 10}
+    for suffix in (".PNG", ".jpg"):
+        with pytest.raises(SettingsError, match="masks of this model are PNG files; give a folder"):
+            output_format.for_file(tmp_path / f"a{suffix}")
+
+
+def test_areas_are_those_of_all_classes_but_the_background_wherever_it_stands():
+    rows = np.array([[0, 1], [2, 0]], np.uint8)
+    (areas,) = ClassFormat(ClassMap(("sky", "background", "sea"), (0, 1, 2), None)).areas(rows)
+    assert areas.tolist() == [[1, 0], [3, 1]]
+    (areas,) = ClassFormat(CLASSES).areas(rows)
+    assert areas.tolist() == [[1, 2], [3, 1]]
 
 
 def test_a_model_says_how_its_predictions_are_written():

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import onnx
@@ -215,21 +215,35 @@ def test_a_pipeline_opens_the_folder_without_this_project_and_gives_the_masks_of
         np.testing.assert_array_equal(mask, predictor.mask(tmp_path / f"{index}.png"))
 
 
-@pytest.mark.parametrize(
-    ("norm", "upsample"), [("batch", "transpose"), ("group", "bilinear"), ("instance", "bilinear_aligned")]
-)
-def test_the_network_of_a_hub_folder_is_ours(norm, upsample, tmp_path):
-    torch.manual_seed(0)
-    config = UNetConfig(1, 2, 4, 2, norm, upsample, block="residual")
-    model = UNet(config).eval()
-    Hub().write(model, tmp_path, Options())
-    assert (tmp_path / "config.json").read_text().startswith('{\n  "')  # a person reads it
-    spec = spec_from_file_location("modeling_unet", tmp_path / "modeling_unet.py")
+def code_of(folder: Path) -> ModuleType:
+    """The code in a folder for the Hub."""
+    spec = spec_from_file_location("modeling_unet", folder / "modeling_unet.py")
     code = module_from_spec(spec)
     spec.loader.exec_module(code)
+    return code
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        UNetConfig(1, 2, 4, 2, "batch", "bilinear", block="residual"),
+        UNetConfig(1, 2, 16, 3, "group", "transpose", block="residual"),
+        UNetConfig(1, 2, 16, 2, "instance", "bilinear_aligned", block="residual"),
+        UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0),
+    ],
+    ids=["batch", "group", "instance", "lite0"],
+)
+def test_the_network_of_a_hub_folder_is_ours(config, tmp_path):
+    torch.manual_seed(0)
+    model = UNet(config).eval()
+    for weight in model.parameters():  # those of the norms too are as after a training
+        weight.data += 0.1 * torch.rand_like(weight)
+    Hub().write(model, tmp_path, Options())
+    assert (tmp_path / "config.json").read_text().startswith('{\n  "')  # a person reads it
+    code = code_of(tmp_path)
     theirs = code.UNetForSemanticSegmentation.from_pretrained(tmp_path).eval()
     for size in ((37, 53), (3, 40), (1, 1)):
-        images = torch.rand(2, 1, *size) * 255
+        images = torch.rand(2, config.in_channels, *size) * 255
         with torch.inference_mode():
             torch.testing.assert_close(theirs(images).logits, model(images))
 
@@ -247,17 +261,20 @@ def test_the_image_processor_of_a_hub_folder_and_its_network_give_the_masks_of_p
     torch.manual_seed(0)
     model = UNet(config).eval()
     Hub().write(model, tmp_path, Options(license="mit"))
-    spec = spec_from_file_location("modeling_unet", tmp_path / "modeling_unet.py")
-    code = module_from_spec(spec)
-    spec.loader.exec_module(code)
+    code = code_of(tmp_path)
     theirs = code.UNetForSemanticSegmentation.from_pretrained(tmp_path).eval()
     processor = code.UNetImageProcessor.from_pretrained(tmp_path)
     rng = np.random.default_rng(0)
-    grey = rng.integers(0, 256, (37, 53), dtype=np.uint8)
-    pictures = [grey, grey // 128, rng.integers(0, 256, (64, 9, 3), dtype=np.uint8)]
+    grey = rng.integers(0, 256, (39, 55), dtype=np.uint8)
+    color = rng.integers(0, 256, (64, 9, 3), dtype=np.uint8)
+    color[:, :, 1] = color[:, :, 0]
+    pictures = [grey, grey[:1, :1], grey // 128, color]
     if config.in_channels == 1:
         with pytest.raises(ValueError, match="the image is in color, but the model takes grey images"):
             processor.preprocess(Image.fromarray(pictures.pop()))
+    for mode in ("RGB", "RGBA", "P"):
+        same = processor.preprocess(Image.fromarray(grey).convert(mode))
+        np.testing.assert_array_equal(same["pixel_values"], processor.preprocess(Image.fromarray(grey))["pixel_values"])
     for picture in pictures:
         inputs = processor.preprocess(Image.fromarray(picture), return_tensors="pt")
         (pixels,) = Predictor(model).inputs(picture).tensors
@@ -276,6 +293,18 @@ def test_the_image_processor_of_a_hub_folder_and_its_network_give_the_masks_of_p
         "mit",
     )
     assert f"Classes: {', '.join(names)}.\n" in card.text and "`modeling_unet.py` holds the network" in card.text
+
+
+def test_the_image_processor_of_a_hub_folder_takes_several_images_each_with_its_own_size(tmp_path):
+    Hub().write(UNet(UNetConfig(1, 2, 2, 1)), tmp_path, Options())
+    processor = code_of(tmp_path).UNetImageProcessor.from_pretrained(tmp_path)
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 9), dtype=np.uint8)
+    for images in (list(map(Image.fromarray, pictures)), tuple(map(Image.fromarray, pictures))):
+        assert np.array_equal(processor.preprocess(images)["pixel_values"], pictures[:, None])
+    outputs = SimpleNamespace(logits=torch.arange(24.0).reshape(2, 3, 2, 2).flip(1))
+    masks = processor.post_process_semantic_segmentation(outputs, [(2, 2), (3, 5)])
+    assert [mask.tolist() for mask in masks] == [[[0] * 2] * 2, [[0] * 5] * 3]
+    assert [mask.shape for mask in processor.post_process_semantic_segmentation(outputs)] == [(2, 2)] * 2
 
 
 def test_images_that_an_export_is_checked_on_are_like_those_of_the_training():

@@ -47,7 +47,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
 def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):
     pixels = np.random.default_rng(0).random((9, 6, 1)).astype(np.float32) * np.arange(1, 10)[:, None, None]
     logits = torch.zeros(3, 9, 6)
-    job = ImageJob(image=tmp_path / "a.npy", size=(9, 6), output=tmp_path / "out" / "a")
+    job = ImageJob(image=tmp_path / "a.npy", size=(9, 6), output=tmp_path / "out" / "sub" / "a")
     writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
     writer.write(job, (9, 6), logits.split(2, dim=1), WindowedArray(pixels), None)
     low, high = np.percentile(pixels, (1, 99))

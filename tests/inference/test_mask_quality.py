@@ -264,3 +264,10 @@ def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_p
     in_memory = {"image": np.zeros((4, 4), np.uint8), "target": None, "name": "array"}
     equal = equal_images(ListRecords([records[0], records[1], in_memory]), ListRecords([*records[2:], in_memory]))
     assert equal == {"c.png": "a.png"}
+    train = [
+        {**records[2], "image": tmp_path / "c.png"},
+        records[0],
+        {**records[1], "image": str(tmp_path / "gone.png")},
+    ]
+    val = [{**records[0], "name": "again.png"}, {**records[1], "image": str(tmp_path / "gone.png")}]
+    assert equal_images(ListRecords(train), ListRecords(val)) == {"again.png": "c.png"}  # the first of two

@@ -16,15 +16,19 @@ from rasterio.features import rasterize, shapes
 from rasterio.transform import Affine
 from rasters import UTM, scene, write_raster
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io import outlines
 from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.places import Place
 from data_utils.image_io.well_known_binary import well_known_binary
 from inference import predictor as predictor_module
 from inference.outputs import polygons as polygons_module
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import ImageJob, RasterJob
-from inference.outputs.polygons import GeoPackageFile, check_places, polygons_of
-from runtime.errors import DataError
+from inference.outputs.points import PointFormat
+from inference.outputs.polygons import GeoPackageFile, check_places, check_polygons, polygons_of
+from runtime.errors import DataError, SettingsError
+from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
 
 IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
@@ -43,7 +47,7 @@ SETTINGS = {
 }
 
 
-def outlined(mask, rows):
+def outlined(mask, rows, place=IN_PIXELS):
     """(number, rings) of the areas of a mask that comes in strips of rows."""
     outliner = Outliner(mask.shape[1])
     batches = []
@@ -52,7 +56,7 @@ def outlined(mask, rows):
     batches += outliner.finish()
     areas = []
     for batch in batches:
-        polygons = zip(batch.numbers.tolist(), polygons_of(batch, IN_PIXELS), strict=True)
+        polygons = zip(batch.numbers.tolist(), polygons_of(batch, place), strict=True)
         areas += [(number, list(rings)) for number, rings in polygons]
     return areas
 
@@ -86,6 +90,16 @@ def test_areas_are_those_that_gdal_outlines():
                 assert len(set(map(tuple, ring.tolist()))) == len(ring) - 1
         drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]
         assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.uint8), mask)
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 100, 180, 200, 270])
+@pytest.mark.parametrize("height", [3, -3])
+def test_outlines_run_counterclockwise_however_the_image_is_turned(height, degrees):
+    turned = Affine.translation(9, 8) @ Affine.rotation(degrees) @ Affine.scale(2, height)
+    mask = np.ones((5, 5), np.uint8)
+    mask[2, 2] = 0
+    ((_, rings),) = outlined(mask, 5, Place(tuple(turned)[:6], None, ()))
+    assert [signed_area(ring) for ring in rings] == pytest.approx([6 * 25, -6])
 
 
 def write_model(folder, task):
@@ -197,6 +211,14 @@ def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
 
 
+def test_geojson_needs_no_package_and_points_have_no_polygons():
+    with mock.patch.object(polygons_module, "find_spec", return_value=None):
+        check_polygons(".geojson", ClassFormat(ClassMap(("a", "b"), (0, 1), None)))
+    points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
+    with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
+        check_polygons(".geojson", points)
+
+
 def test_places_are_asked_of_images_that_can_be_read():
     unreadable = ImageJob(image=Path("a.tif"), size=None, output=Path("out/a"))
     check_places([unreadable], ".geojson")  # the job reports it
@@ -225,6 +247,7 @@ def test_rows_without_an_area_are_not_written_to_a_geopackage(tmp_path):
     def write(path, geometry, values, columns, **options):
         Path(path).touch()
         layers.append((len(geometry), [array.tolist() for array in values], columns, options["append"]))
+        assert options["crs"] is None  # the place has none
 
     with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif") as package:
         package.write(iter([]))

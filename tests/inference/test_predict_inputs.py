@@ -15,11 +15,13 @@ from conftest import predict
 from PIL import Image
 from prediction import touch
 
+from data_utils.image_io.class_masks import ClassFile, ClassMasks
+from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import batches_of, share_of
 from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, MaskFile
 from inference.readers import read_inputs
 from runtime.errors import DataError
 from unet.config import Preprocess, UNetConfig
@@ -156,6 +158,7 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path):
         "sub/f": ("in/sub/f.nii.gz",),
     }
     assert outputs(tmp_path, "*/*.png") == {"in/b": ("in/b.png",)}
+    assert outputs(tmp_path, "i*") == {"in/a": ("in/a.PNG",), "in/b": ("in/b.png",), "in/sub/f": ("in/sub/f.nii.gz",)}
 
 
 def test_channels_of_a_case_are_joined_where_the_model_takes_several_or_all_have_but_the_first(tmp_path):
@@ -169,6 +172,12 @@ def test_channels_of_a_case_are_joined_where_the_model_takes_several_or_all_have
     assert outputs(tmp_path, "two") == {"a_0000": both[:1], "a_0001": both[1:]}
     assert outputs(tmp_path, "one") == {"a": ("one/a_0000.nii.gz",), "b": ("one/b_0000.nii.gz",)}
     assert outputs(tmp_path, "x") == {"a_0000": ("x/a_0000.nii.gz",), "b": ("x/b.nii.gz",)}
+    assert outputs(tmp_path, "o*") == {"one/a": ("one/a_0000.nii.gz",), "one/b": ("one/b_0000.nii.gz",)}
+    touch(tmp_path, "pictures/a_0000.png", "pictures/a_0001.png")
+    assert outputs(tmp_path, "pictures", channels=3) == {
+        "a_0000": ("pictures/a_0000.png",),
+        "a_0001": ("pictures/a_0001.png",),
+    }
 
 
 def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_known(tmp_path):
@@ -179,10 +188,24 @@ def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_k
         ("s_0002", 1, (4, 5)),
         ("s_0003", 2, (4, 5)),
     ]
+    assert [job.stored for job in pages] == [None] * 3
     (stack,) = find_jobs(
         [str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stack_spacing=(3.0, 1.0, 1.0))
     )
     assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
+    rules = InputRules(reads_places=False)
+    pictures = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], rules)
+    assert [job.source for job in pictures] == [PictureFile(str(tmp_path / "s.tif"), page) for page in range(3)]
+    touch(tmp_path, "a.png")
+    (picture,) = find_jobs([str(tmp_path / "a.png")], tmp_path / "out", [".png"], rules)
+    assert picture.source == tmp_path / "a.png"
+    bands = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(bands=("1",)))
+    assert [job.source for job in bands] == [BandSource((str(tmp_path / "s.tif"),), ("1",), page) for page in range(3)]
+    (tmp_path / "s.tif").rename(tmp_path / "S.TIF")
+    (stack,) = find_jobs(
+        [str(tmp_path / "S.TIF")], tmp_path / "out", [".png"], InputRules(stack_spacing=(3.0, 1.0, 1.0))
+    )
+    assert stack.size == (3, 4, 5)
 
 
 def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
@@ -199,10 +222,14 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
     touch(tmp_path, "points.png")
     with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
         find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
+    (tmp_path / "unread" / "sub").mkdir(parents=True)
+    (tmp_path / "unread" / "sub" / "b.HEIC").write_bytes(b"heic")
     wrong = {
         "": "--input: is empty",
         f"{tmp_path}/none*": "no image or volume found",
         f"{tmp_path}/none": "is not there",
+        "/dev/null": "is neither a file nor a folder",
+        f"{tmp_path}/unread": "no image or volume found; convert HEIC to JPEG or PNG",
     }
     for pattern, line in wrong.items():
         with pytest.raises(DataError, match=line):
@@ -247,6 +274,17 @@ def test_inputs_are_known_under_other_names_of_their_folders(tmp_path):
         assert "a" in {job.output.name for job in jobs} and "notes" not in {job.output.name for job in jobs}
 
 
+def test_masks_of_an_earlier_call_are_no_inputs_however_deep_they_lie_and_by_whichever_name(tmp_path):
+    touch(tmp_path, "in/x/a.png", "in/x/out/b.png", "in/x/out/sub/c.png")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "in").symlink_to(tmp_path / "in")
+    (tmp_path / "other" / "out").symlink_to(tmp_path / "in" / "x" / "out")
+    real = tmp_path / "in"
+    for pattern in (real, real / "*", real / "x" / "*", real / "**" / "*.png", tmp_path / "other" / "in"):
+        for output in (real / "x" / "out", tmp_path / "other" / "in" / "x" / "out", tmp_path / "other" / "out"):
+            assert [job.image.name for job in find_jobs([str(pattern)], output, [".png"])] == ["a.png"], pattern
+
+
 def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
     touch(tmp_path, "a.png", "b.png", "old.png")
     jobs = find_jobs([str(tmp_path / "a.png"), str(tmp_path / "b.png")], tmp_path / "out", [".png"])
@@ -262,6 +300,23 @@ def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there
     ):
         with pytest.raises(DataError, match=line):
             named_job(chosen, tmp_path / name, overwrite=overwrite)
+
+
+def test_true_masks_are_found_by_the_suffix_the_folders_or_the_classes_that_are_given(tmp_path):
+    touch(tmp_path, "a.png", "truth/a.png", "truth/a_mask.png", "classes/x/a.png", "classes/y/a.png")
+
+    def truth_of(truth: TruthFolder, **rules: object) -> MaskFile:
+        (job,) = find_jobs([str(tmp_path / "a.png")], tmp_path / "out", [".png"], InputRules(**rules), truth)
+        return job.truth
+
+    assert truth_of(TruthFolder(tmp_path / "truth", "_mask")) == (tmp_path / "truth" / "a_mask.png", 0)
+    plain = TruthFolder(tmp_path / "truth", "")
+    assert truth_of(plain) == (tmp_path / "truth" / "a.png", 0)
+    assert truth_of(plain, reads_places=False) == (tmp_path / "truth" / "a.png", 0)
+    files = (ClassFile(str(tmp_path / "classes" / "x" / "a.png")), ClassFile(str(tmp_path / "classes" / "y" / "a.png")))
+    assert truth_of(TruthFolder(tmp_path / "classes", None, ("x", "y"))) == ClassMasks(files, (0, 1))
+    with pytest.raises(DataError, match="masks do not say the classes of objects"):
+        truth_of(plain, object_classes=("cell", "dirt"))
 
 
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):

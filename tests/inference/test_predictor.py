@@ -31,6 +31,10 @@ def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows():
     assert not tiled.needs_windows((1024, 2048)) and tiled.needs_windows((1024, 2049))
     halved = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=2.0)))
     assert not Predictor(halved).needs_windows((1024, 2048)) and Predictor(halved).needs_windows((1024, 2050))
+    both = Predictor(network, ensemble=[halved])
+    assert not both.needs_windows((1024, 2048)) and both.needs_windows((1024, 2050))
+    small = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=0.5)))
+    assert not Predictor(small).needs_windows((2048, 4096)) and Predictor(small).needs_windows((2048, 4097))
 
 
 def test_images_share_a_batch_where_the_network_sees_one_shape():
@@ -40,6 +44,19 @@ def test_images_share_a_batch_where_the_network_sees_one_shape():
     assert key == ((50, 30),) and count >= 2
     assert predictor.batch_key((100, 62))[0] == ((50, 31),)
     assert predictor.batch_key((1000, 600))[1] < count
+    both = Predictor(UNet(config), ensemble=[UNet(replace(config, preprocess=Preprocess()))])
+    assert both.batch_key((100, 60))[0] == ((50, 30), (100, 60)) and both.batch_key((101, 60))[0] == (
+        (50, 30),
+        (101, 60),
+    )
+
+
+def test_images_share_a_batch_where_they_are_cut_alike_and_fill_eight_passes():
+    config = UNetConfig(base_channels=1, depth=1, norm="group")
+    tiled = Predictor(UNet(config), tile_size=16)
+    key, count = tiled.batch_key((40, 48))
+    assert tiled.batch_key((56, 48))[0] == key and count == 8 * Predictor(UNet(config)).batch_key((40, 48))[1]
+    assert tiled.batch_key((1000, 600))[1] == 6  # of 19.2 MB of logits in 128
 
 
 def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_mask(tmp_path):
@@ -53,6 +70,8 @@ def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_ma
     np.testing.assert_allclose(prediction.probabilities.sum(0), 1, rtol=1e-5)
     slices = list(predictor.slices(VolumeFile((str(file),))))
     np.testing.assert_array_equal(np.stack(slices, axis=1), prediction.probabilities)
+    (tiling,) = Predictor(network_of(), tile_size=16).tilings((3, 40, 50), (1.0, 1.0, 1.0))
+    assert tiling.size == (16, 16)  # of each slice
     picture = io.BytesIO()
     Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(picture, "png")
     assert predictor(picture.getvalue()).mask.shape == (8, 9)
@@ -107,8 +126,49 @@ def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_n
     assert len(batches) == passes
     assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
     batches.clear()
-    list(Predictor(network, tta=tta).strips(WindowedArray(image[..., None])))
+    (strip,) = Predictor(network, tta=tta).strips(WindowedArray(image[..., None]))
     assert len(batches) == passes
+    batches.clear()
+    both = Predictor(network, ensemble=[network], tta=tta)
+    first, second = both.points(image)
+    assert len(batches) == 2 * passes
+    inputs = both.inputs(image)
+    (logits,) = both.logits_of_batch([inputs.tensors], [inputs.size])
+    torch.testing.assert_close(strip, logits)
+    mirrored = both.points(image[:, ::-1])[::-1]  # the partner of each
+    places = [(y, 9 - x) for y, x in (point.place for point in mirrored)]
+    assert (places == [pytest.approx(point.place, abs=1e-3) for point in (first, second)]) == (passes == 2)
+
+
+def test_the_points_of_a_page_are_told_with_their_presence_and_confidence(tmp_path):
+    torch.manual_seed(0)
+    task = Landmarks(("a", "b"), partners=(0, 1))
+    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, norm="group", task=task.to_config())))
+    pages = np.random.default_rng(0).integers(0, 255, (2, 16, 18), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    first, second = (predictor.points(page) for page in pages)
+    assert predictor.points(tmp_path / "a.tif", page=1) == second != first
+    rows = predictor.predict_rows(pages[1])
+    assert [(point.name, point.presence, point.confidence) for point in second] == [
+        ("a", *rows[0, 2:].tolist()),
+        ("b", *rows[1, 2:].tolist()),
+    ]
+    assert rows[0, 2] != rows[0, 3]
+    with pytest.raises(ImageError, match=r"^my picture: "):
+        predictor.points(b"no picture", "my picture")
+    with pytest.raises(ModelError, match="the model's task is classes: it answers masks, and no points"):
+        Predictor(network_of()).points(pages[0])
+
+
+def test_an_error_at_a_volume_has_the_name_that_was_given(tmp_path):
+    predictor = Predictor(UNet(UNetConfig(2, 2, base_channels=1, depth=1, norm="group", dims=3)))
+    volume = VolumeFile((str(write_volume(tmp_path / "v.nii", np.zeros((3, 8, 9), np.float32))),))
+    (tmp_path / "broken.nii").write_bytes(b"no volume")
+    for predict in (predictor, predictor.mask, predictor.slices, predictor.strips):
+        with pytest.raises(ImageError, match=r"^my scan: has 1 channels, the model takes 2$"):
+            list(predict(volume, "my scan"))
+        with pytest.raises(ImageError, match=r"^my scan cannot be read "):
+            list(predict(VolumeFile((str(tmp_path / "broken.nii"),)), "my scan"))
 
 
 def test_classes_are_predicted_once_unless_views_are_asked_for():

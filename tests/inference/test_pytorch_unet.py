@@ -207,6 +207,8 @@ def test_every_class_gets_a_mask_value(save, mask_values, expected):
         [0, 65536],
         [[0, 0], [1, 1]],
         [[0, 0, 0], 5],
+        ["a", "b"],
+        [["a", 0, 0], [1, 1, 1]],
         7,
         [None, 1],
         {},
@@ -219,13 +221,18 @@ def test_mask_values_that_mean_nothing_are_refused(save, mask_values):
         load_model(save(pytorch_unet_checkpoint(2, depth=1) | {"mask_values": mask_values}))
 
 
-def test_safetensors_of_a_pytorch_unet_load_too(tmp_path):
+def test_checkpoints_of_a_pytorch_unet_load_whatever_they_are_called(tmp_path):
     weights = pytorch_unet_checkpoint(2, depth=2)
     save_file(weights, tmp_path / "theirs.safetensors")
+    torch.save(weights, tmp_path / "theirs.pt")
     images = torch.full((1, 3, 16, 16), 200.0)
-    with torch.inference_mode():
-        difference = load_model(tmp_path / "theirs.safetensors")(images) - reference_logits(weights, images / 255)
-    assert difference.abs().max() < 1e-6  # float32: measured 0
+    for suffix in (".safetensors", ".pt"):
+        with torch.inference_mode():
+            difference = load_model(tmp_path / f"theirs{suffix}")(images) - reference_logits(weights, images / 255)
+        assert difference.abs().max() < 1e-6  # float32: measured 0
+    (tmp_path / "theirs.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match=r"theirs\.safetensors: is damaged, or is not a checkpoint$"):
+        load_model(tmp_path / "theirs.safetensors")
 
 
 class Malicious:
@@ -276,6 +283,19 @@ def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
     ("change", "message"),
     [
         (lambda w: [1, 2], "holds a list, expected a state dict"),
+        (lambda w: torch.zeros(3), "holds a Tensor, expected a state dict"),
+        (lambda w: w | {7: torch.zeros(3)}, "has unknown 7"),
+        (
+            lambda w: {k: v for k, v in w.items() if k != "outc.conv.weight"},
+            "it lacks inc.double_conv.0.weight or outc",
+        ),
+        (
+            lambda w: (
+                {k: v for k, v in w.items() if k != "inc.double_conv.1.running_mean"}
+                | {"inc.double_conv.0.bias": torch.zeros(4)}
+            ),
+            "lacks stem.norm1.running_mean",
+        ),
         (lambda w: {}, "is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight"),
         (lambda w: w | {"epoch": 3}, "holds 'epoch', which is not a weight"),
         (lambda w: w | {"extra": torch.zeros(3)}, "has unknown extra"),

@@ -63,6 +63,10 @@ def test_an_image_is_of_the_class_that_most_of_its_foreground_has(tmp_path):
     Image.fromarray(tall).save(tmp_path / "tall.png")
     Image.fromarray(np.full((300, 2), 51, np.uint8)).save(tmp_path / "tall.uncertainty.png")
     jobs.append(ImageJob(image=tmp_path / "tall.jpg", size=(300, 2), output=tmp_path / "tall"))
+    for name in ("half_done.png", "half_done_too.uncertainty.png"):
+        Image.fromarray(tall).save(tmp_path / name)
+    for name in ("half_done", "half_done_too"):
+        jobs.insert(0, ImageJob(image=tmp_path / f"{name}.jpg", size=(300, 2), output=tmp_path / name))
     candidates = find_candidates(jobs, output_format)
     strata = [(candidate.name, candidate.stratum) for candidate in candidates]
     assert strata == [("none.jpg", "background"), ("front.jpg", "front"), ("back.jpg", "back"), ("tall.jpg", "back")]

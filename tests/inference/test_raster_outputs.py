@@ -28,6 +28,7 @@ from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_windowed_file
 from inference import predictor as predictor_module
+from inference import readers
 from inference.inputs import InputRules, find_jobs
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
@@ -119,6 +120,14 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
         assert (tmp_path / "out" / f"{name}.overlay.png").exists()
 
 
+def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
+    path = str(write_raster(tmp_path / "a.tif", scene(0)[0]))
+    (kept,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5, keeps_place=True))
+    assert isinstance(kept, RasterJob) and kept.place == grid_of(path).place
+    (job,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5))
+    assert not isinstance(job, RasterJob)
+
+
 def test_an_image_without_place_has_a_png(tmp_path, model):
     bands, _ = scene(0)
     write_raster(tmp_path / "in" / "a.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
@@ -198,12 +207,16 @@ def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values
     job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
     output_format = ClassFormat(ClassMap(("a", "b"), values, None))
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
+    missing = np.arange(30)[None] < np.arange(20)[:, None]
     with output_format.open_mask(job, (20, 30), None) as mask:
-        mask.write(output_format.mask_values(rows))
+        mask.write(output_format.mask_values(rows), missing)
     with rasterio.open(tmp_path / "out.tif") as file:
         assert [kind.name for kind in file.colorinterp] == interpretations
-        assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), np.array(values)[rows])
-        assert file.nodata == (255 if len(interpretations) == 1 else 0)
+        nodata = 255 if len(interpretations) == 1 else 0
+        expected = np.array(values)[rows]
+        expected[missing] = nodata
+        assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), expected)
+        assert file.nodata == nodata
 
 
 def test_scores_are_told_where_each_strip_misses_data(tmp_path):
@@ -211,12 +224,13 @@ def test_scores_are_told_where_each_strip_misses_data(tmp_path):
     sink = SimpleNamespace(add=lambda rows, missing, certainty: taken.append((len(rows), missing, certainty)))
     holds_nothing = np.random.default_rng(0).random((9, 6)) < 0.5
     logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
-    writer = ImageWriter(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png",))
+    writer = ImageWriter(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), None, sink, lambda top, bottom: holds_nothing[top:bottom])
     assert [count for count, _, _ in taken] == [4, 4, 1]
     assert np.array_equal(np.concatenate([missing for _, missing, _ in taken]), holds_nothing)
     assert all(certainty.shape[-2:] == (count, 6) for count, _, certainty in taken)
+    np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)  # only rasters say it there
 
 
 def test_the_value_of_pixels_without_data_is_no_class():
@@ -307,9 +321,14 @@ def test_a_model_of_before_reads_pictures(tmp_path, photo_model, in_windows):
 
 
 def test_an_ensemble_reads_the_same_bands(tmp_path):
-    first, second = (untrained(tmp_path / band, bands=(band, "2", "3")) for band in ("1", "4"))
+    first, second, third = (
+        untrained(tmp_path / "".join(bands), bands=bands)
+        for bands in (("1", "2", "3"), ("4", "2", "3"), ("3", "2", "1"))
+    )
     with pytest.raises(ModelError, match=r"of the same bands: \('1', '2', '3'\), \('4', '2', '3'\)$"):
         Predictor.from_pretrained(first, ensemble=[second])
+    with pytest.raises(ModelError, match=r"of the same bands: \('1', '2', '3'\), \('3', '2', '1'\)$"):
+        Predictor.from_pretrained(first, ensemble=[third])
 
 
 def test_networks_that_read_a_file_in_other_ways_each_get_their_own(tmp_path):
@@ -317,7 +336,10 @@ def test_networks_that_read_a_file_in_other_ways_each_get_their_own(tmp_path):
     raster = UNetConfig(4, 2, preprocess=Preprocess(place=True))
     picture = UNetConfig(3, 2)
     inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=False)
-    assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3]
+    assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3] and inputs.pixels is None
+    with mock.patch.object(readers, "decode_image", wraps=readers.decode_image) as decoded:
+        inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=True)
+    assert decoded.call_count == 2 and inputs.pixels.shape == (6, 8, 3)  # those of the first network
     two = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
     bands = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]
     inputs = read_inputs(two, bands, "b.tif", 0, keep_pixels=False)
@@ -333,6 +355,15 @@ def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
     jobs = find_jobs(folders, tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
     assert [job.output.name for job in jobs] == ["a_B08_B04", "files"]
     assert [len(job.files) for job in jobs] == [1, 2]
+    for name in ("B08", "B04"):
+        write_raster(tmp_path / "all" / "x" / "c" / f"{name}.tif", pixels[:1])
+    Image.fromarray(pixels[0].astype(np.uint8)).save(tmp_path / "all" / "x" / "c" / "B08.png")
+    write_raster(tmp_path / "all" / "a" / "plain.tif", pixels[:1])  # has none of the bands in its name
+    jobs = find_jobs([str(tmp_path / "all")], tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
+    assert [(str(job.output.relative_to(tmp_path / "out")), len(job.files)) for job in jobs] == [
+        ("a/plain", 1),
+        ("x/c", 2),
+    ]
 
 
 def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):

@@ -53,6 +53,7 @@ def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_t
     assert score.scores.sums.tolist() == matrix_of(under_centers, truth)
     assert [row for first, last in read_rows for row in range(first, last)] == list(range(size[0]))
     assert score.to_json("a")["boundary_iou"] == boundary_scores(under_centers, truth, 3).to_json()["boundary_iou"]
+    assert score.areas is not None
 
 
 @pytest.mark.parametrize("size", [(14, 10), (3, 2)])
@@ -85,13 +86,14 @@ def test_areas_that_touch_the_last_row_are_counted():
     assert (report["areas"], report["found"], report["predicted"], report["false"]) == (2, 2, 2, 0)
 
 
-def test_a_true_mask_that_fails_ends_the_counting_and_is_not_read_again():
+@pytest.mark.parametrize("error", [DataError, OSError])
+def test_a_true_mask_that_fails_ends_the_counting_and_is_not_read_again(error):
     calls = []
 
     def read(top: int, bottom: int) -> ClassTarget:
         calls.append((top, bottom))
         if top:
-            raise DataError("damaged")
+            raise error("damaged")
         return ClassTarget(np.zeros((bottom - top, 2), np.uint8))
 
     scorer = TruthScorer(TASK, (6, 2), MaskRows(Path("t"), (6, 2), read))

@@ -511,6 +511,7 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     in_three_channels = replace(preprocess, pixel_types=("uint16",))
     of_spectra = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=in_three_channels)).eval()
     assert Predictor(of_spectra).mask(scan).shape == (10, 8, 6)
+    assert Predictor(model).mask(VolumeFile((str(scan),) * 3)).shape == (10, 8, 6)  # has three channels itself
 
 
 @pytest.mark.parametrize(

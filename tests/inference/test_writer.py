@@ -1,6 +1,7 @@
 """What lies in a folder of predictions: which of them are finished, and the legend of their overlays."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from PIL import Image
 from prediction import image_job
 
 from data_utils.class_map import ClassMap
+from data_utils.image_io.places import Place
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, PageFile, RasterJob
+from inference.outputs.objects import ObjectFormat
 from inference.outputs.writer import PredictionWriter
 from tasks.classes import Classes
 
@@ -51,6 +54,22 @@ def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tm
     assert not new_writer().is_finished(image)
     files[0].write_bytes(b"")
     assert not new_writer().is_finished(image)
+
+
+def test_a_raster_is_finished_where_it_need_not_be_scored(tmp_path):
+    place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
+    job = RasterJob(image=tmp_path / "a.tif", size=(2, 3), output=tmp_path / "out", place=place)
+    for name in ("a.tif", "out.tif", "out.probabilities.tif"):
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (100, 100))
+    assert new_writer().is_finished(job)
+    # the mask does not say where the image holds no data
+    assert not new_writer().is_finished(replace(job, truth=PageFile(tmp_path / "truth.tif")))
+
+
+def test_overlays_of_objects_have_no_legend(tmp_path):
+    PredictionWriter(ObjectFormat(("nothing", "cell")), TASK, (".png", ".overlay.png")).write_legend(tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):

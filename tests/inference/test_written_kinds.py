@@ -147,6 +147,9 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     largest = RegionFormat((Region("a", (255,)),), ()).mask_values(rows % 2)
     assert largest.max() == 255 and largest.dtype == np.uint8
     assert RegionFormat((Region("a", (1,)),), ()).mask_values(rows % 2).max() == 1
+    assert RegionFormat((Region("a", (256,)),), ()).mask_values(rows % 2).max() == 256
+    largest_first = RegionFormat((Region("a", (300,)), Region("b", (7,))), ()).mask_values(rows % 4)
+    assert largest_first.tolist() == [[0, 300, 7, 7]] * 2 and largest_first.dtype == np.uint16
     for value in (65536, -1):
         with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
             RegionFormat((Region("a", (value,)),), ()).mask_values(rows)
@@ -211,6 +214,7 @@ def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path)
     properties = [output_format.area_properties(0, number, decoder) for number in (1, 2)]
     assert properties == [{"number": 1, "class": "dirt"}, {"number": 2, "class": "cell"}]
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
+    assert b"\r" not in (tmp_path / "a.csv").read_bytes()
 
 
 def test_objects_have_the_colors_of_their_prediction_and_are_counted():
@@ -239,7 +243,9 @@ def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path
     jobs[3].file(TABLE).write_text(",".join(VOLUME_COLUMNS) + "\n" + ",".join(row.values()) + "\n")
     output_format.write_joined(tmp_path / "out", jobs)
     with (tmp_path / "out" / "objects.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = list(csv.DictReader(file))
+        table = csv.DictReader(file)
+        rows = list(table)
+    assert len(table.fieldnames) == len(set(table.fieldnames))
     assert [row["image"] for row in rows] == ["sub/a\udce9.tif", "sub/a\udce9.tif", "v.nii"]
     assert [(row["area"], row["voxels"]) for row in rows] == [("4", ""), ("4", ""), ("", "7")]
     assert set(rows[0]) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
@@ -270,6 +276,18 @@ def test_a_mask_of_very_many_objects_comes_in_strips(tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "a.tif").exists()
     (tmp_path / "out" / "a.tif").write_bytes(b"of somebody else")
     assert output_format.mask_file(job) == job.file(MASK)
+    with output_format.open_mask(image_job(tmp_path, "b"), (1, 3), SimpleNamespace(objects=[DETECTED] * 3)) as mask:
+        mask.write(numbers[:1])  # no earlier call has written a PNG
+    assert np.array_equal(tifffile.imread(tmp_path / "out" / "b.tif"), numbers[:1])
+
+
+@pytest.mark.parametrize("height", [63, 128, 150])
+def test_a_large_mask_may_come_whole(tmp_path, height):
+    numbers = np.random.default_rng(0).integers(0, 70_000, (height, 3), dtype=np.uint32)
+    with LabelTiff(tmp_path / "a.tif", numbers.shape) as mask:
+        mask.write(numbers)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert np.array_equal(tiff.asarray(), numbers) and len(tiff.pages) == 1
 
 
 def test_nothing_is_written_of_an_image_that_is_given_up(tmp_path):
@@ -311,15 +329,18 @@ def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
 
 
 def test_true_objects_have_the_classes_of_the_model(tmp_path):
-    classes = [(1, "cell"), (2, "dust"), (7, "dirt"), (255, "crowd"), (0, "nothing"), ((1, 2, 3), "color")]
+    classes = [(1, "cell"), (2, "dust"), (255, "crowd"), (0, "nothing"), ((1, 2, 3), "color"), (7, "dirt")]
     indices = indices_of_values(classes, ("dirt", "cell"))
     assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1} and len(indices) == 256
     one = indices_of_values(classes, ("anything",))
     assert {value for value, index in enumerate(one) if index == 1} == {1, 2, 7}
-    assert indices_of_values((), ("cell",))[1] == 1
+    assert indices_of_values((), ("cell",)) == (0, 1, *[0] * 254)
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
     source = SimpleNamespace(render_objects=lambda: drawn)
-    objects = AnnotatedObjects(source, indices).render()
+    annotated = AnnotatedObjects(source, indices)
+    objects = annotated.render()
+    target = ObjectFormat(("nothing", "dirt", "cell")).reader_of(annotated).of_mask(objects, "a")
+    assert np.array_equal(classes_of(target.prediction), [[0, 2, 1], [255, 0, 0]])
     assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
     assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
 
@@ -348,21 +369,23 @@ def test_a_coco_file_lists_images_categories_and_objects(tmp_path):
     ):
         Image.fromarray(LABELS).save(tmp_path / f"{name}.png")
         images.append((f"sub/{name}.tif", tmp_path / f"{name}.png", write_table(tmp_path / f"{name}.csv", *rows)))
-    write_coco(tmp_path, images, ("cell", "dirt"))
+    write_coco(tmp_path, images, ("dirt", "cell"))
     coco = json.loads((tmp_path / "objects.json").read_text())
-    assert coco["categories"] == [{"id": 1, "name": "cell"}, {"id": 2, "name": "dirt"}]
+    assert coco["categories"] == [{"id": 1, "name": "dirt"}, {"id": 2, "name": "cell"}]
     names = [f"sub/{name}.tif" for name in "abc"]
     sizes = {"height": 3, "width": 4}
     assert coco["images"] == [{"id": number, "file_name": name, **sizes} for number, name in enumerate(names, 1)]
     listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in coco["annotations"]]
-    assert listed == [(1, 1, 1, [0, 0, 2, 2]), (2, 1, 2, [3, 0, 1, 2]), (3, 2, 2, [1, 2, 3, 1])]
+    assert listed == [(1, 1, 2, [0, 0, 2, 2]), (2, 1, 1, [3, 0, 1, 2]), (3, 2, 1, [1, 2, 3, 1])]
     assert all((item["area"], item["iscrowd"], item["score"]) == (4, 0, 0.75) for item in coco["annotations"])
     output_format = ObjectFormat(("nothing", "cell", "dirt"))
-    jobs = [replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path) for name in ("a", "failed")]
+    jobs = [
+        replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path.parent) for name in ("a", "failed")
+    ]
     write_table(jobs[0].file(TABLE), (1, "cell", (0, 0, 2, 2)))
     PredictionWriter(output_format, Objects(), (MASK,)).write_coco(tmp_path, jobs)
     (listed_image,) = json.loads((tmp_path / "objects.json").read_text())["images"]  # what has no mask is left out
-    assert listed_image["file_name"] == "a.tif"
+    assert listed_image["file_name"] == f"{tmp_path.name}/a.tif"
     for row in ((1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))):
         write_table(tmp_path / "c.csv", row)
         with pytest.raises(DataError, match=r"c\.csv: object 1 is not one of the mask"):
@@ -380,6 +403,7 @@ def test_a_coco_file_lists_images_categories_and_objects(tmp_path):
         "1,cell,4,0,0,0,0,2,2.5,0.5",
         "1,cell,4,0,0,0,0,2,2,high",
         "1,cell",
+        pytest.param("1," + 200_000 * "x", id="a cell that csv refuses"),
     ],
 )
 def test_a_table_of_objects_that_was_changed_is_refused(tmp_path, line):
@@ -390,9 +414,10 @@ def test_a_table_of_objects_that_was_changed_is_refused(tmp_path, line):
         file.write(line + "\n")
     with pytest.raises(DataError, match=r"a\.csv: is not as prediction wrote it"):
         list(table_rows(table, IMAGE_COLUMNS))
-    table.write_text("number,class\n")
-    with pytest.raises(DataError, match="expected the columns number, class, area"):
-        list(table_rows(table, IMAGE_COLUMNS))
+    for text in ("number,class\n", ""):
+        table.write_text(text)
+        with pytest.raises(DataError, match="expected the columns number, class, area"):
+            list(table_rows(table, IMAGE_COLUMNS))
 
 
 def test_cells_of_an_object_say_its_place_in_pixels_or_in_millimeters():
@@ -404,6 +429,7 @@ def test_cells_of_an_object_say_its_place_in_pixels_or_in_millimeters():
     x, y, z, _ = affine @ [0.5, 2.0, 1.0, 1]
     expected = ["90", f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "0", "1", "0", "3", "4", "2"]
     assert volume_cells(solid, header) == expected
+    assert volume_cells(solid._replace(size=137), header)[0] == "1233"
 
 
 def landmarks(layout: str, space: str) -> Landmarks:
@@ -491,7 +517,7 @@ def test_the_points_of_an_image_are_drawn_where_they_are_found(tmp_path):
 
 def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_path):
     task = landmarks("tps", "pixels from the bottom")
-    job = image_job(tmp_path, size=(32, 48))
+    job = image_job(tmp_path, "sub/a", size=(32, 48))
     PointImageWriter(PointFormat(task), task, (MASK,)).write(
         job, (32, 48), [peaks((16, 24), (3, 4), (3, 4), (12, 20))], None, None
     )
@@ -501,9 +527,10 @@ def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_pa
 
 @pytest.mark.parametrize("layout", ["labelme", "coco"])
 def test_files_of_points_say_the_size_of_the_image(tmp_path, layout):
-    output_format = PointFormat(landmarks(layout, "pixels"))
-    points = PredictedPoints.of(np.full((3, 4), 0.75))
-    written = json.loads(content(output_format.table("a.tif", points, np.full((3, 2), 7.0), (30, 40))))
+    task = landmarks(layout, "pixels")
+    job = image_job(tmp_path, size=(30, 40))
+    PointImageWriter(PointFormat(task), task, (MASK,)).write(job, (30, 40), [torch.zeros(3, 15, 20)], None, None)
+    written = json.loads(job.file(".json").read_text())
     if layout == "coco":
         (entry,) = written["images"]
         assert (entry["height"], entry["width"]) == (30, 40)
@@ -513,7 +540,7 @@ def test_files_of_points_say_the_size_of_the_image(tmp_path, layout):
 
 def test_the_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     task = landmarks("markups", "LPS")
-    job = volume_job(tmp_path, (6, 8, 10))
+    job = replace(volume_job(tmp_path, (6, 8, 10)), output=tmp_path / "out" / "sub" / "v")
     maps = peaks(job.size, (1, 4, 5), (4, 2, 6), None)
     writer = PointVolumeWriter(PointFormat(task), task, (MASK, OVERLAY))
     prediction = writer.write(job, job.size, maps.split(4, dim=1))
@@ -545,6 +572,7 @@ def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     assert not writer.is_finished(job)
     writer.volumes.write(job, job.size, [maps])
     assert np.load(job.output.with_name(job.output.name + ".npy")).shape == maps.shape
+    assert not job.file(OVERLAY).exists()
     assert writer.is_finished(job)
 
 
@@ -565,6 +593,8 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
     output_format.write_joined(tmp_path / "out", jobs[:1])
     output_format.write_joined(tmp_path / "out", [jobs[2], replace(jobs[2], page=1)])  # both failed
     assert not (tmp_path / "out" / "points.csv").exists()
+    output_format.write_joined(tmp_path / "out", [jobs[0], jobs[2]])  # one of two failed
+    assert read_written(tmp_path / "out" / "points.csv", "long").images == ("a.tif",)
     pages = [replace(jobs[0], page=page, output=jobs[0].output.with_name(f"a_{page}")) for page in (0, 1)]
     for job in pages:
         output_format.write(job, output_format.table(job.image.name, points, np.full((3, 2), 7.0), (30, 40)), None)
@@ -572,7 +602,10 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
     assert read_written(tmp_path / "out" / "points.csv", "long").images == ("a.tif", "a.tif page 2")
     (tmp_path / "out" / "points.csv").unlink()
     assert FORMATS["labelme"].holds_several is False
-    PointFormat(landmarks("labelme", "pixels")).write_joined(tmp_path / "out", jobs)
+    labelme = PointFormat(landmarks("labelme", "pixels"))
+    for job in jobs[:2]:
+        labelme.write(job, labelme.table(job.image.name, points, np.full((3, 2), 7.0), (30, 40)), None)
+    labelme.write_joined(tmp_path / "out", jobs)
     assert not (tmp_path / "out" / "points.json").exists()
 
 

@@ -33,6 +33,7 @@ from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
 from inference.page import PagePredictor, page_job, picture_html
 from runtime.errors import ImageError, ModelError, SettingsError, UsageError
+from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
 
 SERVING = ROOT / "docs" / "serving.md"
@@ -275,6 +276,32 @@ def test_classes_that_overlap_are_downloaded_together(tmp_path):
         for bit, name in enumerate(["a/x.png", "b_c/x.png"]):
             np.testing.assert_array_equal(np.asarray(Image.open(masks.open(name))), 255 * (bits >> bit & 1))
     assert re.findall(r"</span>([\w/]+) [\d.]+%</li>", html) == ["a", "b/c"]
+
+
+def test_objects_are_shown_numbered_and_counted(tmp_path):
+    torch.manual_seed(0)
+    task = {"name": "objects", "classes": ["background", "cell"], "smallest": 1}
+    network = UNet(UNetConfig(3, 3, base_channels=4, depth=1, norm="group", task=task))
+    network.save_pretrained(tmp_path / "model")
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    html, file = PagePredictor(tmp_path / "model")(str(tmp_path / "x.png"))
+    numbers = Predictor(network).mask(pixels)
+    assert numbers.max() > 1
+    np.testing.assert_array_equal(np.asarray(Image.open(file)), numbers)
+    np.testing.assert_array_equal(np.asarray(pictures(html)[0]) > 0, numbers > 0)
+    assert f'<ul class="classes"><li>{numbers.max()} objects</li></ul>' in html
+
+
+def test_points_are_shown_on_the_image(tmp_path):
+    task = Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels")
+    network = UNet(UNetConfig(3, 2, base_channels=4, depth=1, task=task.to_config()))
+    network.save_pretrained(tmp_path / "model")
+    Image.new("RGB", (30, 20)).save(tmp_path / "x.png")
+    html, file = PagePredictor(tmp_path / "model")(str(tmp_path / "x.png"))
+    (picture,) = pictures(html)
+    assert picture.size == (480, 320) and Path(file).name == "x.csv" and Path(file).is_file()
+    assert re.findall(r"</span>(\w+)</li>", html) == ["nose", "ear"]
 
 
 def test_limits_of_the_page_are_within_what_it_takes(tmp_path):

@@ -13,6 +13,7 @@ from PIL import Image
 from data_utils.class_map import ClassMap
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import to_rgb
+from inference.decoding.decoder import Decoder
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob
@@ -42,6 +43,24 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
     expected = [output_format.overlay(to_rgb(pixels[strip], (low, high)), rows[strip]) for strip in strips]
     assert np.array_equal(shown, np.concatenate(expected))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
+
+
+class Repainted(ClassFormat):
+    """Shows a prediction in other colors once it is read."""
+
+    def of_prediction(self, decoder: Decoder) -> ClassFormat:
+        return ClassFormat(ClassMap(CLASSES.names, ((1, 2, 3), (200, 30, 4), (5, 60, 200)), None))
+
+
+def test_an_overlay_is_drawn_as_the_whole_prediction_asks_for(tmp_path):
+    logits = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(0))
+    pixels = np.full((9, 6, 3), 90, np.uint8)
+    job = ImageJob(image=tmp_path / "a.png", size=(9, 6), output=tmp_path / "out" / "a")
+    writer = ImageWriter(Repainted(CLASSES), TASK, (".png", ".overlay.png"))
+    writer.write(job, (9, 6), [logits], WindowedArray(pixels), None)
+    repainted = Repainted(CLASSES).of_prediction(None)
+    expected = repainted.overlay(pixels, logits.argmax(0).numpy().astype(np.uint8))
+    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), expected)
 
 
 def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):

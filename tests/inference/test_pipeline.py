@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from prediction import network_of, settings_of, touch, volume_job
 
+from data_utils.image_io.formats import PictureFile
 from inference import Predictor, pipeline
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
@@ -19,6 +20,7 @@ from inference.outputs.jobs import ImageJob, PageFile
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ImageSteps, PredictionPipeline, prepare_work, tracked
 from inference.scoring.truth import ScoreError
+from runtime.errors import DataError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -61,6 +63,86 @@ def test_what_is_there_and_how_images_are_cut_is_said_once(tmp_path, capsys):
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
     assert [job.output.name for job in work.finished] == ["b"] and len(work.jobs) == 3
     assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
+
+
+def test_work_is_prepared_in_all_folders_of_the_outputs_and_recorded_with_what_is_replaced(tmp_path, monkeypatch):
+    touch(tmp_path, "in/a.png")
+    for folder in ("out/field", "out/wood"):
+        (tmp_path / folder).mkdir(parents=True)
+    cleaned = []
+    recorded = []
+    monkeypatch.setattr(pipeline, "remove_leftovers", cleaned.append)
+    monkeypatch.setattr(pipeline, "provenance_of", lambda args: {"models": {}})
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: recorded.append(arguments))
+    predictor = Predictor(network_of(("field", "wood"), (), task={"name": "overlapping"}))
+    output_format = new_format(predictor.config)
+    writer = PredictionWriter(output_format, predictor.task, tuple(output_format.mask_extensions))
+    for overwrite in (False, True):
+        args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], overwrite=overwrite)
+        prepare_work(args, predictor, writer)
+    assert sorted(set(cleaned)) == [tmp_path / "out" / "field", tmp_path / "out" / "wood"]
+    assert recorded == [(tmp_path / "out", {"models": {}}, overwrite) for overwrite in (False, True)]
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], file=tmp_path / "out" / "mask.tif")
+    prepare_work(args, predictor, replace(writer, output_format=output_format.for_file(args.file)))
+    assert len(recorded) == 2  # a file says nothing of its model
+    args.file.write_bytes(b"mask")
+    with pytest.raises(DataError, match="is there already; --overwrite replaces it"):
+        prepare_work(args, predictor, replace(writer, output_format=output_format.for_file(args.file)))
+
+
+def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
+    touch(tmp_path, "in/a.png", "in/b.png")
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    predictor = Predictor(network_of())
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [2]
+    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 0)
+    assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [1, 1]
+
+
+def test_what_is_finished_is_done_once_more_where_it_is_scored(tmp_path, monkeypatch):
+    touch(tmp_path, "in/a.png", "in/b.png", "out/a.png", "out/b.png", "truth/a_x.png", "truth/b_x.png", "truth/a.png")
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    predictor = Predictor(network_of())
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    assert prepare_work(args, predictor, writer).batches == []
+    work = prepare_work(replace(args, truth=tmp_path / "truth", mask_suffix="_x"), predictor, writer)
+    assert work.batches == [[job] for job in work.jobs]
+    assert [job.truth for job in work.jobs] == [(tmp_path / "truth" / f"{name}_x.png", 0) for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "is_picture"), [({}, True), ({"place": True}, False), ({"bands": ("1",)}, False)]
+)
+def test_tiffs_are_pictures_to_a_model_that_knows_neither_places_nor_bands(
+    tmp_path, monkeypatch, preprocess, is_picture
+):
+    touch(tmp_path, "a.tif", "truth/a.tif")
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.tif")], truth=tmp_path / "truth")
+    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(**preprocess))))
+    writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+    (job,) = prepare_work(args, predictor, writer).jobs
+    assert isinstance(job.truth, PictureFile) is is_picture
+
+
+def test_masks_are_the_truth_of_models_of_one_kind_of_objects_and_of_classes(tmp_path, monkeypatch):
+    touch(tmp_path, "a.png", "truth/a.png")
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.png")], truth=tmp_path / "truth")
+    task = {"name": "objects", "classes": ["background", "cell"], "smallest": 1}
+    objects = UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task))
+    for network in (objects, network_of(("a", "b", "c"), (0, 1, 2))):
+        predictor = Predictor(network)
+        writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
+        (job,) = prepare_work(args, predictor, writer).jobs
+        assert job.truth == (tmp_path / "truth" / "a.png", 0)
+    kinds = task | {"classes": ["background", "cell", "dirt"]}
+    predictor = Predictor(UNet(UNetConfig(1, 4, base_channels=1, depth=1, task=kinds)))
+    with pytest.raises(DataError, match="masks do not say the classes of objects"):
+        prepare_work(args, predictor, replace(writer, output_format=new_format(predictor.config)))
 
 
 def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path):

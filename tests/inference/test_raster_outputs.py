@@ -17,6 +17,7 @@ import torch
 from conftest import TINY, predict
 from in_process import run_train
 from PIL import Image
+from prediction import settings_of
 from rasterio.transform import Affine
 from rasters import NORTH_UP, UTM, scene, write_raster
 
@@ -30,17 +31,21 @@ from data_utils.image_io.windowed import open_windowed_file
 from inference import predictor as predictor_module
 from inference import readers
 from inference.inputs import InputRules, find_jobs
+from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.objects import LabelRaster
 from inference.outputs.rasters import free_value
+from inference.outputs.writer import PredictionWriter
+from inference.pipeline import prepare_work
 from inference.predictor import Predictor
 from inference.readers import read_inputs
 from inference.tiling import planning
 from inference.tiling.stream import stream_logits
 from runtime.errors import ModelError
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
 
 BANDS = ("B08", "B04", "B03")
@@ -125,6 +130,18 @@ def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
     (kept,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5, keeps_place=True))
     assert isinstance(kept, RasterJob) and kept.place == grid_of(path).place
     (job,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5))
+    assert not isinstance(job, RasterJob)
+
+
+def test_an_image_of_points_has_no_place(tmp_path):
+    path = write_raster(tmp_path / "a.tif", scene(0)[0])
+    task = Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels")
+    config = UNetConfig(5, 2, base_channels=1, depth=1, preprocess=Preprocess(place=True), task=task.to_config())
+    predictor = Predictor(UNet(config))
+    writer = PredictionWriter(new_format(config), predictor.task, (".csv",))
+    args = settings_of(model=str(tmp_path), input=[str(path)], output=tmp_path / "out", file=None)
+    with mock.patch("inference.pipeline.record_provenance"), mock.patch("inference.pipeline.provenance_of"):
+        (job,) = prepare_work(args, predictor, writer).jobs
     assert not isinstance(job, RasterJob)
 
 

@@ -25,6 +25,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.visualize import contours
 from data_utils.visualize_volumes import volume_page
 from inference import Predictor
+from inference.decoding.decoder import Decoder
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
@@ -271,6 +272,27 @@ def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path)
     colored = VolumeWriter(ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
     with pytest.raises(ImageError, match="which the mask of a volume cannot hold"):
         colored.write(job, (3, 4, 5), [logits])
+
+
+class Whole(ClassFormat):
+    """Shows all of a prediction as the second class once it is read."""
+
+    def of_prediction(self, decoder: Decoder) -> ClassFormat:
+        return Whole(self.class_map)
+
+    def shades(self, rows: np.ndarray) -> np.ndarray:
+        return np.ones_like(rows)
+
+
+def test_slices_are_drawn_as_the_whole_prediction_asks_for(tmp_path):
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
+    output_format.of_prediction = Whole(output_format.class_map).of_prediction
+    job = volume_job(tmp_path, None)
+    VolumeWriter(output_format, Classes(("a", "b")), (".png", ".overlay.png")).write(
+        job, (3, 4, 5), [torch.zeros(2, 3, 4, 5)]
+    )
+    page = volume_page(np.zeros((3, 4, 5, 1)), np.ones((3, 4, 5), np.uint8), output_format.colors, (2.0, 1.0, 1.0))
+    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), page)
 
 
 def test_the_same_volume_in_other_axes_has_the_same_mask_at_the_same_places(tmp_path):

@@ -40,6 +40,7 @@ from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_name
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
 from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.regions import RegionFormat
+from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
 from inference.scoring.points import PointScorer, as_prediction, with_truths
@@ -48,6 +49,7 @@ from runtime.errors import DataError, ImageError, SettingsError
 from tasks.landmarks import Landmarks
 from tasks.matching import classes_of, numbers_of, pack_labels
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 from tasks.regions import Region
 from unet.config import Preprocess, UNetConfig
@@ -104,6 +106,12 @@ def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_pa
     prediction = np.random.default_rng(1).integers(0, 16, tall.size, dtype=np.int32)
     output_format.write_volume(tall, prediction)
     values, _ = read_label_volume(output_format.written_volume(tall), "v")
+    assert np.array_equal(output_format.reader.of_label_volume(values, "v").truth, prediction)
+    writer = VolumeWriter(output_format, Overlapping(CLASSES), tuple(output_format.mask_extensions))
+    logits = torch.tensor(np.stack([prediction >> bit & 1 for bit in range(4)])) - 0.5
+    other = replace(tall, output=tmp_path / "other" / "v")
+    assert np.array_equal(writer.write(other, tall.size, [logits]), prediction)
+    values, _ = read_label_volume(output_format.written_volume(other), "v")
     assert np.array_equal(output_format.reader.of_label_volume(values, "v").truth, prediction)
     last = nibabel.load(tmp_path / "out" / "class" / "v.nii.gz")
     assert np.array_equal(last.affine, nibabel.load(tall.image).affine)
@@ -215,6 +223,14 @@ def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path)
     assert properties == [{"number": 1, "class": "dirt"}, {"number": 2, "class": "cell"}]
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
     assert b"\r" not in (tmp_path / "a.csv").read_bytes()
+    solid = DETECTED._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
+    with (tmp_path / "v.csv").open("wb") as file:
+        header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=np.diag([2.0, 1.5, 3.0, 1.0]))
+        output_format.write_tables({TABLE: file}, SimpleNamespace(objects=[solid]), header)
+    assert (tmp_path / "v.csv").read_text().splitlines() == [
+        "number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,first_y,first_x,end_z,end_y,end_x,score",
+        "1,dirt,10,90,1.000,3.000,3.000,0,1,0,3,4,2,0.5432",
+    ]
 
 
 def test_objects_have_the_colors_of_their_prediction_and_are_counted():

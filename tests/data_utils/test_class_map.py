@@ -19,6 +19,7 @@ from data_utils.class_map import (
     as_grey,
     classes_example,
     describe_invented,
+    holds_names,
     key_of,
     named_classes,
     parse_classes,
@@ -332,6 +333,45 @@ def test_given_classes_keep_their_order_and_may_be_absent():
     assert class_map == ClassMap(("car", "road", "rare"), (255, 0, 7), None)
 
 
+def test_a_value_of_a_name_that_stands_before_joins_its_class():
+    class_map = resolve_classes({1: 5, 2: 5, 3: 5}, parse_classes("1=car,2=road,3=car"), None)
+    assert class_map == ClassMap(("car", "road"), (1, 2), None, joined=((3, 0),))
+
+
+def test_another_ignored_value_leaves_255_as_it_is():
+    class_map = resolve_classes({0: 1, 1: 1, 9: 1, 255: 1}, parse_classes("0=a,1=b"), "9")
+    assert (class_map.ignore_value, class_map.joined, class_map.index_of(255)) == (9, (), None)
+
+
+FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "file_classes", "outside", "classes"),
+    [
+        ("1=a,2=b", (), "ignore", [(1, "a"), (2, "b")]),
+        ("1=a,2=b", FILE_CLASSES, "background", [(0, "background"), (1, "a"), (2, "b")]),
+        ("1=a,2=background", (), "background", [(1, "a"), (2, "background")]),
+        ("a,b", ((0, "a"), (1, "b")), None, [(0, "a"), (1, "b")]),  # no value is left for a background
+        ("b", FILE_CLASSES, None, [(5, "Background"), (7, "b")]),
+        ("b,Background", FILE_CLASSES, None, [(7, "b"), (5, "Background")]),
+    ],
+)
+def test_a_background_is_added_to_named_classes_where_one_may_be(flag, file_classes, outside, classes):
+    assert list(named_classes(flag, file_classes, outside)) == classes
+
+
+@pytest.mark.parametrize("outside", ["ignore", "background"])
+def test_without_classes_nothing_is_outside_of_them(outside):
+    with pytest.raises(DataError, match=f"--outside {outside} needs --classes"):
+        named_classes(None, (), outside)
+
+
+def test_a_flag_holds_names_unless_it_holds_values_or_a_file():
+    flags = (None, "", "car", "car,dog", "0=car", "classes.json")
+    assert [holds_names(flag) for flag in flags] == [False, False, True, True, False, False]
+
+
 def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
     assert resolve_classes({0: 1, 9: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value == 255
     # where masks hold one of the named values, 255 is the other class under a wrong name
@@ -343,12 +383,15 @@ def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
 
 def test_black_and_white_may_be_named_by_color():
     assert resolve_classes({0: 1, 255: 1}, parse_classes("#000000=road,#ffffff=car"), None).values == (0, 255)
+    colored = resolve_classes({0: 1, 200: 1}, parse_classes("#000000=road,#c80000=car"), None)
+    assert colored.values == ((0, 0, 0), (200, 0, 0))
 
 
 @pytest.mark.parametrize(
     ("found", "classes", "ignore", "reason"),
     [
         ({0, 1}, None, "11", r"--ignore-index 11 is in no mask; the masks hold 0, 1"),
+        ({0, 1, 2}, None, "1,11", r"--ignore-index 11 is in no mask; the masks hold 0, 1, 2"),
         ({0, 1}, None, "void", "'void' is no mask value"),
         ({0, 1}, None, "#12", "'#12' is no mask value"),
         ({7}, None, None, "all pixels of all masks hold 7: 1 class, expected 2 to 255; are the masks empty"),
@@ -393,6 +436,7 @@ def test_classes_are_read_from_a_line():
         ("1.5=a", "'1.5' is no mask value"),
         ("#12345=a", "'#12345' is no mask value"),
         ("0=a,#000001=b", "mix numbers and colors"),
+        ("0=a,1=b,#000001=c", "mix numbers and colors"),
         ("nowhere.json", "nowhere.json"),
         ("car,road", "'car' is no mask value"),
         ('json:{"0": "a", "0": "b"}', "class value 0 is given twice"),
@@ -419,6 +463,15 @@ def test_the_ignored_value_becomes_255():
     )
     class_map = ClassMap(("a", "b"), COLORS[1:], (0, 0, 0))
     np.testing.assert_array_equal(class_map.encode(np.uint8([[COLORS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
+
+
+def test_all_ignored_values_become_255():
+    class_map = ClassMap(("a", "b"), (0, 1), 9, joined=((7, 1), (8, IGNORE_INDEX)))
+    for dtype in (np.uint8, np.uint16, np.int64):
+        indices = class_map.encode(np.array([[0, 1, 7, 8, 9]], dtype), "m")
+        assert indices.tolist() == [[0, 1, 1, IGNORE_INDEX, IGNORE_INDEX]]
+    several = resolve_classes(dict.fromkeys((0, 1, 8, 9), 1), (), "9,8")
+    assert (several.values, several.ignore_value, several.joined) == ((0, 1), 9, ((8, IGNORE_INDEX),))
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
@@ -449,6 +502,7 @@ def test_a_value_may_be_255_and_there_may_be_255_classes():
         (COLORS, [[(0, 0, 0), (255, 1, 2)]], "#ff0102 belong to no class; classes are #000000, #804080, #8040c8"),
         (COLORS, [[0, 3]], "values #030303 belong"),
         (COLORS, [[0, 700]], "017.png is a mask of numbers, but the classes are #000000"),
+        (((0, 0, 0), (300, 0, 0)), [[(255, 255, 255)]], "values #ffffff belong"),
         ((0, 1), [[(1, 2, 3)]], "017.png is a color mask, but the classes are 0, 1"),
     ],
 )
@@ -559,6 +613,7 @@ def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():
     with pytest.raises(DataError, match="smoothed edges or lossy compression"):
         resolve_classes(smoothed, (), None)
     assert len(resolve_classes({value: 10 for value in range(151)}, (), None).values) == 151
+    assert len(resolve_classes({(value, 0, 0): 10 for value in range(40)}, (), None)) == 40
 
 
 def test_a_data_set_has_at_most_255_classes():

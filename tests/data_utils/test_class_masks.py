@@ -112,8 +112,23 @@ def test_the_mask_of_a_class_that_is_left_out_is_read_only_where_no_other_says_t
 
 
 def test_a_color_to_ignore_is_in_no_mask_of_numbers():
-    inside, is_ignored = binary(np.array([[0, 255]], np.uint8), "a", ("#0000ff",))
+    inside, is_ignored = binary(np.array([[0, 200]], np.uint8), "a", ((200, 0, 0),))
     assert inside.tolist() == [[False, True]] and not is_ignored.any()
+
+
+@pytest.mark.parametrize("ignored", [(7, 9), ((7, 7, 7), (9, 9, 9))], ids=["numbers", "colors"])
+def test_all_values_to_ignore_are_so_as_greys_and_as_colors(ignored):
+    greys = np.array([[0, 5, 7, 9]], np.uint8)
+    for mask in (greys, np.repeat(greys[:, :, None], 3, axis=2)):
+        inside, is_ignored = binary(mask, "a", ignored)
+        assert inside.tolist() == [[False, True, False, False]]
+        assert is_ignored.tolist() == [[False, False, True, True]]
+
+
+def test_classes_behind_one_that_is_left_out_are_there():
+    mask = np.array([[0, 5]], np.uint8)
+    truth, _ = unpack_bits(combined([ClassMask(mask, None, "first"), ClassMask(mask, 1, "second")], ()))
+    assert truth.tolist() == [[0, 2]]
 
 
 def test_labels_of_a_class_each_lie_on_one_grid(tmp_path):

@@ -237,6 +237,8 @@ def test_a_good_meta_image_is_read(tmp_path):
         ({"channels": "0"}, "ElementNumberOfChannels = 0"),
         ({"channels": "1\nOffset = 1 1 1"}, "its header is damaged"),  # it says Offset twice
         ({"channels": "1\nPosition = 1 1"}, "Position = 1 1, expected 3 numbers"),
+        ({"channels": "1\nPosition = 1 nan 1"}, "Position = 1 nan 1, expected 3 numbers"),
+        ({"channels": "1\nPosition = 1 one 1"}, "Position = 1 one 1, expected 3 numbers"),
         ({"sides": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
         ({"channels": "100"}, "the file ends before its voxels do"),
         ({"kind": "MET_NONE"}, "ElementType = MET_NONE"),
@@ -297,6 +299,9 @@ def test_a_damaged_nrrd_is_refused_before_simpleitk_reads_it(tmp_path, fields, r
         read_volume(VolumeFile((str(nrrd(tmp_path / "in" / "a.nrrd", **fields)),)), "a")
 
 
+SPACE = "space: left-posterior-superior\n"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
@@ -307,6 +312,15 @@ def test_a_damaged_nrrd_is_refused_before_simpleitk_reads_it(tmp_path, fields, r
         ("type: uint8\ndim", "type: unsigned long long int\ndim", "the file ends before its voxels do"),
         ("sizes: 2 3 4", "sizes: 2 3 4\nSizes: 1 1 1", "its header says Sizes twice"),
         ("encoding: raw", "encoding: gz", None),
+        ("encoding: raw", "encoding: RAW", None),
+        ("NRRD0004", "NRRD0001", None),
+        ("endian: little\n", "endian: little\ncontent: café\n", None),
+        ("endian: little\n", "endian: little\nkinds: café\n", "its header has a line 'kinds: .*no field of the format"),
+        ("endian: little\n", "endian: little\nflavor: 1\n", "its header has a line 'flavor: 1', which is no field"),
+        ("sizes: 2 3 4", "sizes: 2 3 0", "its header has sizes = 2 3 0, expected numbers above 0"),
+        ("dimension: 3\n", "", "its header has dimension = , and 3 sizes"),
+        ("type: uint8\n", "", "its header has type = , expected that of a number"),
+        (f"dimension: 3\n{SPACE}sizes: 2 3 4", f"dimension: 17\n{SPACE}sizes:{' 1' * 17}", "sizes = 1 1"),
         ("2 3 4\nendian: little\n", "24 100 10\nendian: little\nblock size: 1\n", "the file ends before its voxels do"),
     ],
 )
@@ -322,6 +336,24 @@ def test_the_header_of_a_nrrd_says_what_the_format_has(tmp_path, before, after, 
         check_nrrd(str(path))
 
 
+def test_lines_of_a_nrrd_may_end_as_on_windows(tmp_path):
+    path = nrrd(tmp_path / "a.nrrd")
+    path.write_bytes(path.read_bytes()[:-24].replace(b"\n", b"\r\n") + bytes(24))
+    check_nrrd(str(path))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="the file ends before its voxels do"):
+        check_nrrd(str(path))
+
+
+def test_the_voxels_of_a_nrrd_fill_a_file_beside_it(tmp_path):
+    path = nrrd(tmp_path / "a.nhdr", more="data file: a.raw\n")
+    (tmp_path / "a.raw").write_bytes(bytes(24))
+    check_nrrd(str(path))
+    (tmp_path / "a.raw").write_bytes(bytes(23))
+    with pytest.raises(ValueError, match="the file ends before its voxels do"):
+        check_nrrd(str(path))
+
+
 def test_a_compressed_volume_may_be_a_thousand_times_as_large_as_its_file(tmp_path):
     for sides, is_possible in (("24 1000 1", True), ("24 1033 1", False)):
         deflated = nrrd(tmp_path / "a.nrrd", sizes=sides, encoding="gzip")
@@ -334,6 +366,16 @@ def test_a_compressed_volume_may_be_a_thousand_times_as_large_as_its_file(tmp_pa
                 continue
             with pytest.raises(ValueError, match="the file ends before its voxels do"):
                 check(str(path))
+
+
+def test_lines_of_a_meta_image_may_end_as_on_windows_and_its_voxels_fill_a_file_beside_it(tmp_path):
+    path = meta_image(tmp_path / "a.mhd", data="a.raw")
+    path.write_bytes(path.read_bytes()[:-24].replace(b"\n", b"\r\n"))
+    (tmp_path / "a.raw").write_bytes(bytes(24))
+    check_meta_image(str(path))
+    path.write_bytes(path.read_bytes().replace(b"CompressedData = False", b"CompressedData = 1"))
+    (tmp_path / "a.raw").write_bytes(bytes(20))
+    check_meta_image(str(path))
 
 
 def test_a_volume_that_lacks_its_last_byte_is_cut_off(tmp_path):

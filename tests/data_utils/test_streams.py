@@ -178,12 +178,14 @@ def test_colors_are_the_classes_of_a_stream_and_a_validation_mask_of_another_one
     assert [*stream.val.bad] == [1] and "belong to no class" in stream.val.bad[1] and not stream.train.bad
 
 
-def test_a_stream_of_few_groups_has_a_sample_as_large_as_one_of_many(packed, monkeypatch):
-    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 6)
-    for groups in (2, 3):
-        monkeypatch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", groups)
-        reader = load_info(packed, streaming=True, **STREAM).reader
-        assert sum(reader.class_pixels) == 6 * 40 * 56
+@pytest.mark.parametrize("groups", [3, 100])
+def test_the_sample_of_a_stream_is_as_large_however_few_groups_there_are(packed, monkeypatch, groups):
+    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 9 if groups == 3 else 24)
+    monkeypatch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", groups)
+    info = load_info(packed, streaming=True, **STREAM)
+    assert len(info.train.records.group_sizes) < 24
+    images = sum(info.reader.class_pixels) / (40 * 56)
+    assert images == 9 if groups == 3 else images >= 24
 
 
 def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):

@@ -183,8 +183,8 @@ def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
 
 
 @pytest.mark.parametrize("is_big", [False, True])
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", ">u2", "float32"])
+@pytest.mark.parametrize("channels", [1, 2, 3])
 def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
@@ -202,7 +202,31 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     with tifffile.TiffFile(tmp_path / "out.tif") as tiff:
         (page,) = tiff.pages
         positions = [page.offset, *(tag.valueoffset for tag in page.tags)]
+        codes = [tag.code for tag in page.tags]
+        extras = page.extrasamples
+        offsets = page.tags["TileOffsets"].dtype.name
     assert all(position % 2 == 0 for position in positions)  # the format asks for it
+    assert codes == sorted(codes) and tuple(extras) == (0,) * (channels - 1)
+    assert offsets == ("LONG8" if is_big else "LONG")
+
+
+def test_rows_of_several_tiles_come_at_once_and_a_file_that_is_left_early_has_no_directory():
+    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+    rows = np.random.default_rng(0).integers(0, 9, (1, 600, 20), np.uint8)
+    file = io.BytesIO()
+    with GeoTiffWriter(file, (600, 20), place) as writer:
+        writer.write(rows)
+    file.seek(0)
+    assert np.array_equal(tifffile.imread(file), rows[0])
+    left = io.BytesIO()
+    with pytest.raises(KeyError), GeoTiffWriter(left, (600, 20), place) as writer:
+        writer.write(rows[:, :300])
+        raise KeyError
+    assert left.getvalue()[4:8] == bytes(4)
+    nothing = io.BytesIO()
+    with GeoTiffWriter(nothing, (600, 20), place):
+        pass
+    assert nothing.getvalue() == b""
 
 
 @pytest.mark.parametrize(("channels", "version"), [(1, 42), (2, 43)])

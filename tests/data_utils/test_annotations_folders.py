@@ -3,6 +3,7 @@
 Modules: data_utils/sources/annotations/cityscapes.py, data_utils/sources/annotations/voc.py.
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +163,9 @@ def test_the_key_of_the_content_changes_with_each_file(tmp_path):
     assert len(files) == 8 and unnoticed_changes(files, lambda: [split.digest for split in loaded(root)]) == []
 
 
-@pytest.mark.parametrize("names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"]])
+@pytest.mark.parametrize(
+    "names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"], ["1907_000032", "1907_000033"]]
+)
 def test_images_of_which_only_some_are_called_like_those_of_voc_are_not_its_own(tmp_path, names):
     assert loaded(voc(tmp_path, names, {}))[0].classes == ()
 
@@ -193,6 +196,9 @@ def test_images_of_voc_2007_are_known_by_their_annotations(tmp_path):
     page = "<annotation><source><database>The VOC2007 Database</database></source></annotation>"
     (root / "Annotations" / "000032.xml").write_text(page)
     assert loaded(root)[0].classes[15] == (15, "person")
+    (root / "Annotations" / "000032.xml").unlink()
+    os.mkfifo(root / "Annotations" / "000032.xml")
+    assert loaded(root)[0].classes == ()
 
 
 @pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])
@@ -255,7 +261,21 @@ def test_voc_files_that_are_missing_are_named(tmp_path):
     root = voc(tmp_path, OWN, {"train": [*OWN, "2009_000001"], "val": OWN[:1]})
     (root / "SegmentationClass" / f"{OWN[1]}.png").unlink()
     assert f"2 files without partner: 2009_000001: no image; {OWN[1]}: no mask; --allow-unpaired" in error_of(root)
-    assert len(loaded(root, allow_unpaired=True)[0]) == 2
+    train, _ = loaded(root, allow_unpaired=True)
+    assert len(train) == 2 and train.unpaired == ("2009_000001: no image", f"{OWN[1]}: no mask")
+    assert (train.annotations.annotated, train.annotations.empty) == (2, 0)
+
+
+@pytest.mark.parametrize("lacking", ["JPEGImages", "SegmentationClass"])
+def test_one_of_the_folders_of_voc_alone_is_no_data_set(tmp_path, lacking):
+    root = voc(tmp_path, ["a", "b"], {})
+    (root / lacking).rename(root / "other")
+    assert "has no folder of images; looked for" in error_of(root)
+
+
+def test_lists_of_voc_may_be_called_in_capitals_and_have_blank_lines(tmp_path):
+    root = voc(tmp_path, [*"abc"], {"Train": ["a", "  ", "b"], "VAL": ["", "c"]})
+    assert [[*masks(split)] for split in loaded(root)] == [["a.jpg", "b.jpg"], ["c.jpg"]]
 
 
 def test_two_formats_in_one_folder_are_both_named(tmp_path):

@@ -270,6 +270,11 @@ BAD_SHAPES = {
     "circle": (shape("cell", [[1, 1]], "circle"), "shape 2 (cell): circle has 1 points, at least 2 are needed"),
     "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; supported are polygon, rectangle"),
     "NaN": (shape("cell", [[1, 1], [5, math.nan], [9, 9]]), "shape 2 (cell): polygon has a coordinate that is NaN"),
+    "three numbers": (shape("cell", [[1, 1, 5]], "line"), "shape 2 (cell): line has 3 coordinates, an odd number"),
+    "far to the left": (
+        shape("cell", [[1, 1], [-1e6, 5], [9, 9]]),
+        "shape 2 (cell): polygon has a coordinate that is NaN, infinite or far outside the image",
+    ),
     "too few corners": (shape("cell", BOX, "oriented_rectangle"), "shape 2 (cell): oriented_rectangle has 2 points"),
     "a wide mask": (
         shape("cell", BOX, "mask", mask=png(np.ones((1, 161), bool))),

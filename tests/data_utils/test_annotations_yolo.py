@@ -131,7 +131,7 @@ def test_images_of_training_are_not_validated_on(folder):
 
 def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
     write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
-    (tmp_path / "classes.txt").write_text("car\ndog\n")
+    (tmp_path / "classes.txt").write_text("car\n \ndog\n")
     train, val = loaded(tmp_path)
     assert val.classes == ((0, "background"), (1, "car"), (2, "dog"))
     assert all(mask.any() for split in (train, val) for mask in masks(split).values()) and len(train) == len(val) == 1
@@ -141,6 +141,7 @@ BAD_LINES = {
     "box": ("0 0.5 0.5 0.2 0.2", "line 2 is a box (5 numbers): the data set is for detection"),
     "class": ("2 0 0 1 0 1 1", "line 2 is of class 2, classes are 0 to 1"),
     "name": ("car 0 0 1 0 1 1", "line 2 is of class car, classes are 0 to 1"),
+    "negative": ("-1 0 0 1 0 1 1", "line 2 is of class -1, classes are 0 to 1"),
     "two points": ("0 0.1 0.1", "line 2: polygon has 1 points, at least 3 are needed"),
     "odd": ("0 0 0 1 0 1 1 0", "line 2: polygon has 7 coordinates, an odd number"),
     "text": ("0 0 0 1 0 1 x", "line 2: polygon has points that are not pairs of numbers"),
@@ -165,6 +166,7 @@ def test_what_is_wrong_with_the_settings_is_one_line(folder):
     for content, message in (
         ("names: [", f"{settings} cannot be read as YAML (while parsing"),
         ("names: 3", f"{settings} has no `names`"),
+        ("names: []", f"{settings} has no `names`"),
         ("train: x", "no masks in"),  # it is not YOLO's
         ("names: {0: car, 2: dog}", f"{settings} has no `names`: expected a list of the classes"),
         ("names: [car, car]", "two classes are called car"),
@@ -181,7 +183,16 @@ def test_label_files_without_image_are_named(folder):
     (folder / "labels/train/x.txt").write_text(TREE)
     (folder / "labels/train/classes.txt").write_text("car\ndog\n")  # LabelImg leaves it there
     assert "1 files without partner: x.txt: label file without image; --allow-unpaired" in error_of(folder)
-    assert [*masks(loaded(folder, allow_unpaired=True)[0])] == ["a.jpg", "b.jpg", "c.jpg"]
+    train, _ = loaded(folder, allow_unpaired=True)
+    assert [*masks(train)] == ["a.jpg", "b.jpg", "c.jpg"]
+    assert train.unpaired == ("x.txt: label file without image",)
+
+
+def test_a_text_beside_the_images_is_no_label_file_without_image(tmp_path):
+    write(tmp_path, "train", "train", {"a": TREE, "b": TREE})
+    (tmp_path / "train/notes.txt").write_text("by hand")
+    (tmp_path / "data.yaml").write_text("train: train\n" + LIST)
+    assert sum(map(len, loaded(tmp_path))) == 2
 
 
 def test_label_files_of_images_that_a_list_leaves_out_are_nothing_to_name(folder):
@@ -273,9 +284,11 @@ def test_a_list_of_images_may_name_one_twice_and_says_which_are_missing(folder):
 
 
 def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
-    (folder / "labels/train/c.txt").write_bytes(b"\xff\xfe 0 0")
+    (folder / "labels/train/b.txt").write_bytes(b"\xff\xfe 0 0")
+    (folder / "labels/train/c.txt").write_text(TREE + "  \n")
     summary = loaded(folder)[0].annotations
-    assert (summary.annotated, summary.empty, summary.instances) == (1, 2, {"car": 1, "dog": 0})
+    assert (summary.annotated, summary.empty, summary.instances) == (2, 1, {"car": 2, "dog": 0})
+    (folder / "labels/train/c.txt").write_text(" \n")
     (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [background, car, dog]\n")
     assert loaded(folder)[0].annotations.instances == {"car": 0, "dog": 0}
 
@@ -298,6 +311,7 @@ def test_images_may_lie_beside_the_folder_of_the_settings(tmp_path):
 def test_the_path_in_the_settings_is_where_images_and_labels_are(tmp_path):
     write(tmp_path / "data", "images/train", "labels/train", {"a": TREE})
     write(tmp_path / "data", "images/val", "labels/val", {"b": TREE})
+    (tmp_path / "images/train").mkdir(parents=True)  # of something else
     (tmp_path / "data.yaml").write_text("path: data\ntrain: ../images/train\nval: images/val\n" + LIST)
     splits = yolo.find(tmp_path, ())
     assert [folder for folder, _ in splits.values()] == [tmp_path / "data/images/train", tmp_path / "data/images/val"]
@@ -312,6 +326,19 @@ def test_classes_that_overlap_have_a_bit_each(folder):
     assert (truth[20, 20], truth[35, 60], truth[1, 3]) == (5, 4, 5) and not unknown.any()
     truth, _ = unpack_bits(target.render_classes({2: 1}))  # the other one is not asked for
     assert (truth[20, 20], truth[35, 60]) == (2, 0)
+    truth, _ = unpack_bits(target.render_classes({1: 9, 2: 30}))
+    assert (truth[20, 20], truth[35, 60]) == (2**30 + 2**9, 2**9)
+
+
+def test_objects_are_numbered_beyond_a_byte_and_smaller_ones_lie_on_larger_ones(folder):
+    (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
+    numbers, values = loaded(folder)[0][0]["target"].render_objects()
+    assert (numbers[4, 4], numbers[35, 60]) == (300, 299) and values.tolist() == [0, *[1] * 299, 2]
+
+
+def test_names_of_classes_may_be_numbers(folder):
+    (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [7, 8]\n")
+    assert loaded(folder)[0].classes == ((0, "background"), (1, "7"), (2, "8"))
 
 
 def test_a_list_of_names_beside_images_alone_is_not_yolos(tmp_path):

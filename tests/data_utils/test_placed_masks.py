@@ -9,6 +9,7 @@ import json
 import os
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -306,13 +307,14 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     blobs = np.array([well_known_binary([np.array(ring) for ring in rings]) for rings in geometries], object)
     blobs[1] = struct.pack("<BII", 1, 6, 1) + blobs[1]
     layer = {"layer": "areas", "driver": "GPKG", "crs": crs}
-    raw.write(str(tmp_path / "areas.gpkg"), blobs, [np.array([1, 2])], ["kind"], geometry_type="Unknown", **layer)
+    columns = {"field_data": [np.array([7, 8]), np.array([1, 2])], "fields": ["number", "kind"]}
+    raw.write(str(tmp_path / "areas.gpkg"), blobs, geometry_type="Unknown", **columns, **layer)
     train, _ = load_records(settings)
     assert train.classes == ((0, "background"), (1, "1"), (2, "2"))
     assert (read_mask(train[0]["target"], "a") == expected).mean() > (0.98 if crs != UTM else 0.9999)
     report, problems = check_data(settings)
     assert problems == 0 and "annotations: GeoPackage" in report
-    with pytest.raises(DataError, match=r"feature 1 has no value in the column crop, its columns are kind"):
+    with pytest.raises(DataError, match=r"feature 1 has no value in the column crop, its columns are number, kind"):
         load_records(config(tmp_path, label_column="crop"))
     raw.write(
         str(tmp_path / "areas.gpkg"), blobs[:1], [], [], append=True, geometry_type="Polygon", **{**layer, "layer": "b"}
@@ -322,6 +324,24 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     with mock.patch.dict("sys.modules", {"pyogrio": None}), pytest.raises(DataError, match="pip install -r req"):
         (tmp_path / "areas.gpkg").touch()
         load_records(settings)
+
+
+def test_a_geopackage_may_hold_a_table_empty_areas_and_numbers_that_are_missing(tmp_path):
+    raw = pytest.importorskip("pyogrio.raw")
+    file = tmp_path / "masks" / "a.GPKG"
+    write_raster(tmp_path / "images" / "a.tif", scene(0)[0])
+    file.parent.mkdir()
+    empty = struct.pack("<BII", 1, 3, 0)
+    blobs = np.array([empty, well_known_binary([np.array(square(0, 0, 5))])], object)
+    layer = {"layer": "areas", "driver": "GPKG", "crs": UTM, "geometry_type": "Polygon"}
+    raw.write(str(file), blobs, [np.array([np.nan, 2.5])], ["kind"], **layer)
+    raw.write(str(file), None, [np.array([1])], ["n"], layer="notes", driver="GPKG", append=True)
+    records = areas_of(tmp_path, label_column="kind")["train"]
+    assert records.annotations == ("GeoPackage", 1, 0, {"2.5": 1}, 0)
+    raw.write(str(file), blobs[1:], [np.array([np.nan])], ["kind"], **layer)
+    os.utime(file, ns=(10**18, 10**18))
+    with pytest.raises(DataError, match="feature 1 has no value in the column kind"):
+        areas_of(tmp_path, label_column="kind")
 
 
 def one_image(folder, *features):
@@ -343,8 +363,33 @@ def test_a_polygon_at_the_border_is_drawn_and_a_window_is_a_part_of_the_whole(tm
     expected[30:, 45:] = 1
     expected[:3, :3] = 1
     assert np.array_equal(whole, expected)
-    for rows, columns in (((28, 40), (40, 56)), ((0, 10), (0, 5)), ((5, 9), (2, 50))):
+    for rows, columns in (
+        ((28, 40), (40, 56)),
+        ((0, 10), (0, 5)),
+        ((5, 9), (2, 50)),
+        ((0, 9), (2, 50)),
+        ((2, 9), (0, 9)),
+    ):
         assert np.array_equal(mask.render_part(rows, columns), whole[slice(*rows), slice(*columns)])
+    with pytest.raises(ValueError, match=r"the mask needs .* GB of memory"):
+        mask.render_part((0, 2**31), (0, 2**31))
+
+
+def test_a_window_of_a_turned_image_lies_in_a_polygon_around_the_image(tmp_path):
+    one_image(tmp_path, feature(square(-100, -100, 200)))
+    turned = NORTH_UP @ Affine.rotation(45)
+    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], transform=turned)
+    mask = areas_of(tmp_path)["train"][0]["target"]
+    for rows, columns in (((0, 4), (0, 4)), ((36, 40), (0, 4)), ((0, 4), (52, 56)), ((36, 40), (52, 56))):
+        assert mask.render_part(rows, columns).all()
+
+
+def test_nothing_is_drawn_of_a_polygon_two_billion_pixels_away(tmp_path):
+    far = 1e11
+    corners = [(500_000, 5_000_000), (500_300, 5_000_000), (500_300, 4_999_700)]
+    for corner, is_drawn in (((500_000, 4_999_700), True), ((-far, 4_999_700), False), ((far, 4_999_700), False)):
+        one_image(tmp_path, feature([*corners, corner]))
+        assert areas_of(tmp_path)["train"][0]["target"].render().any() == is_drawn
 
 
 def test_classes_of_polygons_are_in_natural_order_and_counted_once_for_all_images(tmp_path):
@@ -354,6 +399,9 @@ def test_classes_of_polygons_are_in_natural_order_and_counted_once_for_all_image
     records = areas_of(tmp_path, label_column="kind")["train"]
     assert [name for _, name in records.classes] == ["background", "0", "2", "2.5", "10"]
     assert records.annotations == ("GeoJSON", 2, 0, {"0": 1, "2": 1, "2.5": 1, "10": 1}, 0)
+    write_geojson(tmp_path / "areas.geojson", [*features, features[1]])
+    again = areas_of(tmp_path, label_column="kind")["train"]
+    assert again.annotations.instances == {"0": 1, "2": 2, "2.5": 1, "10": 1}
     digests = {areas_of(tmp_path, label_column=column)["train"].digest for column in ("kind", None)}
     assert len(digests) == 2
 
@@ -388,6 +436,21 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp
     assert [record["name"] for record in records] == ["b.tif"] and records.classes[1:] == ((1, "x"),)
     assert records.unpaired == ("a.tif: image without polygons", "c.geojson: polygons without image")
     assert records.annotations == ("GeoJSON", 1, 0, {"x": 1}, 0)
+    write_geojson(tmp_path / "masks" / "a.geojson", [feature(square(0, 0, 5), kind="y")])
+    records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
+    assert records.classes == ((0, "background"), (1, "x"), (2, "y"))
+
+
+@pytest.mark.parametrize("lacking", ["images", "polygons"])
+def test_polygons_are_those_of_all_splits_or_of_none(tmp_path, lacking):
+    for split in ("train", "val"):
+        one_image(tmp_path / split, feature(square(0, 0, 5)))
+    assert [*areas_of(tmp_path)] == ["train", "val"]
+    if lacking == "images":
+        (tmp_path / "val" / "images").rename(tmp_path / "val" / "scans")
+    else:
+        (tmp_path / "val" / "areas.geojson").unlink()
+    assert areas_of(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -401,11 +464,16 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp
         ("urn:ogc:def:crs:EPSG::1234567", "expected an EPSG number"),
         ("urn:ogc:def:crs:IGNF::4326", "expected an EPSG number"),
         ("EPSG:WGS84", "expected an EPSG number"),
+        ({"properties": {"code": 3857}}, "expected an EPSG number"),
+        ({"properties": 3857}, "expected an EPSG number"),
+        (3857, "expected an EPSG number"),
     ],
 )
 def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, crs):
     triangle = square(0, 0, 9)[:3]  # not closed
-    content = {"features": [feature(triangle)]} | ({"crs": {"properties": {"name": name}}} if name else {})
+    content = {"features": [feature(triangle)]}
+    if name is not None:
+        content["crs"] = {"properties": {"name": name}} if isinstance(name, str) else name
     file = tmp_path / "a.geojson"
     file.write_text(json.dumps(content))
     if isinstance(crs, str):
@@ -422,10 +490,17 @@ def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, crs):
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("nan"), 1]]]}, {"kind": 1}, "not finite"),
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
+        ({"type": "Polygon"}, {"kind": 1}, "coordinates that are no lists of rings"),
+        ({"type": "MultiPolygon", "coordinates": 3}, {"kind": 1}, "coordinates that are no lists of rings"),
         ({"type": "Polygon", "coordinates": [[[0], [1], [2]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         (
             {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]},
             None,
+            "has no value in the column kind, its columns are none; give --label-column",
+        ),
+        (
+            {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]},
+            ["kind"],
             "has no value in the column kind, its columns are none; give --label-column",
         ),
         (
@@ -480,6 +555,20 @@ def test_the_boxes_of_polygons_are_their_borders_and_infinite_where_a_crs_does_n
     shapes = shapes_in(str(file), None, 32633)
     assert shapes.boxes[0].round(-3).tolist() == [500_000, 4_983_000, 617_000, 5_094_000]
     assert shapes.boxes[1].tolist() == [np.inf] * 4
+    assert shapes_in(str(file), None, None).boxes[0].tolist() == [15.0, 45.0, 16.5, 46.0]  # an image without CRS
+    several = {"type": "MultiPolygon", "coordinates": [[[(1, 2), (3, 2), (3, 4)]], [[(7, 8), (9, 8), (9, 6)]]]}
+    file.write_text(json.dumps({"features": [{"geometry": several}]}))
+    os.utime(file, ns=(10**18, 10**18))
+    shapes = shapes_in(str(file), None, None)
+    assert shapes.boxes.tolist() == [[1, 2, 9, 8]] and len(shapes.shapes[0].rings) == 2
+    assert [len(shape.rings) for shape in shapes_in(str(file), None, 32633).shapes] == [2]
+
+
+def test_a_file_of_polygons_has_up_to_four_gigabytes(tmp_path, monkeypatch):
+    file = write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))])
+    mode = os.stat(file).st_mode
+    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
+    assert len(read_shapes(str(file), None).shapes) == 1
 
 
 def test_the_grid_of_a_source_is_that_of_its_file_and_page():

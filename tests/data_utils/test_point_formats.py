@@ -6,8 +6,10 @@ Modules: data_utils/sources/points/labelme_points.py, coco_keypoints.py, tps.py,
 import base64
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
@@ -23,7 +25,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
-from data_utils.sources.points.find import find_points
+from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.nnlandmark import case_of
 from data_utils.sources.points.spaces import from_pixels, to_pixels
@@ -106,6 +108,8 @@ def test_a_prediction_keeps_the_place_of_points_that_are_not_there(tmp_path, lay
         assert entry["keypoints"][2::3] == [0, 2] and entry["num_keypoints"] == 1
     if layout == "tps":
         assert file.read_text().splitlines()[:3] == ["LM=2", "-1 -1", "3.0 4.0"]
+    if layout == "fcsv":
+        assert [line.split(",")[11] for line in file.read_text().splitlines() if line[0] != "#"] == ["b"]
 
 
 def test_numbered_points_keep_their_numbers_where_some_are_chosen(tmp_path):
@@ -221,7 +225,10 @@ def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(tmp_path):
     content = json.loads(file.read_text())
     for entry in content["annotations"]:
         entry["segmentation"] = [[1, 1, 9, 1, 9, 9]]
-    file.with_name("instances_train2017.json").write_text(json.dumps(content))
+    objects = [{key: entry[key] for key in entry if key != "keypoints"} for entry in content["annotations"]]
+    categories = [{"id": 1, "name": "mouse"}]
+    text = changed(content, annotations=objects, categories=categories, info={"keypoints": "none"})
+    file.with_name("instances_train2017.json").write_text(text)
     config = DataConfig(str(tmp_path), val_fraction=0.5)
     assert load_records(config)[0].landmarks is None
     assert load_records(replace(config, task="landmarks"))[0].landmarks.names == NAMES
@@ -266,12 +273,16 @@ SHAPE = {"label": "a", "shape_type": "point", "points": [[1, 2]]}
         ("a.json", '{"case": {"one": [1, 2, NaN]}}', "nan is not within"),
         ("a.json", '{"case": {"one": [1, 2, 1e300]}}', "is not within"),
         ("a.json", '{"case": {"one": [1, 2,', "cannot be read as JSON"),
+        ("a.json", "", "cannot be read as JSON"),
         ("a.tps", "LM=2\n1 2\nIMAGE=a.png\n", "2 points are to follow, but there are 1; is the file cut off"),
+        ("a.tps", "LM=3\n1 2\n", "line 1: 3 points are to follow, but there are 1; is the file cut off"),
+        ("a.tps", "LM=1\n1 2\nPOINTS=3\n7 7\nID=a\n", "line 3: 3 points are to follow, but there are 1"),
         ("a.tps", "LM=2\n1 2\n3 4\n", "no IMAGE= and no ID=; is the file cut off"),
         ("a.tps", "LM=1e300\n1 2\n", "'1e300' is no number of points"),
         ("a.tps", "LM=1\n1 inf\nID=a\n", "inf is not within"),
         ("a.tps", "LM=1\n1 1e300\nID=a\n", "1e300 is not within"),
         ("a.tps", "LM=1\n1\nID=a\n", "has 1 coordinates"),
+        ("a.tps", "LM=1\n1 2 3\nID=a\n", "has 3 coordinates"),
         ("a.tps", "LM3=1\n1 2 3\nID=a\n", "for images only"),
         ("a.tps", "LM=1\n1 2\nID=a\nLM=1\n1 2\nID=a\n", "two points '1'; several animals"),
         ("a.tps", "\0\1", "has no line LM="),
@@ -341,9 +352,13 @@ def test_nnlandmarks_labels_ask_for_the_task(tmp_path):
 
 
 def test_other_json_files_list_no_points(tmp_path):
-    for text in ("{}", "[]", '{"a": 1}', '{"a": {"b": 1}}', '{"images": [], "keypoints": 3}', '{"keypoints": 3}'):
+    texts = ["{}", "[]", "[1]", '{"a": 1}', '{"a": {"b": 1}}', '{"a": {}}', '{"a": {"b": {"likelihood": 1}}}']
+    texts += ['{"images": [], "keypoints": 3}', '{"keypoints": 3}', '{"shapes": []}']
+    for text in texts:
         (tmp_path / "a.json").write_text(text)
-        assert files.read(tmp_path / "a.json") is None
+        assert files.read(tmp_path / "a.json") is None, text
+    (tmp_path / "a.tps").write_text("LM=0\nID=a\n")
+    assert files.read(tmp_path / "a.tps") is None
     stream = io.BytesIO()
     Image.new("L", (4, 4)).save(stream, "png")
     (tmp_path / "b.txt").write_bytes(stream.getvalue())
@@ -357,13 +372,15 @@ def written(tmp_path: Path, table: PointTable) -> Path:
 
 
 def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path):
-    positions = np.array([[[2.0, 9.0], [5.0, 4.0], [90.0, 90.0]]])
+    positions = np.array([[[2.0, 9.0], [5.0, 4.0], [1.0, 90.0]]])
     table = PointTable("coco", ("a", "b", "c"), ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]), ("",))
     content = json.loads(written(tmp_path, table).read_text())
     (entry,) = content["annotations"]
     assert (entry["bbox"], entry["area"], entry["num_keypoints"]) == ([2, 4, 3, 5], 15, 2)
     assert entry["keypoints"] == [2, 9, 2, 5, 4, 2, 0, 0, 0]
-    assert entry["image_id"] == content["images"][0]["id"] and "score" not in entry
+    assert entry["image_id"] == content["images"][0]["id"] and entry["iscrowd"] == 0 and "score" not in entry
+    (entry,) = json.loads(written(tmp_path, replace(table, states=table.states * 0)).read_text())["annotations"]
+    assert (entry["bbox"], entry["area"], entry["num_keypoints"]) == ([0, 0, 0, 0], 0, 0)
     values = np.array([[0.25, 0.5, 0.75]])
     table = replace(table, presence=np.ones((1, 3)), confidence=values)
     (entry,) = json.loads(written(tmp_path, table).read_text())["annotations"]
@@ -390,6 +407,31 @@ def test_keypoints_in_a_file_of_their_own_may_have_outlines_too(tmp_path):
     (tmp_path / "keypoints_train.json").rename(tmp_path / "annotations.json")
     assert find_keypoints(tmp_path, (), explicit=False) == {}
     assert find_keypoints(tmp_path, (), explicit=True)["train"].names == NAMES
+    (tmp_path / "annotations.json").write_text(json.dumps(COCO))  # no outlines
+    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
+
+
+@pytest.mark.parametrize("name", ["keypoints", "instances"])
+def test_keypoints_of_a_split_are_found_by_the_name_that_is_given(tmp_path, name):
+    for split in ("train", "test"):
+        (tmp_path / f"{name}_{split}.json").write_text(json.dumps(COCO))
+    assert {*find_points(tmp_path, ("test",), explicit=True)} == {"train", "test"}
+    assert {*find_points(tmp_path, (), explicit=True)} == {"train"}
+
+
+def test_files_of_labelme_in_a_split_are_found_by_the_name_that_is_given(tmp_path):
+    for split in ("train", "test"):
+        write_set(tmp_path / split, "labelme", count=1)
+    assert {*find_points(tmp_path, ("test",), explicit=False)} == {"train", "test"}
+    assert {*find_points(tmp_path, (), explicit=False)} == {"train"}
+
+
+def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(tmp_path):
+    (tmp_path / "person_keypoints_train2017.json").write_text(json.dumps(COCO))
+    (tmp_path / "images" / "train2017").mkdir(parents=True)
+    Image.new("L", SIZE[::-1]).save(tmp_path / "images" / "train2017" / "a.png")
+    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    assert splits["train"]()[0]["image"] == str(tmp_path / "images" / "train2017" / "a.png")
 
 
 CATEGORY = COCO["categories"][0]
@@ -429,12 +471,34 @@ def test_a_category_that_no_object_has_is_not_that_of_the_keypoints(tmp_path):
     (tmp_path / "a.json").write_text(changed(COCO, annotations=[OBJECT | {"keypoints": [5, 5, 0] * 3}]))
     table = files.read(tmp_path / "a.json")  # nothing is labeled
     assert table.names == NAMES and table.states.tolist() == [[UNKNOWN] * 3]
+    for unlabeled in ([5, 5, 0] * 3, "points", None):  # of a second object
+        annotations = [OBJECT, OBJECT | {"keypoints": unlabeled}]
+        (tmp_path / "a.json").write_text(changed(COCO, annotations=annotations))
+        assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT] * 3]
+    (tmp_path / "a.json").write_text(changed(COCO, categories=[CATEGORY | {"keypoints": [1, 2, 3]}]))
+    assert files.read(tmp_path / "a.json").names == ("1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("confidence", "presence", "is_predicted"),
+    [([0.5] * 3, [1] * 3, True), ([0.5] * 3, None, False), ([0.5] * 3, [1] * 2, False), ([0.5] * 2, [1] * 3, False)],
+)
+def test_keypoints_are_predicted_where_each_has_a_confidence_and_a_presence(
+    tmp_path, confidence, presence, is_predicted
+):
+    entry = OBJECT | {"keypoint_confidence": confidence, "keypoint_presence": presence}
+    (tmp_path / "a.json").write_text(changed(COCO, annotations=[entry]))
+    table = files.read(tmp_path / "a.json")
+    assert (table.presence is not None) == (table.confidence is not None) == is_predicted
+    assert table.states.tolist() == [[PRESENT] * 3]
 
 
 def test_points_of_labelme_are_those_of_the_image_that_the_file_names(tmp_path):
     write_set(tmp_path, "labelme", count=3)
     images = tmp_path / "images"
     (images / "frame_00.json").rename(images / "other.json")
+    copied = (images / "frame_02.json").read_text()  # it belongs to the image beside it all the same
+    (images / "frame_02.json").write_text(copied.replace("frame_02.png", "frame_01.png"))
     content = json.loads((images / "frame_01.json").read_text())
     (images / "frame_01.json").write_text(json.dumps(content | {"imageData": "AAAA"}))
     (tmp_path / "images" / "notes.json").write_text("{}")  # it is something else
@@ -456,14 +520,35 @@ def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_
     (shape,) = content["shapes"]
     assert (shape["shape_type"], shape["points"], shape["description"]) == ("point", [[1, 1]], "")
     assert (shape["group_id"], shape["flags"], shape["mask"]) == (None, {}, None)
+    assert (content["version"], content["imageData"]) == ("5.5.0", None)
+    for absent_shapes in (3, [3]):  # of another program
+        (tmp_path / "a.json").write_text(json.dumps({"shapes": [SHAPE], "absent_shapes": absent_shapes}))
+        table = files.read(tmp_path / "a.json")
+        assert (table.names, table.images) == (("a",), ("a",))
+
+
+def test_a_file_of_labelme_may_hold_no_points_and_lack_its_image_or_be_damaged(tmp_path):
+    write_set(tmp_path, "labelme", count=3)
+    images = tmp_path / "images"
+    (images / "frame_00.json").write_text(json.dumps({"shapes": [], "imagePath": "frame_00.png"}))
+    (images / "frame_01.png").unlink()
+    table = find_shapes(tmp_path, (), explicit=False)["train"]
+    assert table.images == ("images/frame_00.png", "images/frame_01", "images/frame_02.png")
+    assert table.states.tolist() == [[UNKNOWN] * 3, [PRESENT] * 3, [PRESENT] * 3]
+    (images / "frame_02.json").write_text(HALF)
+    with pytest.raises(DataError, match=r"frame_02\.json cannot be read as JSON"):
+        find_shapes(tmp_path, (), explicit=False)
 
 
 def test_tps_is_read_with_names_of_old_programs_curves_and_many_points(tmp_path):
-    text = "LM=2\n0 0\n3 NA\nCURVES=1\nPOINTS=2\n7 7\n8 8\nIMAGE=b\xe4r.png\nIMAGE=x.png\nID=3\n"
+    text = "LM=2\n0 0\n\n3 NA\nCURVES=1\nPOINTS=2\n7 7\n8 8\nIMAGE=\nIMAGE=b\xe4r.png\nIMAGE=x.png\nID=3\n"
     (tmp_path / "a.tps").write_bytes(text.encode("latin-1"))
     table = files.read(tmp_path / "a.tps")
     assert table.images == ("b\xe4r.png",) and table.names == ("1", "2")
     assert table.states.tolist() == [[PRESENT, UNKNOWN]] and table.space == "pixels from the bottom"
+    (tmp_path / "a.tps").write_text("\ufeffLM=1\n1 2\nID=a\nLM=0\nID=b\n", encoding="utf-8")
+    table = files.read(tmp_path / "a.tps")
+    assert table.images == ("a", "b") and table.states.tolist() == [[PRESENT], [UNKNOWN]]
     many = "\n".join(["LM=10000", *["1 2"] * 10_000, "ID=a"])
     (tmp_path / "a.tps").write_text(many)
     assert len(files.read(tmp_path / "a.tps").names) == 10_000
@@ -476,10 +561,11 @@ def test_tps_is_read_with_names_of_old_programs_curves_and_many_points(tmp_path)
 
 
 def test_a_comment_of_tps_that_speaks_of_fewer_points_is_no_prediction(tmp_path):
-    text = "LM=2\n1 2\n3 4\nID=a\nCOMMENT=5 6 presence 0.9 confidence 0.8\n"
-    (tmp_path / "a.tps").write_text(text)
-    table = files.read(tmp_path / "a.tps")
-    assert table.presence is None and table.positions.tolist() == [[[1, 2], [3, 4]]]
+    note = "5 6 presence 0.9 confidence 0.8"
+    for comment in (note, f"{note}; by hand; {note}"):
+        (tmp_path / "a.tps").write_text(f"LM=2\n1 2\n3 4\nID=a\nCOMMENT={comment}\n")
+        table = files.read(tmp_path / "a.tps")
+        assert table.presence is None and table.positions.tolist() == [[[1, 2], [3, 4]]]
 
 
 def test_tps_counts_its_images_from_0_and_leaves_no_number_out(tmp_path):
@@ -515,6 +601,8 @@ def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
     assert from_pixels(pixels, table.space, (10, 20)).tolist() == [[5, 6]] and pixels.tolist() == [[3, 5]]
     resized = table.source(0)._replace(space="pixels", size=(10, 20))
     assert to_pixels(resized, (5, 10), "a").tolist() == [[2.75, 2.25]]
+    rounded = table.source(0)._replace(space="pixels", size=(10, 21))
+    assert to_pixels(rounded, (5, 10), "a").tolist() == [[2.75, 5.5 * 10 / 21 - 0.5]]
     with pytest.raises(DataError, match=r"a: is 20 x 10 \(height x width\), but .* gives points of .* of 10 x 20"):
         to_pixels(resized, (20, 10), "a")
 
@@ -557,6 +645,9 @@ def test_points_of_several_images_in_one_file_stay_with_their_images(tmp_path, l
             {"id": 2, "file_name": "two"},
         ]
         assert content["categories"][0]["keypoints"] == ["a", "b"] and content["categories"][0]["skeleton"] == []
+        table = replace(table, presence=np.ones((2, 2)), confidence=np.array([[0.25, 0.75], [1, 1]]))
+        annotations = json.loads(written(tmp_path, table).read_text())["annotations"]
+        assert [entry["score"] for entry in annotations] == [0.5, 1]
 
 
 def test_a_note_of_a_prediction_has_six_digits():
@@ -565,3 +656,18 @@ def test_a_note_of_a_prediction_has_six_digits():
     content = json.loads(files.content(table))
     assert content["shapes"][0]["description"] == "presence 0.666667 confidence 0.333333"
     assert content["imagePath"] == "x" and content["shapes"][0]["points"] == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "image,a_x,a_y\na.png,1,2\n"),
+        ("a.tps", "LM=1\n1 2\nID=a.png\n"),
+        ("a.json", '{"a.png": {"1": [1, 2, 3]}}'),
+    ],
+)
+def test_a_file_of_the_points_of_all_images_has_up_to_four_gigabytes(tmp_path, monkeypatch, name, text):
+    (tmp_path / name).write_text(text)
+    mode = os.stat(tmp_path / name).st_mode
+    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
+    assert files.read(tmp_path / name).images == ("a.png",)

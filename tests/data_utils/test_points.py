@@ -31,6 +31,7 @@ from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.draws import Draw, draw, pack_draws
+from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
@@ -179,14 +180,18 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
         ("image,a_x,b_y\na.png,1,2\n", "points.csv: no point has a column x and a column y"),
         ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
+        ("image,a_x,a_y\na.png,1\n", "row 2: has 2 cells, the heading 3; is the file cut off?"),
+        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1\n", "row 4: has 2 cells, the heading 3; is the file"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
         ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 images more than once: .*a.png"),
         ("image,landmark,x,y\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
         ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
+        ("scorer,me,me\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords"),
         ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
         ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "'a' has no columns x and y"),
+        (f"image,landmark,x,y\n{200_000 * 'a'},one,1,2\n", "points.csv cannot be read as CSV"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
     ],
 )
@@ -563,10 +568,10 @@ def table_of(tmp_path: Path, text: str, name: str = "a.csv") -> PointTable:
 
 
 def test_the_first_line_of_a_table_says_its_separator_and_may_begin_with_a_mark_of_byte_order(tmp_path):
-    text = "\ufeffimage;landmark;x;y\n\n;;;\na,b,c,d,e.png;nose, left;1;2\n"
+    text = "\ufeffimage;landmark;x;y\n\n;;;\na,b,c,d,e,f,g,h,i,j.png;nose, left;1;2\n"
     for separator in (";", "\t"):
         table = table_of(tmp_path, text.replace(";", separator))
-        assert (table.images, table.names) == (("a,b,c,d,e.png",), ("nose, left",))
+        assert (table.images, table.names) == (("a,b,c,d,e,f,g,h,i,j.png",), ("nose, left",))
     assert table_of(tmp_path, "image,nose_x,nose_y\na,1,2\n", "A.CSV").names == ("nose",)
 
 
@@ -576,12 +581,16 @@ def test_an_empty_cell_may_be_written_in_words(tmp_path, empty):
 
 
 def test_a_state_in_a_table_counts_whatever_its_coordinates_are(tmp_path):
-    table = table_of(tmp_path, "image,landmark,x,y,state\na,p,1,2,Absent\na,q,1,2,unknown\na,r,,,\n")
-    assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY]]
+    table = table_of(tmp_path, "image,landmark,x,y,state\na,p,1,2,Absent\na,q,1,2,unknown\na,r,,,\n a , s ,1,2, \n")
+    assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY, PRESENT]]
+    assert (table.images, table.names) == (("a",), ("p", "q", "r", "s"))
+    table = table_of(tmp_path, "image,landmark,x,y,confidence,presence\na,p,1,2,,\na,q,1,2,0.5, \n")
+    assert table.states.tolist() == [[PRESENT, PRESENT]] and table.presence is None
 
 
 def test_titles_of_columns_keep_their_spelling_and_a_visibility_of_0_is_unknown(tmp_path):
-    table = table_of(tmp_path, "image,Left Eye_x,Left Eye_y,Left Eye_v,TAIL_X,TAIL_Y,n_x\na,1,2,0.0,3,4,5\n")
+    text = "image,scorer,Left Eye_x,Left Eye_y,Left Eye_v,TAIL_X,TAIL_Y,n_x\na,me,1,2, 0.0 ,3,4,5\n"
+    table = table_of(tmp_path, text)
     assert table.names == ("Left Eye", "tail") and table.states.tolist() == [[UNKNOWN, PRESENT]]
 
 
@@ -589,6 +598,9 @@ def test_what_a_network_of_deeplabcut_found_is_present(tmp_path):
     heads = "scorer,n,n,n,n,n,n\nbodyparts,a,a,a,b,b,b\ncoords,x,y,likelihood,x,y,likelihood\n"
     table = table_of(tmp_path, heads + "img.png,1,2,0.9,3,4,0.1\n")
     assert table.states.tolist() == [[PRESENT, PRESENT]] and table.presence is None and table.axes == 2
+    heads = "Scorer,,,n,n\n Bodyparts ,,, a,a \nCoords,,, X,Y \n"
+    table = table_of(tmp_path, heads + "img.png,,,1,2\n")
+    assert (table.images, table.names, table.positions.tolist()) == (("img.png",), ("a",), [[[1, 2]]])
     heads = "scorer,n,n,n,n,n\nbodyparts,a,a,a,b,b\ncoords,x,y,z,x,y\n"
     assert table_of(tmp_path, heads + "img.png,1,2,9,3,4\n").positions.tolist() == [[[1, 2], [3, 4]]]
 
@@ -685,8 +697,10 @@ def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     (folder / "masks").mkdir()
     (folder / "masks" / "._a.png").write_bytes(b"what a Mac leaves behind")
     assert lacks_masks(folder, ())
-    (folder / "masks" / "a.PNG").write_bytes(b"a mask")
-    assert not lacks_masks(folder, ())
+    for name in ("a.PNG", "a.nii.gz"):
+        (folder / "masks" / name).write_bytes(b"a mask")
+        assert not lacks_masks(folder, ())
+        (folder / "masks" / name).unlink()
     for split in ("train", "val"):
         (tmp_path / "splits" / split / "images").mkdir(parents=True)
         (tmp_path / "splits" / split / "masks").mkdir()
@@ -704,6 +718,24 @@ def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(
     truth = read_truth(tmp_path, "unknown")
     assert truth.names == NAMES and truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
     assert read_truth(tmp_path, "not-there").states[0].tolist() == [ABSENT, PRESENT, PRESENT]
+
+
+def test_the_truth_is_that_of_all_splits(tmp_path):
+    for split, image in (("train", "a"), ("val", "b")):
+        write(tmp_path / split, f"image,p_x,p_y\n{image},1,2\n")
+    assert read_truth(tmp_path, "unknown").images == ("a", "b")
+
+
+def test_splits_may_be_files_of_tps_and_images_are_those_beside_others_of_their_name(tmp_path):
+    for split, image in (("train", "a"), ("val", "b")):
+        (tmp_path / f"{split}.tps").write_text(f"LM=1\n1 2\nIMAGE={image}.png\n")
+    tables = find_points(tmp_path, (), explicit=False)
+    assert {split: table.images for split, table in tables.items()} == {"train": ("a.png",), "val": ("b.png",)}
+    for folder in ("images", "imagesTs", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
+    records = open_points(tmp_path, tables, None, allow_unpaired=False)["train"]()
+    assert [record["image"] for record in records] == [str(tmp_path / "images" / "a.png")]
 
 
 def test_the_points_of_files_that_outline_areas_too_are_the_truth(tmp_path):
@@ -730,6 +762,19 @@ def test_the_key_of_points_changes_with_all_that_they_are(tmp_path):
     assert len({*digests}) == len(digests) and PointRecords(table, paths).digest == digests[0]
     key_files = [*(folder / "images").iterdir(), folder / "points.csv"]
     assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
+    (folder / "images" / "b.png").rename(folder / "images" / "c.png")  # of the same size and time
+    paths[1] = str(folder / "images" / "c.png")
+    assert PointRecords(table, paths).digest != digests[0]
+
+
+def test_the_key_of_points_changes_with_each_channel_of_a_volume_and_images_may_be_in_their_files(tmp_path):
+    for number in range(2):
+        (tmp_path / f"a_000{number}.nii").touch()
+    table = PointTable("long", ("p",), ("a",), np.ones((1, 1, 3)), np.full((1, 1), PRESENT), ("",), "RAS")
+    paths = [str(tmp_path / "a_0000.nii")]
+    assert PointRecords(table, paths, dims=3).landmarks == LandmarkNames(("p",), "long", "RAS")
+    assert unnoticed_changes([*tmp_path.iterdir()], lambda: PointRecords(table, paths, dims=3).digest) == []
+    assert PointRecords(table, ["/data/A.JSON"])[0]["image"] == LabelmeImage("/data/A.JSON")
 
 
 def test_the_files_of_the_channels_of_a_volume_are_all_that_follow_the_first(tmp_path):
@@ -738,7 +783,9 @@ def test_the_files_of_the_channels_of_a_volume_are_all_that_follow_the_first(tmp
         (tmp_path / name).touch()
     paths = [str(tmp_path / name) for name in names]
     assert channel_files(paths[0]) == tuple(paths[:3]) and channel_files(paths[4]) == (paths[4],)
-    (tmp_path / "c_0000").mkdir()
+    for folder in ("c_0000", "c_0001"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "d.nii").touch()
     assert channel_files(str(tmp_path / "c_0000/d.nii")) == (str(tmp_path / "c_0000/d.nii"),)
 
 
@@ -750,6 +797,7 @@ def test_tables_are_joined_where_axes_and_space_agree():
     joined = joined_tables([table("a", sizes=np.array([[3, 4]])), table("b", sizes=np.array([[5, 6]]))])
     assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]] and joined.files == ("a.tps", "b.tps")
     assert joined.rows([1]).sizes.tolist() == [[5, 6]] and joined.rows([1]).files == ("b.tps",)
+    assert joined_tables([joined, table("c")]).files == ("a.tps", "b.tps", "c.tps")
     assert joined_tables([table("a", sizes=np.array([[3, 4]])), table("b")]).sizes is None
     for other in (table("b", space="pixels from the bottom"), table("b", positions=np.ones((1, 1, 3)))):
         with pytest.raises(DataError, match=r"a\.tps lists points of 2 axes in pixels, b\.tps of [23] axes in pixels"):
@@ -783,8 +831,19 @@ def test_a_predicted_point_is_there_from_a_presence_of_one_half_on():
 def test_what_is_no_coordinate_or_size_is_none(tmp_path):
     with pytest.raises(DataError, match=r"here: '1000.*' is no coordinate"):
         coordinate(10**400, "here")
-    sizes = ((3, 4), (0, 4), (3, -1), (3.0, 4), (None, 4), (3, 10**8))
-    assert [said_size(*size) for size in sizes] == [(3, 4), None, None, None, None, None]
+    sizes = ((3, 4), (0, 4), (3, -1), (3.0, 4), (3, 4.0), (None, 4), (3, None), (3, 10**8))
+    assert [said_size(*size) for size in sizes] == [(3, 4), *[None] * 7]
+
+
+def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    content = coco_content(["frame_00.png"], np.ones((1, 3, 2)))
+    content["annotations"][0] |= {"segmentation": [[1, 1, 9, 1, 9, 9]], "keypoints": []}
+    content["categories"] = [{"id": 1, "name": "mouse"}]
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    line = r"holds annotations, and points in .*points\.csv; give --task classes or --task landmarks"
+    with pytest.raises(DataError, match=line):
+        load_records(DataConfig(str(tmp_path)))
 
 
 def test_points_beside_polygons_are_points(tmp_path):
@@ -831,6 +890,9 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
         confidence=np.array([[1 / 3, 2 / 3]]),
     )
     assert files.content(table).decode().split("\n") == [*HEADINGS[layout], ROWS[layout], ""]
+    chosen = replace(table, states=np.array([[PRESENT, UNKNOWN]]))
+    last_row = ROWS[layout].replace("absent", "unknown")
+    assert files.content(chosen).decode().splitlines()[-1] == last_row
     truth = replace(table, presence=None, confidence=None)
     lines = files.content(truth).decode().splitlines()
     assert lines[-1] == {"long": "i,2,,,absent"}.get(layout, "i,0.5,2.0,,")
@@ -840,12 +902,15 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
 def test_columns_may_have_any_of_these_titles(tmp_path):
     for title in ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "Name"):
         assert table_of(tmp_path, f"{title},a_x,a_y\nb,1,2\n").images == ("b",)
+    assert table_of(tmp_path, "path,image,landmark,x,y\n1,b,tip,1,2\n").images == ("b",)
+    table = table_of(tmp_path, " image ,a_y,a_x\n b ,1,2\n")
+    assert table.images == ("b",) and table.positions.tolist() == [[[2, 1]]]
     for title in ("landmark", "landmark_name", "point", "keypoint", "bodypart", "Label"):
         table = table_of(tmp_path, f"x,y,{title},z,image\n1,2,tip,3,b\n")
         assert (table.names, table.images, table.positions.tolist()) == (("tip",), ("b",), [[[1, 2, 3]]])
     for titles in ("a_x,a_y", "a x,a y", "a.x,a.y", "a-x,a-y"):
         assert table_of(tmp_path, f"image,{titles}\nb,1,2\n").names == ("a",)
-    for titles in ("x1,y1", "X_1,Y_1"):
+    for titles in (" x1 , y1", "X_1,Y_1"):
         assert table_of(tmp_path, f"image,{titles}\nb,1,2\n").names == ("1",)
 
 
@@ -889,6 +954,6 @@ def test_a_truth_without_points_is_one_line(tmp_path):
 def test_images_of_a_table_lie_in_folders_of_these_names(tmp_path, folder):
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
-    (tmp_path / "train.csv").write_text("image,p_x,p_y\na.png,1,2\n")
+    (tmp_path / "Train.csv").write_text("image,p_x,p_y\na.png,1,2\n")
     splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
     assert splits["train"]()[0]["image"] == str(tmp_path / folder / "a.png")

@@ -201,8 +201,8 @@ def test_images_of_both_splits_have_the_bands_or_are_pictures(tmp_path):
     for records in load_records(DataConfig(str(tmp_path), place=False, task="classes")):
         for record in records:
             assert isinstance(record["image"], PictureFile) and isinstance(record["target"], PictureFile)
-        digests.add(records.digest)
-    assert len(digests) == 6 and None not in digests
+        digests |= {records.digest, records.records.digest}
+    assert len(digests) == 8 and None not in digests
 
 
 def test_bands_that_are_files_make_no_shards(tmp_path, monkeypatch):
@@ -278,7 +278,9 @@ def test_a_model_reads_bands_or_places_or_pictures():
     for source, picture in (
         ("a.tif", PictureFile("a.tif")),
         ({"path": "a.tif", "page": 3}, PictureFile("a.tif", 3)),
+        (Path("a.tif"), PictureFile("a.tif")),
         ("a.png", "a.png"),
+        ({"path": "a.png", "page": 3}, {"path": "a.png", "page": 3}),
         ({"path": "a.tif", "bytes": b""}, {"path": "a.tif", "bytes": b""}),
     ):
         assert as_model_reads(source, Preprocess()) == as_picture(source) == picture
@@ -320,6 +322,9 @@ def test_scenes_are_folders_of_tiffs_alone(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert scene_folders(tmp_path) == {"a": ["a/B1.tif", "a/B2.tif"], "b": ["b/B1.tif"]}
+    (tmp_path / "c" / "d").mkdir(parents=True)
+    (tmp_path / "c" / "d" / "B1.tif").touch()
+    assert scene_folders(tmp_path)["c/d"] == ["c/d/B1.tif"]
     (tmp_path / "b" / "quick.PNG").touch()
     assert scene_folders(tmp_path) == {}
     (tmp_path / "b" / "quick.PNG").unlink()
@@ -349,11 +354,29 @@ def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
         find_scenes(*folders, None, None, allow_unpaired=False)
     records = find_scenes(*folders, None, None, allow_unpaired=True)
     assert [record["name"] for record in records] == ["a"] and len(records.unpaired) == 2
-    for name in ("masks/a_x.png", "masks/b_x.png", "masks/b.png", "images/d/B1.tif"):
+    for name in (
+        "masks/a_x.png",
+        "masks/b_x.png",
+        "masks/b.png",
+        "images/d/B1.tif",
+        "images/a/B2.tif",
+        "images/b/B2.tif",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     records = open_images(*folders, DataConfig(mask_suffix="_x", bands=("B1",), allow_unpaired=True))
     assert {record["image"].bands for record in records} == {("B1",)}
+    settings = DataConfig(mask_suffix="", bands=("B1",), allow_unpaired=True)
+    assert [record["target"] for record in open_images(*folders, settings)] == [
+        str(tmp_path / "masks" / name) for name in ("a.png", "b.png")
+    ]
+    for name in ("sites/images/d/x.tif", "sites/masks/d/x.tif", "suffix/images/a/B1.tif", "suffix/masks/a_x.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    folders = (tmp_path / "suffix/images", tmp_path / "suffix/masks")
+    assert len(find_scenes(*folders, None, None, allow_unpaired=False)) == 1
+    assert find_scenes(*folders, "", None, allow_unpaired=False) is None
+    assert find_scenes(tmp_path / "sites/images", tmp_path / "sites/masks", None, None, allow_unpaired=False) is None
     assert [Path(record["target"]).name for record in records] == ["a_x.png", "b_x.png"]
 
 

@@ -124,6 +124,19 @@ def test_places_come_back_from_voxels(tmp_path, space, orientation):
     assert np.allclose(from_voxels(to_voxels(positions, space, header), space, header), positions, atol=1e-9)
 
 
+def test_places_in_a_volume_that_is_turned_by_an_angle_follow_its_axes(tmp_path):
+    turned = np.array([[2, -1.5, 0, 10], [1.5, 2, 0, 20], [0, 0, 3, 30], [0, 0, 0, 1.0]])
+    file = tmp_path / "a.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), turned), file)
+    _, header = read_volume(VolumeFile((str(file),)), "a")
+    places = np.array([[12, 21.5, 30], [8.5, 22, 33]])
+    voxels = np.array([[0, 0, 1], [1, 1, 0]])  # (z, y, x)
+    assert np.allclose(to_voxels(places, "RAS", header), voxels, atol=1e-9)
+    assert np.allclose(from_voxels(voxels, "LPS", header), places * (-1, -1, 1), atol=1e-9)
+    with pytest.raises(DataError, match="coordinate system 'XYZ' is none of RAS, LPS"):
+        to_voxels(np.zeros((1, 3)), "XYZ", header)
+
+
 @pytest.mark.parametrize("layout", ["markups", "fcsv"])
 def test_slicers_files_keep_names_places_and_states(tmp_path, layout):
     states = np.array([[PRESENT, PRESENT]] if layout == "fcsv" else [[PRESENT, UNKNOWN]])
@@ -143,6 +156,11 @@ def test_old_files_of_slicer_are_ras(tmp_path):
     assert files.read(file).space == "RAS"
     file.write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
     assert files.read(file).space == "RAS" and files.read(file).names == ("one",)
+    file.write_text("#CoordinateSystem = LPS  \n# columns = id, x, y, z, label\n1,1,2,3,one\n")
+    assert files.read(file).space == "LPS" and files.read(file).names == ("one",)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"a\.fcsv cannot be read as text"):
+        files.read(file)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +247,7 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
         ("3", "defined"),
     ]
     assert markup["coordinateSystem"] == space and ["position" in point for point in points] == [False, False, True]
+    assert (markup["type"], markup["coordinateUnits"]) == ("Fiducial", "mm")
     text = files.content(replace(table, layout="fcsv")).decode().splitlines()
     assert f"# CoordinateSystem = {space}" in text
     assert [line for line in text if line[0] != "#"] == ["3,1.0,1.0,1.0,0,0,0,1,1,1,0,c,,"]
@@ -236,6 +255,7 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
 
 def test_a_file_of_slicer_may_hold_no_points(tmp_path):
     texts = {"a.fcsv": "# Markups fiducial file version = 4.11\n", "a.mrk.json": '{"markups": []}', "b.mrk.json": "{}"}
+    texts |= {"c.mrk.json": '{"markups": {"controlPoints": []}}', "d.mrk.json": '{"a": {"tip": [1, 2, 3]}}'}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
         assert files.read(tmp_path / name) is None
@@ -258,6 +278,14 @@ def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
     assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
+
+
+def test_a_volume_that_is_missing_is_named_with_the_file_of_its_points(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), tmp_path / "a.nii.gz")
+    for name in "ab":
+        (tmp_path / f"{name}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    with pytest.raises(DataError, match=r"1 files without partner: b: listed in b\.fcsv, but the file is missing"):
+        load_records(DataConfig(dataset=str(tmp_path)))
 
 
 def test_images_and_volumes_or_two_coordinates_of_volumes_are_one_line(tmp_path):

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from data_utils.class_map import ClassMap
-from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor
+from data_utils.config import DataConfig
+from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor, count_classes
 from data_utils.targets.label_sets import LabelSets
+from runtime.errors import SettingsError
 
 BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
 TWO = ClassMap(("a", "b"), (1, 2), None)
@@ -21,8 +23,35 @@ def test_a_reader_of_classes_describes_what_is_ignored_and_shows_what_is_known()
     partly = PartlyLabeledReader(TWO, label_sets=BY_A)
     target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {"labeled": ("a",)})
     assert partly.shown_truth(target).tolist() == [[0, 255]] and target.mask.tolist() == [[0, 1]]
+    assert target.label_set.dtype == partly.of_mask(np.array([[1]]), "mask").label_set.dtype == np.int32
     whole = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {})
     assert partly.shown_truth(whole).tolist() == [[0, 1]]
+
+
+def test_of_an_image_that_is_labeled_for_nothing_all_is_unknown():
+    partly = PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, False)), {(): 1}))
+    read = partly.of_mask(np.array([[1, 2]]), "mask")
+    target = partly.of_record(read, {"labeled": ()})
+    assert target.mask.tolist() == [[255, 255]] and int(target.label_set) == 1
+    assert read.mask.tolist() == [[0, 1]]
+    assert partly.describe() == "classes 1=a, 2=b, some images labeled for some of these only ()"
+
+
+def test_pixels_are_counted_of_all_values_of_a_class_and_not_of_what_is_ignored_or_unknown():
+    class_map = ClassMap(("a", "b"), (1, 2), 9, joined=((3, 0), (4, 255)))
+    assert count_classes({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}, class_map) == (7, 7)
+
+
+def test_classes_that_do_not_overlap_have_no_sides():
+    with pytest.raises(SettingsError, match=r"^--swap a=b: for points and for classes that may overlap; leave it out$"):
+        ClassReader.of_values({1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))
+
+
+@pytest.mark.parametrize("weights", [["none", "none"], ["auto", 1.0], [1.0], [1.0, 2.0, 3.0], []])
+def test_class_weights_are_as_many_as_classes(weights):
+    assert class_weight_tensor([1.5, 2.0], (1, 2)).tolist() == [1.5, 2]
+    with pytest.raises(SettingsError, match=f"^--class-weights has {len(weights)} values for 2 classes; give `auto`"):
+        class_weight_tensor(weights, (1, 2))
 
 
 def test_names_of_classes_do_not_matter_to_what_is_kept():

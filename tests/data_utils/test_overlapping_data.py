@@ -43,6 +43,7 @@ from data_utils.sources.overlapping import (
 )
 from data_utils.sources.records import ListRecords
 from data_utils.sources.volumes import Case, Description, VolumeRecords
+from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader, parse_regions
 from data_utils.targets.sides import Sides
@@ -157,6 +158,29 @@ def test_shares_are_of_the_pixels_of_which_a_class_is_known():
     assert reader.class_pixels == (30, 60)
     assert reader.shares == (30 / 60, 60 / 70) and reader.overlap == 20 / 70
     assert reader.describe_pixels()[1:3] == ["   50.000 %  a", "   85.714 %  b"]
+    assert OverlapReader(("a", "b")).with_pixels({0: 10}).overlap == 0
+
+
+def test_what_a_mask_or_the_labels_of_an_image_leave_open_is_in_no_share_and_is_shown():
+    is_a, unknown_a = pack_bits(np.array([1, 0]), np.array([0, 1])).tolist()
+    reader = OverlapReader(("a", "b"), values=((1,), (2,)))
+    reader = reader.partly_labeled({("a",): "t"}, (), {("a",): {is_a: 10, unknown_a: 30, 0: 10}})
+    assert reader.class_pixels == (10, 0) and reader.shares == (0.5, 0)
+    shown = reader.shown_truth(OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32)))
+    truth, unknown = unpack_bits(shown)
+    assert truth.tolist() == [[1, 0]] and (unknown & 3).tolist() == [[0, 1]]
+
+
+def test_detail_is_measured_of_what_an_image_is_labeled_for_and_a_small_mask_keeps_a_pixel():
+    sets = LabelSets(((True, True), (True, False)), {("a",): 1})
+    reader = OverlapReader(("a", "b"), label_sets=sets)
+    thin = np.zeros((8, 8), np.int64)
+    thin[:, :4] = 1
+    thin[3] |= 2  # gone at a quarter of the size
+    small = np.full((1, 8), 1, np.int64)
+    records = [{"image": "", "target": mask, "name": "m", "labeled": ("a",)} for mask in (thin, small)]
+    assert reader.detail_kept(records, 0.25) == 1
+    assert reader.detail_kept([{**record, "labeled": None} for record in records], 0.25) == 0.5
 
 
 def test_classes_are_chosen_joined_and_ordered_by_the_flag(folders):
@@ -644,12 +668,12 @@ def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
         ("whole=", "'whole=' is no NAME=VALUE"),
         ("whole=1+x", "'x' is no mask value"),
         ("whole=1++2", "'' is no mask value"),
-        ("whole=0+1", "whole holds 0, the background"),
+        ("whole=1+0", "whole holds 0, the background"),
         ("whole=1+1", "whole lists a value twice"),
-        ("a=#010203", "a holds colors"),
+        ("a=1+#010203", "a holds colors"),
         ("a=1;a=2", "two regions are called a"),
         ("whole=1+2;inner=1", "whole and inner would both be written as 1"),
-        ("active=3;core=2+3", "active would be written as 3, which core holds too"),
+        ("active=3;core=2+1+3", "active would be written as 3, which core holds too"),
         (";".join(f"r{number}={number}" for number in range(1, 33)), "has 32 regions"),
     ],
 )
@@ -715,6 +739,11 @@ def test_a_reader_of_overlapping_classes_hands_on_values_sides_and_weights():
     classes = ((1, "a"), (2, "b"), (3, "a"))
     reader = OverlapReader.of_values({}, classes, DataConfig())
     assert reader.values == ((1, 3), (2,))
+    assert reader.partly_labeled({("a", "2"): "t"}, (), {}) is reader
+    partly = reader.partly_labeled({("3", "one"): "t"}, ((1, "one"),), {})
+    assert partly.labeled_classes(("3", "one")) == [0]
+    task = OverlapReader(("a", "b")).task("ce", None)  # where a model is all that is known
+    assert (task.partners, task.mirrors) == ((0, 1), True)
     reader = OverlapReader(("a", "b"), class_pixels=(30, 10), sides=SIDED)
     task = reader.task("ce", ["auto"])
     assert (task.partners, task.mirrors) == ((1, 0), False)
@@ -745,8 +774,13 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
     reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
     sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
     assert reader.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is reader
-    reader = reader.partly_labeled(sets, ((1, "swelling"),), {None: {0: 1}})
+    assert reader.labeled_in_map(None) is None
+    pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
+    reader = reader.partly_labeled({**sets, (): "t"}, ((1, "swelling"),), pixels)
     assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
+    assert [reader.labeled_in_map(names) for names in (*sets, ())] == [{2}, {1, 2}, {2}, set()]
+    assert reader.class_pixels == (15, 12)
+    assert reader.describe() == "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
 
 
 def test_all_ignored_values_are_unknown_and_kept_for_prediction():
@@ -759,6 +793,14 @@ def test_all_ignored_values_are_unknown_and_kept_for_prediction():
         "ignore_value": 9,
         "joined_values": ((8, 255),),
     }
+
+
+def test_regions_may_stand_apart_and_are_of_numbers_of_which_0_may_be_ignored():
+    assert parse_regions(" whole = 1+2 ; ") == (Region("whole", (1, 2)),)
+    with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
+        RegionReader.of_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
+    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
+    assert reader.ignored == (0,)
 
 
 def test_as_many_regions_as_bits_are_read_and_each_is_compared_with_all_before_it():

@@ -5,6 +5,7 @@ Modules: data_utils/targets/points.py.
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
@@ -69,6 +70,7 @@ def test_a_reader_of_points_hands_on_all_that_the_task_needs():
     assert (task.names, task.partners) == (("b", "a"), (1, 0)) and reader.sided_pairs == [(1, 0)]
     points = ListRecords([])
     points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long")
+    assert PointReader.of_records(points, {}, (), DataConfig(classes="nose, ")).names == ("nose",)
     chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
     assert (chosen.chosen, chosen.partners, chosen.unit) == ((2, 1), (1, 0), "px")
     assert (chosen.layout, chosen.space, chosen.absent, chosen.mirrors) == ("long", "pixels", "unknown", True)
@@ -81,3 +83,31 @@ def test_a_reader_of_points_hands_on_all_that_the_task_needs():
     assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)
     with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))
+    points.landmarks = LandmarkNames(("nose",), "slicer", "LPS")
+    mm = PointReader.of_records(points, {}, (), DataConfig())
+    assert (mm.layout, mm.space) == ("slicer", "LPS")
+
+
+def test_empty_cells_of_all_tables_are_counted(monkeypatch):
+    class Table(ListRecords):
+        absent = None
+        empty = 0
+
+    monkeypatch.setattr("data_utils.targets.points.PointRecords", Table)
+    splits = [Table([]), Table([])]
+    reader = PointReader(("a",), (0,), (0,))
+    assert reader.warnings(splits) == ()
+    splits[0].empty, splits[1].empty = 2, 3
+    (line,) = reader.warnings(splits)
+    assert line.startswith("5 empty cells are points of which nothing is known")
+    splits[0].absent = splits[1].absent = "unknown"
+    assert reader.warnings(splits) == ()
+
+
+def test_windows_of_points_are_of_an_image_of_so_many_rows_and_columns(tmp_path):
+    file = tmp_path / "a.png"
+    Image.fromarray(np.zeros((20, 40), np.uint8)).save(file)
+    source = PointSource("file", "pixels", np.array([[39.0, 19.0]]), np.array([PRESENT]))
+    with PointReader(("a",), (0,), (0,)).open_window({"image": file, "target": source, "name": "a"}) as windows:
+        assert windows.size == (20, 40)
+        assert windows.read((20, 40), ((10, 20), (30, 40))).points.tolist() == [[9, 9]]

@@ -41,10 +41,27 @@ def test_a_record_depends_on_seed_and_global_index_alone():
     assert len(images) == 40
 
 
+@pytest.mark.parametrize(
+    ("index", "pixels", "colors", "greys"),
+    [
+        (0, [15377, 6037, 160, 260, 1206], [80.0, 90.8, 67.0], [[15, 30, 47, 64], [33, 83, 81, 97], [32, 86, 35, 97]]),
+        (1, [8727, 0, 3100, 0, 173], [55.0, 87.9, 94.7], [[103, 93, 130], [89, 95, 110], [51, 84, 63]]),
+        (2, [18059, 0, 1605, 943, 2433], [91.5, 83.7, 80.5], [[61, 43, 38, 41], [72, 73, 160, 90], [60, 99, 80, 52]]),
+    ],
+)
+def test_the_pictures_of_all_versions_are_the_same(index, pixels, colors, greys):
+    record = Shapes(3)[index]
+    assert np.bincount(record["target"].ravel(), minlength=5) == pytest.approx(pixels, abs=9)
+    assert record["image"].mean(axis=(0, 1)) == pytest.approx(colors, abs=0.5)
+    assert record["image"][:81:40, ::40].mean(axis=2) == pytest.approx(np.array(greys), abs=3)
+
+
 @pytest.mark.parametrize("index", [5, -6])
 def test_an_index_out_of_range_is_an_index_error(index):
     with pytest.raises(IndexError, match=f"index {index} of 5"):
         Shapes(5)[index]
+    with pytest.raises(TypeError):
+        Shapes(5)[0.5]
 
 
 def test_sizes_are_those_of_the_pictures():

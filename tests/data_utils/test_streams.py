@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import aiohttp
@@ -213,6 +214,38 @@ def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
     records = ParquetRecords.open([str(file)], None, None)
     assert [record["name"] for record in records] == [f"a.parquet row {number}" for number in range(5)]
     assert [record["image"] for record in records] == pictures
+    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures})[:0], file)
+    assert len(ParquetRecords.open([str(file)], None, None)) == 0
+
+
+def test_a_picture_has_the_path_of_its_image_and_columns_of_other_things_stay_unread(tmp_path, counted):
+    rng = np.random.default_rng(0)
+    columns = {
+        name: [{"bytes": rng.bytes(2**17), "path": f"{name}-{number}.png"} for number in range(2)]
+        for name in ("image", "mask")
+    }
+    columns["image"].append(None)
+    columns["mask"].append(columns["mask"][0])
+    notes = rng.bytes(2**20)
+    pyarrow.parquet.write_table(pyarrow.table(columns | {"notes": [notes] * 3}), tmp_path / "a.parquet")
+    records = ParquetRecords.open([f"counted://{tmp_path}/a.parquet"], None, None)
+    counted.clear()
+    names = ["image-0.png", "image-1.png", "a.parquet row 2"]
+    assert [record["name"] for record in records] == names
+    assert counted.bytes_of()["a.parquet"] < 2**20
+    counted.clear()
+    assert records.name(1) == names[1]
+    assert counted.bytes_of()["a.parquet"] < 2**17
+    assert [records.name(i) for i in range(3)] == names
+
+
+def test_a_path_in_a_parquet_file_that_is_no_text_is_one_line(tmp_path):
+    path = pyarrow.array([b"\xff.png"]).cast(pyarrow.binary()).view(pyarrow.string())
+    image = pyarrow.StructArray.from_arrays([pyarrow.array([b"1"]), path], ["bytes", "path"])
+    pyarrow.parquet.write_table(pyarrow.table({"image": image, "mask": [b"2"]}), tmp_path / "a.parquet")
+    records = ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)
+    with pytest.raises(DataError, match=r"^row 0 of a group holds a path that is no text"):
+        records[0]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
@@ -521,6 +554,9 @@ def test_pictures_of_a_tar_are_named_or_found(tmp_path):
     assert len(TarRecords.open([tar("a.png", "b.png")], "b.png", "a.png")) == 1
     with pytest.raises(DataError, match="holds no pictures"):
         TarRecords.open([tar("txt")], None, None)
+    for names in (("jpg", None), ("tif", "mask"), ("scan", "png")):
+        with pytest.raises(DataError, match=r"which of jpg, png, tif are image and mask"):
+            TarRecords.open([tar("jpg", "png", "tif")], *names)
     (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
     with pytest.raises(DataError, match=r"a\.tar cannot be read"):
         TarRecords.open([str(tmp_path / "a.tar")], None, None)
@@ -733,13 +769,14 @@ def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3,
             {"Fold1": ["Fold1/1.tar", "fold1/0.tar"], "train": ["train1.tar"]},
         ),
         (["val.fold1.tar"], {"Fold1": ["val.fold1.tar"]}),  # a name that is given comes first
+        (["a+b/0.tar", "aab.tar"], {"a+b": ["a+b/0.tar"], "train": ["aab.tar"]}),
     ],
 )
 def test_a_file_of_a_stream_belongs_to_the_split_whose_name_is_a_word_of_its_path(tmp_path, files, splits):
     for file in [*files, "notes.txt"]:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
-    found = find_files(str(tmp_path), ["Fold1"])
+    found = find_files(str(tmp_path), ["Fold1", "a+b"])
     assert found == {split: [f"file://{tmp_path / file}" for file in paths] for split, paths in splits.items()}
 
 
@@ -760,8 +797,8 @@ def test_one_file_and_a_pattern_are_streams_too_and_two_kinds_are_one_line(tmp_p
 def test_the_kind_of_a_file_is_known_behind_a_signature_and_in_a_query():
     urls = ("https://x/a.tar?signature=1", "https://x/get?name=a.parquet", "a.tar.gz", "s3://x/a.tar", "a.tar")
     assert [kind_of(url) for url in urls] == [".tar", ".parquet", None, ".tar", ".tar"]
-    places = ("s3://x/a.tar", "https://x/a.tar", "file:///a.tar", "memory://a.tar", "/a.tar")
-    assert [is_remote(place) for place in places] == [True, True, False, False, False]
+    places = ("s3://x/a.tar", "https://x/a.tar", "file:///a.tar", "local:///a.tar", "memory://a.tar", "/a.tar")
+    assert [is_remote(place) for place in places] == [True, True, False, False, False, False]
 
 
 def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_path):
@@ -826,6 +863,8 @@ FAILURES = [
     (IsADirectoryError(), False),
     (NotADirectoryError(), False),
     (ValueError(), False),
+    (ImportError(), False),
+    (pyarrow.ArrowNotImplementedError(), False),
 ]
 
 
@@ -849,6 +888,54 @@ def test_a_failure_of_the_network_or_a_server_is_tried_again_and_others_are_not(
     assert not pauses
 
 
+def test_failures_of_s3_are_one_line_and_those_of_its_network_are_tried_again(monkeypatch):
+    base = type("BotoCoreError", (Exception,), {})
+    network = [type(name, (base,), {}) for name in ("HTTPClientError", "ConnectionError")]
+    s3 = SimpleNamespace(BotoCoreError=base, HTTPClientError=network[0], ConnectionError=network[1])
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", s3)
+    pauses = []
+    monkeypatch.setattr(remote.time, "sleep", pauses.append)
+
+    @remote.retried
+    def read(file: str, error: Exception) -> None:
+        with remote.reachable(file):
+            raise error
+
+    for error, times in ((network[0]("no"), 4), (network[1]("no"), 4), (base("no"), 0)):
+        pauses.clear()
+        with pytest.raises(DataError, match=r"^s3://x/a\.tar cannot be read \(no\)$"):
+            read("s3://x/a.tar", error)
+        assert len(pauses) == times
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"ETag": "a"}, {"ETag": "b"}),
+        ({"LastModified": 1}, {"LastModified": 2}),
+        ({"Content_MD5": "a"}, {"Content_MD5": "b"}),
+        ({"created": 1, "mtime": 1}, {"created": 1, "mtime": 2}),
+        ({"mtime": 1, "size": 5}, {"mtime": 1, "size": 6}),
+    ],
+)
+def test_a_version_of_a_file_is_known_by_whatever_its_system_calls_it(monkeypatch, first, second):
+    info = {"size": 5}
+    system = SimpleNamespace(info=lambda path: info)
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda file: (system, file))
+    assert content_key("https://x/a.tar") is None
+    keys = []
+    for version in (first, second):
+        info = {"size": 5, **version}
+        keys.append(content_key("https://x/a.tar?signature=1"))
+        assert content_key("https://x/a.tar?signature=2") == content_key("https://x/a.tar") == keys[-1]
+    assert keys[0] != keys[1] and content_key("https://x/b.tar") != keys[1]
+
+
+def test_what_is_wrong_with_the_content_of_a_file_keeps_its_line():
+    with pytest.raises(DataError, match=r"^row 3 is damaged$"), remote.reachable("a.tar", hint="; so it is"):
+        raise DataError("row 3 is damaged")
+
+
 def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_path):
     file = tmp_path / "a.tar"
     with tarfile.open(file, "w") as tar:
@@ -860,6 +947,49 @@ def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_p
             tar.addfile(member)
     with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
         TarRecords.open([str(file)], None, None)
+
+
+def write_tar(file: Path, *names: str) -> str:
+    """A tar file of files that hold their own names."""
+    with tarfile.open(file, "w") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(os.fsencode(name))
+            tar.addfile(member, io.BytesIO(os.fsencode(name)))
+    return str(file)
+
+
+def test_samples_of_a_tar_are_told_apart_by_their_folders_and_the_first_of_all_says_what_is_image_and_mask(tmp_path):
+    files = [
+        write_tar(tmp_path / "0.tar", "notes.txt"),
+        write_tar(tmp_path / "1.tar", "a/1.png", "a/1.jpg", "b/1.jpg", "b/1.small.jpg", "b/1.png"),
+        write_tar(tmp_path / "2.tar", "\udcff.jpg", "\udcff.png"),
+    ]
+    records = TarRecords.open(files, None, None)
+    names = ["a/1", "b/1", "\udcff"]
+    assert [record["name"] for record in records] == names
+    assert [record["image"] for record in records] == [os.fsencode(f"{name}.jpg") for name in names]
+    assert [record["target"] for record in records] == [os.fsencode(f"{name}.png") for name in names]
+
+
+def test_an_index_is_made_anew_where_a_file_says_no_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(webdataset, "content_key", lambda file: None)
+    for name in ("a", "b"):
+        file = write_tar(tmp_path / "x.tar", f"{name}.jpg", f"{name}.png")
+        assert TarRecords.open([file], None, None).name(0) == name
+
+
+def test_a_picture_of_4_gigabytes_in_a_tar_is_named(monkeypatch):
+    def index(file: str) -> webdataset.ShardIndex:
+        members = np.array([[0, 0, 0, 9], [0, 1, 9, 9], [1, 0, 18, 9], [1, 1, 27, size]])
+        return webdataset.ShardIndex(np.array([b"a", b"b"]), np.array([b"jpg", b"png"]), members)
+
+    monkeypatch.setattr(webdataset, "_index", index)
+    size = 2**32 - 1
+    assert TarRecords.open(["x.tar"], None, None).lengths.max() == size
+    size = 2**32
+    with pytest.raises(DataError, match=r"^b: a picture in a tar file has 4294967296 bytes, the most are 4 GB$"):
+        TarRecords.open(["x.tar"], None, None)
 
 
 def test_row_groups_without_rows_are_left_out_and_rows_are_counted_from_the_first(tmp_path):

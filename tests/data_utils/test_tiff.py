@@ -6,7 +6,8 @@ import tifffile
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io.tiff import has_windows, page_numbers, read_window, tiff_pages
-from runtime.errors import ImageError
+from data_utils.sources.tiff_stacks import pair_pages
+from runtime.errors import DataError, ImageError
 
 
 def test_the_first_page_of_a_tiff_counts_whatever_it_says_of_itself(tmp_path):
@@ -14,6 +15,24 @@ def test_the_first_page_of_a_tiff_counts_whatever_it_says_of_itself(tmp_path):
         for kind in (1, 1, 0):
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack", subfiletype=kind)
     assert page_numbers(tmp_path / "a.tif") == [0, 2]
+
+
+def test_pages_are_paired_where_a_file_is_a_tiff_and_counted_once(tmp_path, monkeypatch):
+    for name, count in (("one.tif", 1), ("two.tif", 2)):
+        with tifffile.TiffWriter(tmp_path / name) as tiff:
+            for _ in range(count):
+                tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
+    (tmp_path / "none.tif").write_bytes(b"II*\0" + bytes(40))
+    (tmp_path / "damaged.tif").write_bytes(b"II*\0")
+    names = [("a.png", "a.png"), ("two.tif", "two.tif"), ("one.tif", "a.png"), ("a.png", "none.tif")]
+    names.append(("damaged.tif", "one.tif"))
+    pages = [[(0, 0)], [(0, 0), (1, 1)], [(0, 0)], [(0, 0)], [(0, 0)]]
+    assert pair_pages(tmp_path, tmp_path, names) == pages
+    for image, mask in (("two.tif", "a.png"), ("a.png", "two.tif")):
+        with pytest.raises(DataError, match=rf"{image} has \d pages, its mask .*{mask} has \d; both need the same"):
+            pair_pages(tmp_path, tmp_path, [names[1], (image, mask)])
+    monkeypatch.delattr("data_utils.sources.tiff_stacks.page_numbers")
+    assert pair_pages(tmp_path, tmp_path, names) == pages
 
 
 @pytest.mark.parametrize("byteorder", ["<", ">"])

@@ -127,7 +127,9 @@ def test_an_outline_is_a_pixel_thicker_for_every_800_columns(height, width, thic
 def test_an_area_of_one_pixel_has_a_line_around_it_in_a_small_picture(pixel):
     areas = np.zeros((40, 40), bool)
     areas[pixel] = True
-    picture = outlined_areas(np.zeros((10, 10, 3), np.uint8), areas, (255, 0, 0))
+    image = np.zeros((10, 10, 3), np.uint8)
+    picture = outlined_areas(image, areas, (255, 0, 0))
+    assert not image.any()
     assert (picture[:, :, 0] == 255).any() and (picture[:, :, 1:] == 0).all()
     assert picture[pixel[0] // 4, pixel[1] // 4].tolist() == [0, 0, 0]
 
@@ -319,6 +321,8 @@ def test_outlines_are_thicker_in_wide_pictures_and_later_classes_lie_over_others
     is_second = (column == second).all(axis=1)
     expected = {*range(5, 5 + thickness), *range(10 - thickness, 10)}
     assert {*np.flatnonzero(is_second).tolist()} == expected
+    image = np.zeros((30, width, 3), np.uint8)
+    assert outlined_classes(image, bits, np.stack([first, second])).any() and not image.any()
     is_first = (column == first).all(axis=1)
     assert np.flatnonzero(is_first).tolist() == list(range(25 - thickness, 25))
 
@@ -338,6 +342,9 @@ def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_plane_superior_and_an
     expected = [[y, x], [z, x], [z, 45 * 2 + 22]]
     assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, is_there)) == expected
     assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, ~is_there, place, is_there)) == expected
+    voxels[1, 2, 6] = 255  # the planes go through what is found where nothing is true
+    picture = render_volume_points(voxels, (1.0, 1.0, 1.0), place, is_there, place, ~is_there)
+    assert picture[y + 20, x + 20].all() and picture[z + 20, 362 + x + 20].all()
 
 
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():

@@ -27,6 +27,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_label_volume, read_volume
+from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records, Subset
 from data_utils.sources.volume_slices import SliceRecords
@@ -445,6 +446,10 @@ def test_a_flag_says_the_spacing_before_a_file_that_may_lie_in_a_folder(tmp_path
 
 @pytest.mark.parametrize("text", ["[1, 1, 1, 1]", "[0, 1, 1]", "[1, -1, 1]", '["1", 1, 1]', "[]"])
 def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
+    (tmp_path / "spacing.json").mkdir()
+    with pytest.raises(DataError, match=r"spacing\.json cannot be read"):
+        spacing_of(tmp_path)
+    (tmp_path / "spacing.json").rmdir()
     (tmp_path / "spacing.json").write_text(text)
     with pytest.raises(DataError, match=r"spacing\.json holds .*, expected \[z, y, x\] in mm"):
         spacing_of(tmp_path)
@@ -457,6 +462,7 @@ def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
         ({"labels": {"a": 0, "b": "1", "ignore": 2}, "channel_names": {"0": "MR", "1": "MR"}}, "ab", "MR", 2),
         ({"labels": {"0": "a"}}, "a", None, None),
         ({"labels": {"0": "a"}, "modality": "CT"}, "a", None, None),
+        ({"labels": {"0": "a"}, "modality": {"0": "CT"}, "channel_names": {"0": 7}, "training": 3}, "a", "7", 1),
     ],
 )
 def test_a_description_says_classes_modality_and_channels(tmp_path, content, classes, modality, channels):
@@ -490,12 +496,84 @@ def test_channels_are_as_many_as_most_cases_have_where_nothing_describes_them(tm
     (root / "dataset.json").unlink()
     records = open_volumes(root, (), config(root))["train"]()
     assert [len(case.images) for case in records.cases] == [2] * 4
+    (root / "imagesTr" / f"{NAMES[0]}_0001.nii.gz").rename(tmp_path / "later")
+    with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
+        open_volumes(root, (), config(root))["train"]()
+    (tmp_path / "later").rename(root / "imagesTr" / f"{NAMES[0]}_0001.nii.gz")
     (root / "imagesTr" / f"{NAMES[1]}_0001.nii.gz").unlink()
     with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
         open_volumes(root, (), config(root))["train"]()
     (root / "imagesTr" / f"{NAMES[1]}_0002.nii.gz").touch()
     with pytest.raises(DataError, match="its case has the channels 0000, 0002, but needs 2, from 0000 on"):
         open_volumes(root, (), config(root))["train"]()
+
+
+def touch(root: Path, *names: str) -> Path:
+    """Empty files."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def test_channels_are_as_many_as_a_description_says_and_have_four_digits(tmp_path):
+    touch(tmp_path, "imagesTr/a_0000.nii.gz", "labelsTr/a.nii.gz")
+    labels = {"background": 0}
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": labels, "channel_names": {"0": "T1", "1": "T2"}}))
+    with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
+        open_volumes(tmp_path, (), config(tmp_path))["train"]()
+    touch(tmp_path / "other", "images/a_00000.nii.gz", "masks/b.nii.gz")
+    with pytest.raises(DataError, match="its name does not end in a channel number such as _0000"):
+        open_volumes(tmp_path / "other", (), config(tmp_path))["train"]()
+
+
+def test_each_channel_of_a_case_without_mask_is_named(tmp_path):
+    touch(tmp_path, *(f"images/{name}_000{channel}.nii.gz" for name in "ab" for channel in range(2)), "masks/a.nii.gz")
+    with pytest.raises(DataError, match=r"2 volumes have no partner: .*b_0000.*b_0001\.nii\.gz: image without mask"):
+        open_volumes(tmp_path, (), config(tmp_path))["train"]()
+
+
+def test_cases_of_a_list_without_files_are_left_out_where_that_is_allowed(tmp_path):
+    mistake(decathlon(tmp_path), "missing")
+    records = open_volumes(tmp_path, (), config(tmp_path, allow_unpaired=True))["train"]()
+    assert [case.name for case in records.cases] == [NAMES[0], NAMES[3]] and len(records.unpaired) == 2
+
+
+def test_a_description_beside_folders_of_other_names_is_not_read(tmp_path):
+    touch(tmp_path, *(f"{folder}/c{number}.nii.gz" for folder in ("images", "masks") for number in (10, 2)))
+    (tmp_path / "dataset.json").write_text("[]")
+    records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
+    assert [case.name for case in records.cases] == ["c2", "c10"] and records.classes == ()
+
+
+def test_masks_have_the_suffix_of_the_flag_even_if_it_is_none(tmp_path):
+    touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
+    assert len(open_volumes(tmp_path, (), config(tmp_path))["train"]()) == 1
+    with pytest.raises(DataError, match="does not end in a channel number"):
+        open_volumes(tmp_path, (), config(tmp_path, mask_suffix=""))["train"]()
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["images/A.NII.GZ", "masks/A.NII.GZ"], ["train"]),
+        (["images/._a.nii.gz", "images/a.png", "masks/a.png"], []),
+        (["images/a.png", "images/b/b.nii.gz", "masks/a.png"], []),  # the first ones count
+        (["images/a/notes.txt", "images/b/b.nii.gz", "masks/b/b.nii.gz"], ["train"]),
+        (["images/a.npy", "images/b.nii.gz", "masks/a.npy"], ["train"]),
+    ],
+)
+def test_folders_are_of_volumes_where_one_lies_beside_the_first_images(tmp_path, names, splits):
+    assert list(open_volumes(touch(tmp_path, *names), (), config(tmp_path))) == splits
+
+
+def test_volumes_in_capitals_are_cases_and_images_without_labels_are_one_line(tmp_path):
+    touch(tmp_path / "capitals", "images/A.NII.GZ", "masks/A.NII.GZ")
+    (case_of,) = open_volumes(tmp_path / "capitals", (), config(tmp_path))["train"]().cases
+    assert case_of.name == "A"
+    touch(tmp_path / "half", "imagesTr/a.nii.gz")
+    with pytest.raises(DataError):
+        load_records(config(tmp_path / "half"))
 
 
 def test_folders_without_volumes_are_one_line(tmp_path):
@@ -520,6 +598,21 @@ def test_slices_say_all_that_their_volumes_say():
     said |= {"unpaired": volumes.unpaired, "classes": volumes.classes, "modality": "CT"}
     assert {name: getattr(slices, name) for name in said} == said and slices.dims == 2
     assert slices.digest != volumes.digest
+    vars(volumes)["digest"] = None
+    assert SliceRecords(volumes).digest is None
+
+
+def test_headers_of_volumes_are_read_once_for_their_slices_which_are_labeled_as_they_are(tmp_path, monkeypatch):
+    root = plain(tmp_path)
+    labels = [None, ImageLabels(("liver",), "a table"), None, None]
+    slices = SliceRecords(with_labels(open_volumes(root, (), config(root))["train"](), labels))
+    depth = case(0)[1].shape[2]
+    assert len(slices) == 4 * depth
+    labeled = [None] * depth + [("liver",)] * depth + [None] * 2 * depth
+    assert [slices.labeled(i) for i in range(4 * depth)] == labeled
+    assert [record.get("labeled") for record in slices] == labeled
+    monkeypatch.delattr("data_utils.sources.volume_slices.read_volume_header")
+    assert len(SliceRecords(slices.volumes)) == 4 * depth
 
 
 def test_a_volume_that_cannot_be_read_is_named_by_its_slice(tmp_path):
@@ -531,9 +624,10 @@ def test_a_volume_that_cannot_be_read_is_named_by_its_slice(tmp_path):
     assert [slices.name(1), slices.name(len(slices) - 1)] == [f"{NAMES[1]}_0001", f"{NAMES[3]}_{depth:04}"]
     with pytest.raises(DataError, match=NAMES[0]):
         read_image(slices[0]["image"])
-    write_nifti(root / "images" / f"{NAMES[0]}.nii.gz", case(0)[0], RAS * 2)
-    with pytest.raises(DataError, match=f"{NAMES[0]}: image and label differ in shape or affine"):
-        len(SliceRecords(open_volumes(root, (), config(root))["train"]()))
+    for image, affine in ((case(0)[0], RAS * 2), (case(0, (12, 10, 9))[0], LPS)):
+        write_nifti(root / "images" / f"{NAMES[0]}.nii.gz", image, affine)
+        with pytest.raises(DataError, match=f"{NAMES[0]}: image and label differ in shape or affine"):
+            len(SliceRecords(open_volumes(root, (), config(root))["train"]()))
 
 
 def test_a_label_of_another_size_is_named_and_others_follow_their_resized_volume(tmp_path):

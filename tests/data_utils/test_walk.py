@@ -18,6 +18,12 @@ def test_a_link_to_a_folder_that_holds_it_is_refused_in_one_line(tmp_path, targe
         load_info(tmp_path / "data", val_fraction=0.5)
 
 
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path):
+    errors: list[OSError] = []
+    assert list(walk(tmp_path / "none", errors.append)) == []
+    assert [type(error) for error in errors] == [FileNotFoundError]
+
+
 def test_two_links_to_each_others_folders_are_refused(tmp_path):
     for folder, other in (("a", "b"), ("b", "a")):
         (tmp_path / folder).mkdir()

@@ -115,6 +115,15 @@ def test_the_card_and_the_first_picture_of_the_run_are_in_the_package(tmp_path, 
     Image.new("RGB", (80, 40), "red").save(tmp_path / "run" / "predictions" / "a.png")
     BioImageIo().write(small_model(), tmp_path / "cells.zip", OWNED._replace(folder=folder))
     with ZipFile(tmp_path / "cells.zip") as archive:
+        assert archive.namelist() == [
+            "README.md",
+            "cover.jpg",
+            "rdf.yaml",
+            "test_image.npy",
+            "test_probabilities.npy",
+            "weights.onnx",
+            "weights.pt",
+        ]
         assert "Mean IoU 0.9." in archive.read("README.md").decode()
         assert yaml.safe_load(archive.read("rdf.yaml"))["name"] == "U-Net on cells_1"
         red, green, _ = Image.open(archive.open("cover.jpg")).getpixel((400, 200))
@@ -171,6 +180,44 @@ def test_each_channel_of_the_images_has_a_name(channels, names, tmp_path):
     assert image["axes"][1] == {"type": "channel", "channel_names": names}
 
 
+@pytest.mark.parametrize(
+    ("pixel_types", "data"),
+    [
+        ((), {"type": "float32", "range": [0, 255]}),
+        (("uint16", "uint8"), {"type": "float32", "range": [0, 65535]}),
+        (("float32",), {"type": "float32"}),
+    ],
+)
+def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tmp_path):
+    (tmp_path / "test_image.npy").write_bytes(b"")
+    image = input_tensor(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tmp_path)
+    assert image["data"] == data and image["preprocessing"] == []
+
+
+def test_axes_of_volumes_have_names_and_the_size_of_a_voxel_where_it_is_known(tmp_path):
+    for name in ("test_image.npy", "test_probabilities.npy"):
+        (tmp_path / name).write_bytes(b"")
+    config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
+    sides = [("z", 2.0), ("y", 0.5), ("x", 0.5)]
+    for axes in (input_tensor(config, tmp_path)["axes"], output_tensor(config, tmp_path)["axes"]):
+        assert [(axis["id"], axis["scale"], axis["unit"]) for axis in axes[2:]] == [
+            (*side, "millimeter") for side in sides
+        ]
+    plain = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(**NAMES))
+    size = {"min": 1, "step": 1}
+    assert input_tensor(plain, tmp_path)["axes"][2:] == [{"type": "space", "id": name, "size": size} for name in "zyx"]
+
+
+def test_a_long_title_and_a_long_list_of_classes_are_cut(tmp_path):
+    for name in ("weights.onnx", "weights.pt", "test_image.npy", "test_probabilities.npy"):
+        (tmp_path / name).write_bytes(b"")
+    names = tuple(f"class {number}" for number in range(90))
+    config = UNetConfig(1, 90, 4, 2, preprocess=Preprocess(class_names=names, class_values=tuple(range(90))))
+    content = resource(config, "x" * 200, ["A. Person"], "MIT", tmp_path)
+    assert (len(content["name"]), len(content["description"])) == (128, 512)
+    assert content["config"]["unet_accelerate"]["decoding"] == "the class of a pixel is the index of its largest logit"
+
+
 @pytest.mark.parametrize("preprocess", [SCANS, CT], ids=["scans", "ct"])
 def test_what_is_expected_of_raw_volumes_is_clipped_or_standardized(preprocess):
     torch.manual_seed(0)
@@ -218,6 +265,51 @@ def test_a_model_without_card_or_run_shows_the_middle_of_a_test_image_beside_its
     assert np.median(right, axis=0).tolist() == palette(2)[1].tolist()
     left = picture[:, 100:300].mean(axis=2)
     assert left[100:150].mean() > 200 and left[250:300].mean() < 50
+
+
+def test_a_cover_is_the_first_picture_of_a_run_whole_and_on_white(tmp_path, monkeypatch):
+    folder = tmp_path / "predictions" / "val"
+    folder.mkdir(parents=True)
+    for name in "ihgfedcba":
+        color = "red" if name == "a" else "blue"
+        Image.new("RGB", (40, 40), color).convert("P").save(folder / f"{name}.png")
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    picture = cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path("model"))
+    assert picture.getpixel((400, 200))[0] > 200 and picture.getpixel((400, 200))[2] < 50
+    assert picture.getpixel((150, 200)) == picture.getpixel((650, 200)) == (255, 255, 255)
+    monkeypatch.chdir(tmp_path / "model")
+    assert cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path()).tobytes() == picture.tobytes()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        UNetConfig(3, 2, 4, 2, task={"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}),
+        UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS),
+        UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS),
+        UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT),
+    ],
+    ids=["points", "resized", "standardized", "clipped"],
+)
+def test_a_package_can_be_made_of_what_is_prepared_in_one_step(config):
+    assert BioImageIo().problem(config) is None
+
+
+def test_a_package_hints_at_what_onnx_does_not_take(monkeypatch):
+    monkeypatch.setattr(module, "version", lambda package: "2.13.9")
+    encoder = {"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
+    swin = "encoders with window attention (Swin) cannot be exported"
+    assert BioImageIo().hint(UNetConfig(3, 3, 4, 5, encoder=encoder)) == swin
+    assert BioImageIo().hint(UNetConfig(3, 2, 4, 2)) == ""
+
+
+def test_a_model_stays_as_it_is_when_its_program_is_written(tmp_path):
+    model = small_model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    module.write_torchscript(model, tmp_path / "weights.pt")
+    after = model.state_dict()
+    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):

@@ -328,7 +328,7 @@ def test_outlines_of_objects_are_thicker_in_wide_pictures_and_of_their_color_or_
     line = outlined(np.zeros(size, np.uint8), shades)
     assert (line[: 10 - thickness] == 0).all() and (line[10 - thickness : 10] == (61, 155, 242)).all()
     alike = np.full((*size, 3), (60, 150, 240), np.uint8)
-    assert (outlined(alike, shades)[10 - thickness : 10] == 0).all()
+    assert (outlined(alike, shades)[10 - thickness : 10] == 0).all() and (alike == (60, 150, 240)).all()
 
 
 def test_a_hole_is_what_an_object_encloses_on_all_sides_and_corners():

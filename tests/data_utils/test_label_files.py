@@ -5,16 +5,19 @@ data_utils/analysis/label_sets.py.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import load_info
+from inspections import split_of
 from overlaps import SIZE as OVERLAPS
 from overlaps import write_overlaps
 from PIL import Image
 from volumes import case, write_msd, write_nifti
 
 from data_utils.analysis.content import content_key
+from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -356,6 +359,32 @@ def test_the_report_on_the_data_says_what_is_labeled(tmp_path):
         "no validation image is labeled for dog, which cannot be scored",
     ):
         assert f"to check: {line}" in report
+
+
+def test_a_table_of_one_split_is_reported_and_damaged_masks_are_not_counted(tmp_path):
+    write(tmp_path / "train", ["a", "b", "c", "d"])
+    write(tmp_path / "val", ["e", "f"])
+    (tmp_path / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\nc,car;dog;person\nd,\n")
+    (tmp_path / "train" / "masks" / "b.png").write_bytes(b"")
+    report, _ = check_data(DataConfig(str(tmp_path), classes=CLASSES))
+    assert "images that are labeled for each class, of 5\n         3   60.000 %  background\n" in report
+    assert "to check: 1 images are labeled for no class, and teach and score nothing: d.png" in report
+
+
+def test_what_label_files_of_both_splits_say_reaches_the_reader_with_the_names_of_the_data_set():
+    train = split_of({0: 1, 1: 2}, label_sets={("a",): "train"}, classes=((1, "a"),))
+    val = split_of({0: 5}, label_sets={("a",): "val", ("b",): "val"})
+    reader = SimpleNamespace(partly_labeled=lambda *said: said)
+    sets = {("a",): "train", ("b",): "val"}
+    assert read_labels(reader, [train, val]) == (sets, ((1, "a"),), {None: {0: 6, 1: 2}})
+    assert read_labels(reader, [split_of({0: 1})]) is reader
+
+
+def test_classes_that_no_image_is_labeled_for_are_named_where_both_splits_could_be_read():
+    split = split_of({0: 1, 1: 2}, label_sets={("a",): "train"})
+    reader = SimpleNamespace(class_names=("a", "b"), labeled_classes=lambda labeled_for: [0], background=None)
+    assert label_set_warnings([split], reader) == ()
+    assert len(label_set_warnings([split, split], reader)) == 2
 
 
 def test_images_without_a_row_are_named_whatever_else_is_made_of_the_records(tmp_path):

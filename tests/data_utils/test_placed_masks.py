@@ -26,7 +26,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.placed_masks import Grid, PlacedMask, file_and_page, grid_of, on_grid
+from data_utils.image_io.placed_masks import Grid, PlacedMask, check_crs, file_and_page, grid_of, on_grid
+from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
@@ -92,12 +93,48 @@ def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
 
 
 def test_a_tiff_that_is_turned_as_it_is_decoded_has_no_grid(tmp_path):
-    for orientation, has_grid in ((1, True), (6, False)):
+    for orientation, has_grid in ((1, True), (3, False), (6, False)):
         tags = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True)]
         tags.append((274, "H", 1, orientation, True))
         path = tmp_path / f"{orientation}.tif"
         tifffile.imwrite(path, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
         assert (grid_of(str(path)) is not None) is has_grid
+
+
+def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
+    path = tmp_path / "a.tif"
+    tags = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True)]
+    with tifffile.TiffWriter(path) as tiff:
+        for extra in ((), tags):
+            tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=extra, metadata=None)
+    assert grid_of(str(path)) is None and grid_of(str(path), 1).place.transform == (10, 0, 500, 0, -10, 900)
+
+
+def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
+    size = (30, 40)
+    place = Place((0.1, 0.0, 0.0, 0.0, -0.1, 0.0), None, ())
+    shifted = place._replace(transform=(0.1, 0.0, 0.05, 0.0, -0.1, -0.05))
+    values = np.arange(30 * 40, dtype=np.uint16).reshape(size)
+    assert np.array_equal(PlacedMask(values, "a", Grid(shifted, size), Grid(place, size)).render(), values)
+
+
+def test_a_grid_without_crs_may_be_that_of_any_and_one_of_another_size_is_another():
+    plain = Place((10.0, 0.0, 500.0, 0.0, -10.0, 900.0), None, ())
+    named = plain._replace(crs=Crs(None, ("own",)))
+    for image, mask in ((plain, named), (named, plain), (named, named)):
+        check_crs(image, mask, "a")
+    with pytest.raises(
+        DataError, match=r"a: mask is in EPSG:7, its image in a CRS without .*there \(gdalwarp -r near\)$"
+    ):
+        check_crs(named, plain._replace(crs=Crs(7, ())), "a")
+
+
+def test_a_mask_of_another_size_is_placed_and_one_without_crs_is_not(tmp_path):
+    image = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8)))
+    assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
+    plain = str(write_raster(tmp_path / "plain.tif", np.ones((1, 8, 9), np.uint8), crs=None))
+    assert on_grid(plain, image, "a") == plain
 
 
 def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
@@ -110,6 +147,9 @@ def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
     assert grid_of(str(tmp_path / "a.png")) is None
     with open_windowed(on_grid(str(mask), grid, "m")) as picture:
         read = np.asarray(picture.read(0, 8))
+        with mock.patch("data_utils.image_io.placed_masks.ROWS", 3):
+            assert np.array_equal(picture.read(0, 8), read)
+            assert np.array_equal(picture.read(2, 7, 3, 8), read[2:7, 3:8])
     expected = np.zeros((8, 9), int)
     expected[:] = read[0, 0]  # what stands for nothing known
     for row in range(1, 8):

@@ -22,6 +22,9 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
     for e, size, is_alike in ((-3.01, (50, 10), False), (-3.01, (10, 50), True)):  # the rows alone differ
         other = place._replace(transform=(2.0, 0.5, 100.0, 0.25, e, 200.0))
         assert place.has_pixels_of(other, size) is is_alike and not place.is_grid_of(other, size)
+    for a, size, is_alike in ((2.006, (10, 50), False), (2.006, (50, 10), True)):  # the columns alone differ
+        other = place._replace(transform=(a, 0.5, 100.0, 0.25, -3.0, 200.0))
+        assert place.has_pixels_of(other, size) is is_alike and not place.is_grid_of(other, size)
     plain = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
     for shift, is_grid in ((0.0009, True), (0.0011, False)):
         assert plain.is_grid_of(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid

@@ -387,11 +387,12 @@ def test_check_data_names_all_problems_of_volumes_at_once(tmp_path):
     assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
 
 
-def test_volumes_with_other_channels_are_named(tmp_path):
-    decathlon(tmp_path, channels=3)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_volumes_with_other_channels_are_named(tmp_path, channels):
+    decathlon(tmp_path, channels=channels)
     two = np.stack([case(0)[0]] * 2, axis=3)
     write_nifti(tmp_path / "imagesTr" / f"{NAMES[1]}.nii.gz", two, LPS)
-    assert "brain_002: has 2 channels, most others have 3" in check_data(config(tmp_path))[0]
+    assert f"brain_002: has 2 channels, most others have {channels}" in check_data(config(tmp_path))[0]
 
 
 def test_a_data_set_of_volumes_is_read_once(tmp_path, monkeypatch):

@@ -221,6 +221,58 @@ def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
         run_train(tmp_path / "other", *flags, *half)
 
 
+def images_at(folder, *places, size=(64, 64)):
+    """Images at places (column, row) of `NORTH_UP`, or in a CRS of their own."""
+    for number, (column, row, *crs) in enumerate(places):
+        profile = {"transform": NORTH_UP @ Affine.translation(column, row), **({"crs": crs[0]} if crs else {})}
+        write_raster(folder / "images" / "s" / f"{number}.tif", np.zeros((1, *size), np.uint8), **profile)
+        write_raster(folder / "masks" / "s" / f"{number}.tif", np.zeros((1, *size), np.uint8), **profile)
+    return folder
+
+
+def windows_of(folder, **settings):
+    """The names of the windows of both splits."""
+    return sorted(record["name"] for part in load_records(config(folder, **settings)) for record in part)
+
+
+def test_windows_are_about_a_block_large_and_named_by_their_corners(tmp_path):
+    low = images_at(tmp_path / "low", (0, 0), size=(100, 64))
+    assert windows_of(low, val_blocks=64, fold=(1, 2)) == ["s/0_0_0.tif", "s/0_50_0.tif"]
+    folder = images_at(tmp_path / "high", (0, 0), size=(200, 100))
+    names = [f"s/0_{top}_{left}.tif" for top in (0, 133, 67) for left in (0, 50)]
+    assert windows_of(folder, val_blocks=64, fold=(1, 6)) == names  # six blocks
+    (folder / "classes.csv").write_text("image,classes\ns/0,0\n")
+    train, val = load_records(config(folder, val_blocks=64))
+    assert [records.labeled(len(records) - 1) for records in (train, val)] == [("0",), ("0",)]
+
+
+def test_a_block_is_of_one_coordinate_system_and_begins_at_the_first_image_of_it(tmp_path):
+    beside = images_at(tmp_path / "beside", (0, 0), (-64, 0), (0, -64), (-64, -64))
+    assert windows_of(beside, val_blocks=64, fold=(1, 4)) == [f"s/{number}.tif" for number in range(4)]
+    other = images_at(tmp_path / "other", (0, 0), (0, 0, "EPSG:32634"))
+    assert windows_of(other, val_blocks=64, fold=(1, 2)) == ["s/0.tif", "s/1.tif"]
+    dates = images_at(tmp_path / "dates", (0, 0), (0, 0))
+    with pytest.raises(DataError, match="blocks of 64 pixels hold all images together; give a smaller number"):
+        load_records(config(dates, val_blocks=64))
+
+
+def test_a_block_is_no_smaller_than_a_crop(tmp_path):
+    folder = images_at(tmp_path, (0, 0), size=(200, 200))
+    assert len(windows_of(folder)) == 9 and len(windows_of(folder, crop_size=(32, 100))) == 4
+
+
+def test_volumes_and_streams_have_no_blocks_and_no_neighbors():
+    records = ListRecords([{"image": "", "target": "", "name": "a"}])
+    records.dims = 3
+    stream = ListRecords([{"image": "", "target": "", "name": "a"}])
+    stream.group_sizes = np.array([1])
+    for each in (records, stream):
+        with pytest.raises(DataError, match="--val-blocks cuts images with a place in the world, and these are none"):
+            blocks.hold_out_blocks(each, DataConfig("x", val_blocks=64))
+        with mock.patch.object(blocks, "grid_of_source", side_effect=AssertionError):
+            assert describe_neighbors(each, each) == []
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
@@ -242,6 +294,7 @@ def test_blocks_that_cannot_be_are_one_line(tmp_path, settings, line):
         ([(100, 100)], None, 64),
         ([(100, 100)], (48, 80), 80),
         ([(50_000, 50_000)], (256, 256), 4096),
+        ([(100, 100)], (64, 5000), 5000),
     ],
 )
 def test_blocks_are_forty_of_all_images_but_neither_tiny_nor_huge(tmp_path, sizes, crop, side):

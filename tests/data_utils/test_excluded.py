@@ -1,10 +1,13 @@
 """--exclude: the images of a list are in no split, and the others stay where they were."""
 
+import numpy as np
 import pytest
 from conftest import load_info, write_folder
 
 from data_utils.config import DataConfig
+from data_utils.sources.excluded import leave_out, shown_name
 from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 
@@ -22,15 +25,32 @@ def test_the_images_of_a_list_are_left_out_and_no_other_image_changes_its_split(
     info = load_info(folder, val_fraction=0.3, exclude=str(listed))
     assert len(info.train) == 6 and len(info.val) == 2
     assert info.fingerprint() != load_info(folder, val_fraction=0.3).fingerprint()
+    listed.write_text(val[0])
+    splits = [load_records(DataConfig(str(folder), val_fraction=0.3, exclude=file)) for file in (None, str(listed))]
+    (whole_train, whole_val), (same_train, other_val) = splits
+    assert same_train.digest == whole_train.digest and other_val.digest != whole_val.digest
+
+
+def test_names_stand_in_a_list_in_one_line_and_without_passwords():
+    records = ListRecords([{"image": "", "target": "", "name": "s3://key:secret@bucket/a\nb.png"}])
+    assert shown_name(records, 0) == r"s3://bucket/a\nb.png"
+
+
+def test_images_of_a_stream_cannot_be_left_out(tmp_path):
+    records = ListRecords([{"image": "", "target": "", "name": "a"}])
+    records.group_sizes = np.array([1])
+    with pytest.raises(DataError, match="the images of a stream are not known before training; leave the flag out"):
+        leave_out(records, records, tmp_path / "list.txt")
 
 
 def test_a_list_that_cannot_be_used_is_one_line(tmp_path):
     folder = write_folder(tmp_path / "data", 4, seed=0)
-    _, val = names(folder)
+    train, val = names(folder)
     listed = tmp_path / "list.txt"
     for content, line in (
         (b"nobody.png\n", "the data set has no nobody.png; take such lines out of the list"),
         ("\n".join(val).encode(), "leaves no validation image; shorten the list"),
+        ("\n".join(train).encode(), "leaves no training image; shorten the list"),
         (b"\xff\xfe", "is no list of names"),
     ):
         listed.write_bytes(content)

@@ -94,7 +94,7 @@ LISTS = {
     "other separators": "image,classes\na.png,car\nb.png,dog|person\nc.png\n",
     "names in cells": "image,classes\na.png,car\nb.png,dog,person\nc.png,\n",
     "quoted": 'image,classes\n"a.png","car"\n"b.png","dog,person"\n"c.png",""\n',
-    "from a spreadsheet": "\ufeffimage;classes;\r\na.png;car;\r\nb.png;dog, person;\r\nc.png;;\r\n\r\n;;\r\n",
+    "from a spreadsheet": "\ufeffImage;Classes;;\r\na.png;car;\r\nb.png;dog, person;\r\nc.png;;\r\n\r\n;;\r\n",
     "tabs": "image\tclasses\na\tcar\nb\tdog\tperson\nc\n",
     "columns": "image,car,dog,person\na,1,0,0\nb,0,1,1\nc,0,0,0\n",
     "columns with words": "Filename,person,dog,car,\na.png,no,No,YES,\n./b.png,x,True\nc.png,,,\n",
@@ -138,10 +138,11 @@ def test_a_table_lies_beside_the_images_of_a_split_or_above_all_splits(tmp_path)
 def test_a_folder_has_a_rule(tmp_path):
     write(tmp_path, ["site_a/a", "site_b/b", "site_b/deep/c", "d"])
     (tmp_path / "site_a").mkdir()
-    (tmp_path / "site_a" / "classes.txt").write_text("car\n\n dog \n")
+    (tmp_path / "site_a" / "classes.txt").write_text("car\t dog \n\n")
     (tmp_path / "images" / "site_b" / "classes.txt").write_text("person")
     expected = {"site_a/a.png": ("car", "dog"), "site_b/b.png": ("person",), "site_b/deep/c.png": ("person",)}
     assert labels(tmp_path) == expected | {"d.png": None}
+    assert [records.unlisted for records in load_records(DataConfig(str(tmp_path)))] == [(), ()]
     # a list of all names where all images lie is none, and a row comes before a rule
     for place in ("", "images"):
         (tmp_path / place / "classes.txt").write_text("dog\ncat")
@@ -172,6 +173,7 @@ def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tm
     others += [with_labels(records, [car, dog, None])]
     assert len({each.digest for each in (some, *others)}) == 5
     assert with_labels(records, [None] * 3) is records
+    assert with_labels(records, [None] * 3, ["a.png"]).unlisted == ("a.png",)
 
 
 def test_a_rule_lies_above_the_images_of_a_split_unless_images_have_no_rules(tmp_path):
@@ -198,6 +200,7 @@ HOSTILE = {
     "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
     "another first column": (b"class,value\ncar,1\n", "its first line is 'class,value', expected image,classes"),
     "no classes": (b"image\na.png\n", "its first line is 'image' alone"),
+    "no classes behind a comma": (b"image,\na.png,\n", "its first line is 'image' alone"),
     "no rows": (b"image,classes\n", "names no image"),
     "no name": (b"image,classes\n,car\n", "line 2 names no image"),
     "twice": (b"image,classes\na.png,car\na,dog\n", "lines 2 and 3 both speak of 'a'"),
@@ -206,6 +209,7 @@ HOSTILE = {
     "another value": (b"image,car,dog\na,1,maybe\n", "line 2 has 'maybe' for dog, expected 1 or 0"),
     "a long row": (b"image,car,dog\na,1,1,1\n", "line 2 has 4 cells, the first line 3"),
     "no image": (b"image,classes\na,car\nimg_b.png,car\n", "names images that are not there: line 3: 'img_b.png'"),
+    "a mistyped image": (b"image,classes\nimage/a,car\n", "line 2: 'image/a'; did you mean images/a?"),
     "no images": (
         b"image,classes\n1,car\n" + b"x" * 81 + b",car\n3,car\n4,car\n",
         f"names images that are not there: line 2: '1'; line 3: {'x' * 80!r}; line 4: '3'; ...",

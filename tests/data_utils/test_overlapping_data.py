@@ -28,7 +28,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, combined
 from data_utils.image_io.formats import ClassLayers
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.class_volumes import ChannelVolumeRecords, find_class_volumes
+from data_utils.sources.class_volumes import ChannelVolumeRecords, by_channel, find_class_volumes
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
     NO_LAYOUT,
@@ -381,6 +381,40 @@ def test_a_file_of_masks_is_a_color_or_damaged_or_a_stack_or_has_a_class_in_each
     assert find_class_layout(stack, stack, explicit=True) == NO_LAYOUT
     assert find_class_layout(stack, image, explicit=False) == ClassLayout([0, 1], 2)
     assert find_class_layout(raster, image, explicit=False) == ClassLayout((), 3)
+    tifffile.imwrite(tmp_path / "one.tif", np.zeros((4, 5), np.uint8), photometric="minisblack")
+    assert find_class_layout(stack, tmp_path / "one.tif", explicit=False) == ClassLayout([0, 1], 2)
+
+
+@pytest.mark.parametrize("ending", ["npy", "tif"])
+@pytest.mark.parametrize(
+    ("channels", "dtype", "is_color"),
+    [(1, "uint8", True), (2, "uint8", False), (3, "uint8", True), (3, "uint16", False), (5, "uint8", False)],
+)
+def test_an_array_of_three_channels_of_a_byte_is_a_color(tmp_path, ending, channels, dtype, is_color):
+    write_mask(tmp_path, "image.png", np.zeros((4, 5), np.uint8))
+    pixels = np.zeros((4, 6, channels), dtype)
+    file = tmp_path / f"mask.{ending}"
+    if ending == "npy":
+        np.save(file, pixels if channels > 1 else pixels[..., 0])
+    else:
+        write_raster(file, np.moveaxis(pixels, 2, 0))
+    expected = NO_LAYOUT if is_color else ClassLayout((), channels)
+    assert find_class_layout(file, tmp_path / "image.png", explicit=False) == expected
+    np.save(tmp_path / "alpha.npy", np.zeros((4, 6, 4), np.uint8))
+    assert find_class_layout(tmp_path / "alpha.npy", tmp_path / "image.png", explicit=False) == NO_LAYOUT
+
+
+def test_colors_are_classes_where_the_task_says_so_and_folders_where_it_says_nothing_else(folders, tmp_path):
+    (folders / "train" / "masks" / "notes").mkdir()
+    found = class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig())
+    assert [folder.name for folder in found] == list(NAMES)
+    assert "have no mask" in error_of(folders, task="classes")
+    for number in range(2):
+        write_mask(tmp_path / "colors" / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
+        write_mask(tmp_path / "colors" / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
+    train, _ = load_records(DataConfig(str(tmp_path / "colors"), task="overlapping"))
+    assert train.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
+    assert load_records(DataConfig(str(tmp_path / "colors")))[0].task is None
 
 
 @pytest.mark.parametrize("odd", ["several values", "damaged", "a mask beside the folders"])
@@ -403,6 +437,8 @@ def test_more_classes_than_bits_are_refused(tmp_path):
         for image in ("00.png", "01.png"):
             write_mask(tmp_path / "masks" / f"c{number}", image, np.zeros(SIZE, np.uint8))
     assert "32 classes beside the background, and --task overlapping takes 1 to 31" in error_of(tmp_path)
+    assert len(class_bits(tuple((value, f"c{value}") for value in range(31))).names) == 31
+    assert class_bits(((1, "cold"), (2, "cold"), (3, "warm"))) == (("cold", "warm"), {1: 0, 2: 0, 3: 1})
     with pytest.raises(DataError, match=r"^0 classes beside the background, and --task overlapping takes 1 to 31; ch"):
         class_bits(((0, "background"),))
 
@@ -465,6 +501,7 @@ def test_objects_keep_what_lies_below_others(tmp_path, kind):
     assert (filled & ~car).sum() == 0 and (car & ~filled).sum() <= 2 * sum(SIZE)  # whether outlines count differs
     alone = info_of(tmp_path, task="overlapping", classes="wheel")
     assert (planes(alone.reader.read(alone.train.records[0], SIZE).truth, 1)[0] == wheel).all()
+    assert alone.train.records.digest != info.train.records.digest
 
 
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
@@ -556,6 +593,44 @@ def test_volumes_and_their_classes_are_in_natural_order_and_the_classes_are_thos
     assert [record["name"] for record in records["train"]] == ["v2", "v10"]
     for split in ("train", "val"):
         assert records[split].classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+
+
+def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(tmp_path):
+    touch_volumes(tmp_path / "train", "images/v", "masks/a/v", "masks/b/v")
+    touch_volumes(tmp_path / "val", "images/v", "images/w", "masks/b/v", "masks/b/x")
+    (tmp_path / "train/masks/notes").mkdir()
+    config = DataConfig(str(tmp_path), task="overlapping", spacing=(2.0, 1.0, 1.0), ignore_index="9")
+    openers = find_class_volumes(tmp_path, (), config)
+    lines = (
+        f"{tmp_path}/val/images/w.nii.gz: image without mask",
+        f"{tmp_path}/val/masks/b/x.nii.gz: mask without image",
+    )
+    with pytest.raises(DataError, match=f"2 files without partner: {lines[0]}; {lines[1]}"):
+        openers["val"]()
+    records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["val"]()
+    assert records.classes == ((1, "a"), (2, "b")) and records.spacing == (2.0, 1.0, 1.0)
+    assert records.unpaired == lines
+    assert [record["name"] for record in records] == ["v"] and records[0]["target"].layers.ignored == (9,)
+
+
+def test_labels_beside_folders_of_labels_or_in_one_split_alone_are_no_classes(tmp_path):
+    for split in ("train", "val"):
+        touch_volumes(tmp_path / split, "images/v", "masks/a/v", "masks/b/v")
+    config = DataConfig(str(tmp_path))
+    assert [*find_class_volumes(tmp_path, (), config)] == ["train", "val"]
+    touch_volumes(tmp_path / "val", "masks/v")
+    assert find_class_volumes(tmp_path, (), config) == {}
+
+
+@pytest.mark.parametrize(("task", "is_split"), [(None, True), ("overlapping", True), ("classes", False)])
+def test_channels_of_labels_are_classes_unless_the_task_is_another(tmp_path, task, is_split):
+    write_volumes(tmp_path, 1, by_channel=True)
+    file = str(tmp_path / "masks" / "c0.nii.gz")
+    volumes = VolumeRecords([Case("c0", (file,), file)], None, Description())
+    config = DataConfig(task=task)
+    assert isinstance(by_channel(volumes, config), ChannelVolumeRecords) is is_split
+    empty = VolumeRecords([], None, Description())
+    assert by_channel(empty, config) is empty
 
 
 def test_a_first_label_that_cannot_be_read_is_named_where_all_labels_are(tmp_path):

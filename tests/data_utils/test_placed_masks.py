@@ -197,11 +197,20 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
         "4 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
     )
     assert place_warnings([ListRecords(records)]) == ()
+    assert place_warnings([ListRecords(records), placed]) == (line,)
+    (line,) = place_warnings([with_places(ListRecords(records[1:2] * 200))])
+    assert line.startswith("128 masks")  # the first ones are looked at
     assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)
     plain = tmp_path / "plain.tif"
     tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
     listed = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])
     assert with_places(listed) is listed
+    empty = ListRecords([])
+    volumes = ListRecords(records)
+    volumes.dims = 3
+    stream = ListRecords(records)
+    stream.group_sizes = np.array([len(records)])
+    assert [with_places(each) is each for each in (empty, volumes, stream)] == [True] * 3
 
 
 def test_a_mask_in_another_crs_is_one_line(tmp_path):

@@ -102,6 +102,22 @@ def test_a_flat_folder_is_split_by_the_seed(tmp_path):
     assert len(folds) > 1
 
 
+def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
+    (flat(tmp_path / "cells", 4) / "classes.csv").write_text("image,classes\n0,0\n1,0\n2,0\n3,0\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    train, val = loaded("~/cells")
+    assert len(train) == 3 and val.labeled(0) == ("0",)
+
+
+def test_a_flag_for_other_data_is_one_line(tmp_path):
+    line = "--fold 1/2 cuts the training images into folds, but shapes has its own validation images; leave --fold out"
+    assert error_of("shapes", fold=(1, 2)).startswith(line)
+    assert error_of(flat(tmp_path / "a", 2), label_column="kind").startswith("--label-column kind is a column of poly")
+    (tmp_path / "a.tar").touch()
+    line = f"--val-blocks cuts images of a folder that have a place, but {tmp_path / 'a.tar'} is no folder"
+    assert error_of(tmp_path / "a.tar", val_blocks=64) == line
+
+
 def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
     import os
 
@@ -135,7 +151,7 @@ def test_each_part_of_a_split_holds_an_image(tmp_path, fraction, expected):
 
 
 def test_one_image_cannot_be_split(tmp_path):
-    assert "at least 2 samples are needed" in error_of(flat(tmp_path, 1))
+    assert error_of(flat(tmp_path, 1)).endswith("one to validate on; the data set has 1")
 
 
 @pytest.mark.parametrize("train", ["train", "Training"])
@@ -195,6 +211,8 @@ def test_the_suffix_of_masks_is_detected(tmp_path, suffix):
         (f"{s}.jpg", f"{s}{suffix}.gif") for s in ("1", "10", "11", "a_mask")
     )
     assert loaded(tmp_path, mask_suffix=suffix)[0][0] == train[0]
+    if suffix:
+        assert "of 4 images" in error_of(tmp_path, mask_suffix="")
 
 
 def test_the_suffix_of_masks_may_be_given(tmp_path):
@@ -286,7 +304,7 @@ def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):
 
 FOLDER_MISTAKES = {
     "empty": ([], "no folder of images or masks; looked for images|imgs|image beside masks|labels"),
-    "pictures loose": (["a.png", "a_mask.png"], "found a.png, a_mask.png"),
+    "pictures loose": (["a10.png", "a9.png"], "found a9.png, a10.png"),
     "no masks": (["images/a.png", "other/a.png"], "no folder of masks"),
     "no images": (["masks/a.png"], "no folder of images"),
     "no masks in val": (["train/images/a.png", "train/masks/a.png", "val/images/a.png"], "val has no folder of masks"),
@@ -368,6 +386,7 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     assert "did you mean" not in error_of(write(tmp_path / "alone", "images/a.png") / "images")
     assert error_of("data/cell").endswith("; did you mean data/cells?")
     assert error_of("data/cells/images").endswith("; did you mean --dataset data/cells?")
+    assert error_of("data/cells/masks").endswith("; did you mean --dataset data/cells?")
 
 
 def test_files_of_other_formats_are_told_what_to_do_with(tmp_path):
@@ -504,6 +523,9 @@ def test_parquet_files_are_read(tmp_path, tables, mask):
     for split, count in (("train", 3), ("validation", 2)):
         table(tables, count, mask=mask).to_parquet(tmp_path / "folder" / "data" / f"{split}-00000-of-00001.parquet")
     assert [len(split) for split in loaded(tmp_path / "cells.parquet")] == [3, 1]
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "cells.parquet").rename(tmp_path / "alone/train.parquet")
+    assert [len(split) for split in loaded(tmp_path / "alone")] == [3, 1]
     train, val = loaded(tmp_path / "folder")
     assert (len(train), len(val)) == (3, 2)
     assert discover(train) == {0: 48, 1: 24}
@@ -586,8 +608,25 @@ def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
 def test_a_struct_is_a_picture_where_it_has_bytes_and_a_path():
     picture = {"bytes": "binary", "path": "string"}
     assert find_columns({"image": picture, "mask": picture}, None, None) == {"image": "image", "mask": "mask"}
-    with pytest.raises(DataError, match=r"no column mask\|label\|annotation with pictures"):
-        find_columns({"image": picture, "mask": {"path": "string"}}, None, None)
+    for part in ({"path": "string"}, {"bytes": "binary"}):
+        with pytest.raises(DataError, match=r"no column mask\|label\|annotation with pictures"):
+            find_columns({"image": picture, "mask": part}, None, None)
+
+
+@pytest.mark.parametrize("dtype", ["binary", "large_binary", "string", "large_string", "int64"])
+def test_bytes_and_texts_of_any_length_may_be_pictures(tables, dtype):
+    features = tables.Features({"image": tables.Value(dtype), "mask": tables.Image()})
+    if dtype == "int64":
+        with pytest.raises(DataError, match=r"no column image with pictures, only image \(int64\), mask"):
+            find_columns(features, None, None)
+    else:
+        assert find_columns(features, None, None) == {"image": "image", "mask": "mask"}
+
+
+def test_a_table_that_is_here_is_not_loaded_again_and_one_column_may_be_image_and_mask(tables):
+    records = HFRecords(table(tables), TableName("~/some/table", None, "train"), None, "image")
+    records.open_here()
+    assert records[2]["target"] == records[2]["image"] and records.table_name.path == Path.home() / "some/table"
 
 
 def test_columns_may_be_bytes_or_paths(tmp_path, tables):
@@ -637,6 +676,9 @@ def test_a_row_without_mask_is_named(tmp_path, tables):
     with pytest.raises(DataError, match=r"1 of \d pairs cannot be used: 0\.jpg: mask is missing"):
         for split in splits:
             check_sizes(split)
+    rows["image"] = [rows["image"][0], None, rows["image"][2]]
+    data = tables.Dataset.from_dict(rows, features=tables.Features({"image": tables.Image(), "mask": tables.Image()}))
+    assert [record["name"] for record in records_of(data)] == ["0.jpg", "row 1", "2.jpg"]
 
 
 def test_shapes_need_no_files():
@@ -743,10 +785,11 @@ def test_what_has_no_partner_is_kept_as_a_line_for_each_file(tmp_path):
 def test_the_key_of_a_folder_changes_with_each_file_and_with_the_pages(tmp_path):
     files = [*flat(tmp_path / "flat", 3).glob("*/*")]
     assert len(files) == 6 and unnoticed_changes(files, lambda: loaded(tmp_path / "flat")[0].digest) == []
-    before = loaded(tmp_path / "flat")[0].digest
+    digests = {loaded(tmp_path / "flat")[0].digest}
     for kind in ("images", "masks"):
-        (tmp_path / "flat" / kind / "1.png").rename(tmp_path / "flat" / kind / "11.png")
-    assert loaded(tmp_path / "flat")[0].digest != before
+        (tmp_path / "flat" / kind / "1.png").rename(tmp_path / "flat" / kind / "1.PNG")
+        digests.add(loaded(tmp_path / "flat")[0].digest)
+    assert len(digests) == 3
 
 
 def test_a_part_of_records_says_all_that_the_whole_says():
@@ -777,6 +820,9 @@ def test_a_part_of_records_says_all_that_the_whole_says():
     parts = [Subset(whole, np.array(indices)) for indices in ([2, 1], [1, 2])]
     assert len({"key", *(each.digest for each in parts)}) == 3
     assert annotation_summaries(parts) == [whole.annotations]
+    other = Subset(whole, np.array([0]))
+    other.annotations = AnnotationSummary("COCO", 2, 0, {"cat": 5})
+    assert annotation_summaries([*parts, other]) == [whole.annotations, other.annotations]
 
 
 class Groups(StreamRecords):
@@ -801,6 +847,7 @@ class Groups(StreamRecords):
 def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_kept(monkeypatch):
     records = Groups()
     assert list(records) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)] and records.read == [0, 1, 2]
+    assert records[0] == (0, 0) and records.read == [0, 1, 2]  # several are kept
     for index in (-1, 6):
         with pytest.raises(IndexError, match=f"record {index} of 6"):
             records[index]
@@ -848,6 +895,7 @@ def test_folds_hold_about_as_many_images_each_and_groups_stay_together():
     held_out = [names(hold_out_fold(records, (number, 2), 3, r"_(\d)")[1]) for number in (1, 2)]
     assert [len(part) for part in held_out] == [4, 4] and sorted(held_out[0] + held_out[1]) == names(records)
     assert {len({*part} & {*names(records)[:4]}) for part in held_out} == {0, 4}
+    assert [len(part) for part in hold_out_fold(called("a", "b"), (2, 2), 0)] == [1, 1]  # as many images as folds
     by_seed = [names(hold_out_fold(records, (1, 4), seed)[1]) for seed in (0, 0, 1, 2, 3, 4)]
     assert by_seed[0] == by_seed[1] and len({*map(tuple, by_seed)}) > 1
 

@@ -251,7 +251,8 @@ def test_the_key_of_one_object_masks_changes_with_each_file(tmp_path):
     (tmp_path / "a" / "masks" / "m3.png").rename(tmp_path / "a" / "masks" / "m\udce9.png")  # no UTF-8
     assert key() != before
     (tmp_path / "c" / "images").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"c: has no image"):
+    (tmp_path / "d").mkdir()
+    with pytest.raises(DataError, match=r"c: has no image; d: has no image"):
         key()
 
 
@@ -283,9 +284,14 @@ def test_folders_of_one_object_masks_are_a_set_where_the_first_five_hold_images_
     assert one_object_masks.find(tmp_path, ()) == splits
     with pytest.raises(DataError, match=r"1 files without partner: f: has no masks; --allow-unpaired"):
         one_object_masks.open_records(tmp_path / "train", allow_unpaired=False)
-    assert len(one_object_masks.open_records(tmp_path / "train", allow_unpaired=True)) == 5
+    opened = one_object_masks.load(tmp_path, splits, allow_unpaired=True)["train"]()
+    assert len(opened) == 5 and opened.unpaired == ("f: has no masks",)
     (tmp_path / "val/c/masks").rename(tmp_path / "val/c/labels")
     assert one_object_masks.find(tmp_path, ()) == {"train": splits["train"]}
+    assert {*one_object_masks.find(tmp_path, ("train", "other"))} == {"train", "other"}
+    assert one_object_masks.images_of_set(tmp_path / "val") == []
+    (tmp_path / "empty").mkdir()
+    assert one_object_masks.find(tmp_path / "empty", ()) == {}
     (tmp_path / "other/b/images/b.png").unlink()
     assert one_object_masks.images_of_set(tmp_path / "other") == []
 

@@ -24,7 +24,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.sources.annotations.layout import find_file, holds_pictures, number_classes
+from data_utils.sources.annotations import coco
+from data_utils.sources.annotations.layout import find_file, folder_in, holds_pictures, number_classes, read_lines
 from data_utils.sources.records import Records
 from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
@@ -191,6 +192,8 @@ ROOTS = {  # JSON file -> folder of the images
     "roboflow": ("train/_annotations.coco.json", "train"),
     "as in VOC": ("annotations.json", "JPEGImages"),
     "capitals": ("Annotations/instances_Train.json", "Train"),
+    "year apart in images": ("annotations/instances_train_2017.json", "images/train"),
+    "images below a split": ("train/annotations.json", "train/images"),
     "year apart": ("annotations/instances_train_2017.json", "train"),
 }
 
@@ -317,6 +320,7 @@ def test_what_is_wrong_with_a_file_is_one_line(folder):
         ("{", "cannot be read as JSON (Expecting property name"),
         ("[]", "cannot be read as JSON (it holds a list, expected an object)"),
         ('{"images": []}', ": no images with annotations"),
+        ("{}", "is no COCO file of objects: it has no list 'categories'"),
         ('{"images": 3}', "is no COCO file of objects: it has no list 'images'"),
         ('{"images": [{"id": 1}]}', ": entry 0 of 'images' lacks file_name"),
         ('{"images": [], "categories": ["a"]}', ": entry 0 of 'categories' lacks id, name"),
@@ -669,3 +673,91 @@ def test_the_later_one_of_two_objects_of_one_size_lies_on_top_and_crowds_below_b
     assert (truth[8, 10], truth[5, 10], unknown[5, 10], unknown[3, 3]) == (5, 5, 2, 2)
     truth, unknown = unpack_bits(target.render_classes({2: 0}))  # the others are not asked for
     assert (truth[8, 10], truth[8, 15]) == (1, 0) and not unknown.any()
+
+
+def test_an_image_whose_size_the_file_does_not_say_has_a_mask_of_its_own_size(tmp_path):
+    file = write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(1, 1, 9, 9)])], tmp_path)
+    content = json.loads(file.read_text())
+    for image in content["images"]:
+        del image["height"], image["width"]
+    file.write_text(json.dumps(content))
+    train, val = loaded(tmp_path)
+    assert (masks(train) | masks(val))["1.png"].shape == SIZE
+
+
+def test_an_image_may_have_more_than_255_objects(tmp_path):
+    boxes = [box(2 * (i % 20), 2 * (i // 20), 1, 1) for i in range(240)]
+    objects = [entry(i, 1, 3, [points]) for i, points in enumerate([*boxes, *boxes[:60]])]
+    write(tmp_path / "annotations.json", objects, tmp_path, 2)
+    train, val = loaded(tmp_path)
+    numbers, values = next(record for record in [*train, *val] if record["name"] == "1.png")["target"].render_objects()
+    assert numbers.max() == 300 and len(values) == 301
+
+
+def test_objects_of_one_class_share_its_bit_whichever_that_is(tmp_path):
+    objects = [entry(1, 1, 3, [box(1, 1, 4, 4)]), entry(2, 1, 3, [box(20, 9, 4, 4)])]
+    write(tmp_path / "train/annotations.json", objects, tmp_path / "train", 1)
+    write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
+    truth, unknown = unpack_bits(loaded(tmp_path)[0][0]["target"].render_classes({1: 20}))
+    assert truth[2, 2] == truth[10, 21] == 2**20 and truth.sum() == 32 * 2**20 and not unknown.any()
+
+
+def test_splits_are_those_that_names_of_files_say(tmp_path):
+    folder = tmp_path / "annotations"
+    file = write(folder / "instances_val2017.json", [])
+    assert coco.find(tmp_path, ()) == {"val": (tmp_path, file)}
+    for name in ("train-cars", "train.people"):
+        write(folder / f"instances_{name}.json", [])
+    assert {*coco.find(tmp_path, ())} == {"val", "train/train-cars", "train/train.people"}
+
+
+def test_images_of_each_split_lie_in_a_folder_of_its_name(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / f"annotations/instances_{split}_2017.json", [], tmp_path / split, 2)
+    for split, records in zip(("train", "val"), loaded(tmp_path), strict=True):
+        assert records[0]["image"] == str(tmp_path / split / "1.png")
+
+
+def test_crowds_alone_in_one_split_are_no_mistake(tmp_path):
+    for split, crowd in (("train", 1), ("val", 0)):
+        objects = [entry(1, 1, 3, [box(1, 1, 9, 9)], iscrowd=crowd)]
+        write(tmp_path / split / "annotations.json", objects, tmp_path / split, 1)
+    assert [split.annotations.crowds for split in loaded(tmp_path)] == [1, 0]
+
+
+@pytest.mark.parametrize("using", ["train", "valid"])
+def test_a_category_0_that_one_split_uses_is_a_class_of_both(tmp_path, using):
+    categories = [{"id": 0, "name": "cells", "supercategory": "none"}]
+    categories += [{"id": 1, "name": "cell", "supercategory": "cells"}]
+    for split in ("train", "valid"):
+        objects = [entry(1, 1, 0 if split == using else 1, [box(1, 1, 9, 9)])]
+        write(tmp_path / split / "_annotations.coco.json", objects, tmp_path / split, 1, categories)
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
+
+
+def test_a_category_0_that_is_used_is_a_class_of_files_that_are_joined(tmp_path):
+    categories = [{"id": 0, "name": "cells", "supercategory": "none"}]
+    categories += [{"id": 1, "name": "cell", "supercategory": "cells"}]
+    for name, category in (("train_a", 0), ("train_b", 1)):
+        objects = [entry(1, 1, category, [box(1, 1, 9, 9)])]
+        write(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 2, categories)
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
+
+
+def test_a_file_is_not_looked_for_above_the_folders_and_is_no_folder(tmp_path):
+    (tmp_path / "images/sub").mkdir(parents=True)
+    (tmp_path / "1.png").touch()
+    folders = [str(tmp_path / "images")]
+    assert find_file("../1.png", folders) is None and find_file("sub", folders) is None
+
+
+def test_a_folder_of_the_first_name_is_taken_and_lines_of_a_text_file_may_have_a_mark_before_them(tmp_path):
+    for name in ("A", "B"):
+        (tmp_path / name).mkdir()
+    assert folder_in(tmp_path, ("c", "b", "a")) == tmp_path / "B" and folder_in(tmp_path, ("c",)) is None
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
+    assert read_lines(tmp_path / "a.txt") == ["one", "two"] and read_lines("") == []
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    for name in ("a.txt", "none.txt"):
+        with pytest.raises(DataError, match=f"{name} cannot be read as text"):
+            read_lines(tmp_path / name)

@@ -16,7 +16,7 @@ from data_utils import pack
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from data_utils.sources.annotations.cityscapes import EvaluatedIds, find
 
 SIZE = (12, 20)
 
@@ -101,6 +101,8 @@ def test_cityscapes_stand_in_natural_order_and_files_without_partner_are_those_o
         save(images / f"{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
     for number in (10, 9, 2, 8, 7):
         save(ids / f"{number}_gtFine_labelIds.png", IDS)
+    for name in (images / "5_leftImg8bit.txt", ids / "6_gtFine_labelIds.json"):
+        name.write_text("no picture")
     train, val = loaded(tmp_path, allow_unpaired=True, val_fraction=0.34)
     assert train.records is val.records
     assert [record["name"] for record in train.records] == [f"bern/{n}_leftImg8bit.png" for n in (2, 9, 10)]
@@ -366,6 +368,8 @@ def test_masks_of_cityscapes_without_image_are_named_and_endings_may_be_capitals
     assert f"{folder}: 1 files without partner: {line}; --allow-unpaired" in error_of(root)
     train, _ = loaded(root, allow_unpaired=True)
     assert train.unpaired == (line,)
+    assert (train.annotations.annotated, train.annotations.empty) == (1, 0)
+    assert train.image_folders() == {(f"{folder}", "zurich")}
     assert [record["name"] for record in train] == ["zurich/zurich_000000_000019_leftImg8bit.PNG"]
 
 
@@ -385,3 +389,32 @@ def test_masks_of_cvat_with_a_fourth_channel_hold_colors(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, mask, palette=False)
     (root / "labelmap.txt").write_text("background:0,0,0::\ncell:128,0,64::\n")
     assert loaded(root)[0].classes == (((0, 0, 0), "background"), ((128, 0, 64), "cell"))
+
+
+def test_pictures_of_two_cities_may_have_one_name_and_the_split_test_is_read_where_it_is_named(tmp_path):
+    for split in ("train", "test"):
+        for city in ("bern", "ulm"):
+            save(tmp_path / "leftImg8bit" / split / city / "1_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / "gtFine" / split / city / "1_gtFine_labelIds.png", IDS)
+    for split in loaded(tmp_path, val_split="test"):
+        assert [record["name"] for record in split] == ["bern/1_leftImg8bit.png", "ulm/1_leftImg8bit.png"]
+
+
+def test_cityscapes_without_splits_and_masks_beside_the_folder_of_images_are_found(tmp_path):
+    cityscapes(tmp_path / "one", "")
+    one = tmp_path / "one"
+    assert find(one, ()) == {"train": (one / "leftImg8bit", one / "gtFine")}
+    for split in ("train", "val"):
+        save(tmp_path / "two/leftImg8bit" / split / "1_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / "two" / split / "1_gtFine_labelIds.png", IDS)
+    two = tmp_path / "two"
+    assert find(two, ()) == {split: (two / "leftImg8bit" / split, two / split) for split in ("train", "val")}
+
+
+def test_the_key_of_the_content_changes_with_the_names_of_the_classes(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {}, rows(0, 1))
+    digests = set()
+    for name in ("cat", "dog"):
+        (root / "class_names.txt").write_text(f"__ignore__\n_background_\n{name}\n")
+        digests.add(loaded(root)[0].digest)
+    assert len(digests) == 2

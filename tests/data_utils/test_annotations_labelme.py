@@ -7,6 +7,7 @@ data_utils/sources/annotations/polygons.py.
 import io
 import json
 import math
+import os
 import pickle
 from base64 import b64encode
 from pathlib import Path
@@ -118,6 +119,13 @@ def test_a_mask_shape_is_stamped_at_its_corner_and_cut_at_the_border(tmp_path):
     expected[32:40, 23:32] = 2
     expected[57:, 78:] = 3
     np.testing.assert_array_equal(drawn(tmp_path, inside, beyond), expected)
+    inside["points"].reverse()
+    np.testing.assert_array_equal(drawn(tmp_path, inside, beyond), expected)
+
+
+def test_a_mask_shape_may_be_twice_as_large_as_the_picture(tmp_path):
+    stamp = png(np.ones((2 * SIZE[0], 2 * SIZE[1]), bool))
+    assert (drawn(tmp_path, shape("b", [[0, 0], [9, 9]], "mask", mask=stamp)) == 2).all()
 
 
 @pytest.mark.parametrize("level", [1, 2, 127, 128, 255])
@@ -165,7 +173,7 @@ def test_classes_are_the_names_in_their_order_or_in_that_of_labels_txt(tmp_path)
             write(tmp_path / split, stem, [shape(label, BOX, "rectangle") for label in labels])
     train, val = loaded(tmp_path)
     assert train.classes == val.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "y"), (4, "z"))
-    (tmp_path / "labels.txt").write_text("__ignore__\n_background_\nz\ny\nb\n\na\n")
+    (tmp_path / "labels.txt").write_text("__ignore__\n_background_\nz\n y \nb\n\na\n")
     train, val = loaded(tmp_path)
     assert train.classes == val.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
     assert read_mask(train[0]["target"], "")[20, 20] == 3
@@ -305,7 +313,12 @@ def test_a_bad_shape_is_named_and_its_image_can_be_skipped(tmp_path, wrong, mess
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "cannot be read as JSON"), ('{"a": 1}', "is no labelme file"), ("[]", "cannot be read as JSON")],
+    [
+        ("{", "cannot be read as JSON"),
+        ('{"a": 1}', "is no labelme file"),
+        ('{"shapes": [5]}', "is no labelme file"),
+        ("[]", "cannot be read as JSON"),
+    ],
 )
 def test_a_damaged_file_is_that_images_problem(tmp_path, content, message):
     for stem in "abcd":
@@ -503,3 +516,54 @@ def test_a_folder_is_known_by_its_first_three_files(tmp_path, others, is_found):
     for number in range(others):
         (tmp_path / f"{number}.json").write_text("{}")
     assert bool(labelme.find(tmp_path, ())) == is_found
+
+
+def test_an_image_in_a_file_is_called_by_the_path_of_the_file(tmp_path):
+    for folder in ("x", "y"):
+        image = {"imageData": png(np.zeros((*SIZE, 3), np.uint8))}
+        write(tmp_path / folder, "a", [shape("cell", BOX, "rectangle")], **image)
+        (tmp_path / folder / "a.png").unlink()
+    assert sorted(masks(tmp_path)) == ["x/a.json", "y/a.json"]
+
+
+def test_a_pipe_and_a_file_that_is_gone_are_not_labelmes(tmp_path):
+    os.mkfifo(tmp_path / "a.json")
+    assert not labelme.is_labelme(tmp_path / "a.json") and not labelme.is_labelme(tmp_path / "b.json")
+    with pytest.raises(DataError, match=r"b\.json cannot be read as JSON \("):
+        LabelmeMask(str(tmp_path / "b.json"), "", {}).render()
+
+
+def test_labels_txt_may_lie_beside_the_files(tmp_path):
+    for stem in "ab":
+        write(tmp_path / "json", stem, [shape("a", BOX, "rectangle")], tmp_path / "images")
+    (tmp_path / "json/labels.txt").write_text("b\na\n")
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "b"), (2, "a"))
+
+
+def test_a_group_and_a_shape_of_one_number_are_two_objects_and_points_are_counted_apart(tmp_path):
+    shapes = [shape("a", BOX, "rectangle", group_id=1), shape("a", BOX, "rectangle"), shape("a", BOX, "line")]
+    write(tmp_path, "x", [*shapes, shape("b", [[9, 9]], "point")])
+    contents = labelme.read_contents(tmp_path)["x.json"]
+    assert contents == ({"a": 3, "b": 1}, "x.png", False, 1, 3)
+
+
+def test_a_file_may_have_more_than_255_objects_and_labels_may_be_numbers(tmp_path):
+    shapes = [shape(7, [[5 + i % 60, 5 + i // 60]], "point") for i in range(300)]
+    file = write(tmp_path, "x", shapes)
+    numbers, values = LabelmeMask(str(file), str(file.with_suffix(".png")), {"7": 1}).render_objects()
+    assert numbers.max() == 300 and len(values) == 301
+
+
+def test_classes_that_share_a_bit_are_unknown_where_shapes_are_ignored(tmp_path):
+    file = write(tmp_path, "x", [shape("__ignore__", BOX, "rectangle")])
+    mask = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2, "__ignore__": 255})
+    truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 0}))
+    assert unknown[20, 20] == 1 and not truth.any()
+
+
+def test_one_split_alone_and_a_split_that_is_named_have_folders_of_their_own(tmp_path):
+    for split in ("train", "holdout"):
+        write(tmp_path / split / "json", "a", [shape("cell", BOX, "rectangle")], tmp_path / split / "images")
+    folders = {split: (tmp_path / split / "images", tmp_path / split / "json") for split in ("train", "holdout")}
+    assert labelme.find(tmp_path, ()) == {"train": folders["train"]}
+    assert labelme.find(tmp_path, ("train", "holdout")) == folders

@@ -190,6 +190,17 @@ def test_sixteen_sizes_stay_and_of_more_those_that_pad_least_become_one():
     assert (shapes[:15] == sizes[:15]).all()
 
 
+def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
+    assert padded_shapes(np.array([(4, 8), (8, 4)]), max_shapes=1).tolist() == [[8, 8], [8, 8]]
+
+
+def test_steps_may_be_made_in_any_order():
+    shapes = np.full((5, 2), 8)
+    split = BatchSplit(4, 1, 4, 1)
+    steps = {step: next(iter(TrainingSampler(shapes, split, 0, [step]))) for step in range(4)}
+    assert list(TrainingSampler(shapes, split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
+
+
 def test_padding_counts_for_each_image_that_is_padded():
     sizes = np.array([(10, 10)] * 100 + [(10, 11), (20, 20), (20, 25)])
     shapes = padded_shapes(sizes, max_shapes=3)

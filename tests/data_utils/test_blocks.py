@@ -19,12 +19,14 @@ from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.scene_windows import Box, SceneWindow
+from data_utils.image_io.windowed import open_if_large
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.blocks import BlockRecords, describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
-from runtime.errors import CheckpointError, DataError
+from runtime.errors import CheckpointError, DataError, ImageError
 
 FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
 
@@ -336,13 +338,33 @@ def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
         assert picture.may_miss and picture.in_windows and picture.extent == (7, 12)
         assert np.array_equal(picture.read(1, 3), np.moveaxis(bands[:, 3:5, 3:15], 0, 2))
         assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(bands[:, 3:5, 7:9], 0, 2))
+    with open_if_large(window) as picture:  # however small
+        assert picture.size == (7, 12)
     Image.fromarray(bands[0].astype(np.uint8)).save(tmp_path / "m.png")
     mask = SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), box, is_mask=True)
     assert np.array_equal(mask.read(), bands[0, 2:9, 3:15])
     with mask.open() as picture:
         assert not picture.may_miss and not picture.in_windows
+    with open_if_large(mask) as picture:
+        assert picture is None
     other = replace(mask, size=(12, 18))
     with pytest.raises(DataError) as error:
         other.read()
     line = "a: image is 12 x 18, its mask 12 x 16; --val-blocks needs masks with a place, or of one size"
     assert str(error.value) == line
+    with pytest.raises(DataError, match="a: image is 14 x 16, its mask 12 x 16"):
+        replace(mask, size=(14, 16)).read()
+    (tmp_path / "m.png").write_bytes(b"no picture")
+    with pytest.raises(ImageError, match="cannot be read"):
+        read_header(mask, "a")
+
+
+def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
+    ids = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
+    Image.fromarray(ids).save(tmp_path / "1.png")
+    rendered = EvaluatedIds(str(tmp_path / "1.png"))
+    window = SceneWindow(rendered, "a", (12, 16), Box(0, 2, 7, 13), is_mask=True)
+    expected = [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
+    assert window.read().tolist() == expected
+    with window.open() as picture:
+        assert picture.size == (2, 6) and picture.read(0, 2).tolist() == expected

@@ -64,6 +64,7 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
     assert (image[:, 16:].flatten(1) == mean).all() and (image[:, :, 24:].flatten(1) == mean).all()
     assert (slot.epoch, slot.index) == (3, 1) and problem is None
+    assert dataset[Slot(1, 3, (20, 24))][0].shape == (3, 20, 24)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -226,6 +227,22 @@ def test_images_are_mirrored_only_where_the_reader_allows_it(info):
         dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
         draws = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
         assert any(drawn.is_mirrored for drawn in draws) is mirrors
+
+
+def test_a_sample_without_anything_to_crop_around_is_cropped_anywhere(info):
+    samples = ImageSamples(info.train, info, Preprocess(), fit_targets=True)
+    samples.reader = None
+    target = SimpleNamespace(locations=lambda: [], shape=(16, 24))
+    windows = [samples.choose_window(0, target, (8, 8), np.random.default_rng(seed)) for seed in range(9)]
+    assert len({*windows}) > 4 and all(bottom - top == 8 for window in windows for top, bottom in window)
+
+
+def test_a_sample_is_drawn_for_its_own_spacing(info):
+    dataset = TrainingDataset(info.train, info, Preprocess())
+    asked = []
+    dataset.samples.spacing = asked.append
+    dataset[Slot(2, 0, (8, 8))]
+    assert asked == [2]
 
 
 def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(info, tmp_path, monkeypatch):

@@ -145,6 +145,21 @@ def test_what_cannot_be_cached_says_so():
         decode_once(samples_of(1), 2, ClassTarget, key, ())
 
 
+def test_samples_that_are_no_files_are_not_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    info = load_info("shapes")
+    with pytest.raises(DataError, match="--cache works with local files only"):
+        TrainingDataset(info.train, info, Preprocess()).cache()
+
+
+def test_a_damaged_image_ends_the_decoding_unless_bad_samples_are_skipped(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = load_info(write_pairs(tmp_path / "data"))
+    (tmp_path / "data/train/images/0.png").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"^0\.png: image cannot be read"):
+        TrainingDataset(info.train, info, Preprocess()).cache()
+
+
 class Complement(ClassTarget):
     """Another kind of target with an array of the same name."""
 
@@ -288,3 +303,12 @@ def test_an_error_that_is_not_to_be_skipped_ends_the_decoding(tmp_path, monkeypa
     assert decoded[2][0].max() == 2
     with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
         decoded[1]
+
+
+def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    image = np.arange(24, dtype=np.uint16).reshape(2, 3, 4)
+    mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    turned = (image.T, ClassTarget(mask[::-1].T))
+    pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
+    assert pixels.tolist() == image.T.tolist() and target.mask.tolist() == mask[::-1].T.tolist()

@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 
 from data_utils.loading.draws import Draw, draw, pack_draws
 
@@ -47,6 +48,19 @@ def test_tilts_are_of_fifteen_degrees_and_zooms_of_a_quarter():
     assert 14.5 < max(angles) <= 15 and 0.8 <= min(zooms) < 0.805 and 1.23 < max(zooms) <= 1.25
 
 
+def test_pictures_are_blurred_and_noisy_in_a_range_around_the_middle():
+    draws = [draw((0, index), strength="strong", seed=0, size=(20, 30), channels=1) for index in range(900)]
+    blurs = [drawn.blur for drawn in draws if drawn.blur]
+    noises = [drawn.noise for drawn in draws if drawn.noise]
+    assert 0.5 <= min(blurs) < 0.53 and 1.47 < max(blurs) < 1.5 and 150 < len(blurs) < 210
+    assert 0.05 <= min(noises) < 0.06 and 0.24 < max(noises) < 0.25 and 230 < len(noises) < 310
+
+
+def test_a_volume_that_is_not_augmented_stays_on_its_three_axes():
+    drawn = draw((0, 0), strength="none", seed=0, size=(8, 9, 10), channels=1, spacing=(1.0, 1.0, 1.0))
+    assert drawn.is_identity and drawn.matrix.tolist() == np.eye(3).tolist()
+
+
 def test_the_numbers_of_a_draw_are_packed_in_their_order():
     drawn = Draw(
         np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(18.0).reshape(2, 3, 3), gain=5.0, shift=np.array([6.0, 7.0])
@@ -55,6 +69,8 @@ def test_the_numbers_of_a_draw_are_packed_in_their_order():
     assert numbers.shape == (2, 4 + 18 + 4)
     assert numbers[0].tolist() == [1, 2, 3, 4, *range(18), 5, 5, 6, 7]
     assert numbers[1].tolist() == [1, 0, 0, 1, *[0] * 18, 1, 1, 0, 0]
+    third = Draw(gain=1 / 3)
+    assert pack_draws([third], 1, torch.float64)[0, 22].item() == 1 / 3
 
 
 @pytest.mark.parametrize(

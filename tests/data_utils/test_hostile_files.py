@@ -14,11 +14,13 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+import tifffile
 from conftest import PROGRAMS, launch, load_info, predict, write_folder
 from PIL import Image, ImageDraw, features
 
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
@@ -92,6 +94,14 @@ def test_a_tiff_whose_directories_overlap_is_refused_at_once(tmp_path):
     with pytest.raises(ImageError, match="the directories of its pages overlap"):
         tiff_pages(tmp_path / "overlap.tif")
     assert time.process_time() - begin < 5
+
+
+def test_a_tiff_whose_directories_overlap_by_less_than_its_length_is_refused(tmp_path):
+    content = bytearray(tiff_bytes([0]).ljust(2000, b"\0"))
+    struct.pack_into("<I", content, 8 + 2 + len(TAGS) * 12, 8 + 2)  # its tags as a directory of 256 others
+    (tmp_path / "overlap.tif").write_bytes(content)
+    with pytest.raises(ImageError, match="the directories of its pages overlap"):
+        tiff_pages(tmp_path / "overlap.tif")
 
 
 def test_predict_names_a_tiff_that_never_ends_and_writes_the_others(tmp_path, model):
@@ -397,6 +407,18 @@ def test_a_volume_that_lacks_its_last_byte_is_cut_off(tmp_path):
             check_meta_image(str(path))
 
 
+def test_a_stack_is_measured_before_its_pages_are_read(tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((20, 4, 4), np.uint16), photometric="minisblack")
+    monkeypatch.setattr(formats, "ALWAYS_FREE", 0)
+    for available, is_enough in ((640, True), (639, False)):
+        monkeypatch.setattr(formats, "available_bytes", lambda available=available: available)
+        if is_enough:
+            assert read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")[0].shape == (20, 4, 4, 1)
+            continue
+        with pytest.raises(ImageError, match="the volume needs"):
+            read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")
+
+
 @pytest.fixture
 def little_memory(monkeypatch):
     """A machine with a gigabyte of free memory."""
@@ -422,8 +444,9 @@ def test_pictures_are_measured_before_they_are_decoded(tmp_path, little_memory, 
     with open(tmp_path / "bomb.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (30_000, 30_000)})
         file.truncate(30_000 * 30_000 + 128)
-    with pytest.raises(ImageError, match="of memory"):
-        read_image(str(tmp_path / "bomb.npy"), "bomb")
+    for read in (read_image, read_mask):
+        with pytest.raises(DataError, match="of memory"):
+            read(str(tmp_path / "bomb.npy"), "bomb")
 
 
 def nifti(path: Path, shape: tuple[int, ...], side: float, voxels: bytes = b"", begin: float = 352) -> Path:
@@ -443,7 +466,7 @@ def test_volumes_are_measured_before_they_are_inflated_or_resampled(tmp_path, li
     bomb = nifti(tmp_path / "bomb.nii.gz", (2000, 2000, 1000), 1)
     with pytest.raises(ImageError, match=r"4\.0 GB of memory"):
         read_volume(VolumeFile((str(bomb),)), "bomb")
-    extended = nifti(tmp_path / "extended.nii.gz", (2, 2, 2), 1, bytes(8), begin=1e9)
+    extended = nifti(tmp_path / "EXTENDED.NII.GZ", (2, 2, 2), 1, bytes(8), begin=1e9)
     for check, name, header in (
         (
             check_meta_image,
@@ -478,6 +501,8 @@ def test_pipes_are_no_pictures(tmp_path):
                 read_volume(VolumeFile((str(tmp_path / name),)), "a")
             else:
                 read_image(str(tmp_path / name), "a")
+    with pytest.raises(ImageError, match="not a regular file"), open_windowed_file(tmp_path / "a.npy"):
+        pass
 
 
 @pytest.mark.skipif(not features.check("libtiff"), reason="Pillow writes this codec with libtiff")

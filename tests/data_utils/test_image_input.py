@@ -4,9 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
+import tifffile
 from rasters import write_raster
 
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
+from data_utils.loading import image_input
 from data_utils.loading.image_input import ImageInput, fit_channels, missing_pixels, without_missing
 from runtime.errors import ImageError
 from tasks.classes import ClassTarget
@@ -23,8 +25,8 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
     pixels[299] = 2  # in another part than the rows that are asked for
     image = ImageInput(WindowedArray(pixels), preprocess, 1)
     assert image.strip(0, 3).max() == 1 and image.whole()[0, 0, 0] == 1
-    image = ImageInput(WindowedArray(pixels), Preprocess(), 1)
-    assert image.strip(0, 3).max() == 1
+    image = ImageInput(WindowedArray(pixels[:290]), Preprocess(), 1)
+    assert image.strip(0, 3).max() == image.whole().max() == 1
 
 
 def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
@@ -37,8 +39,30 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
     color[0, 0, 2] += 1
     with pytest.raises(ImageError, match=r"a\.png: has 3 channels, the model takes 1; convert the image"):
         fit_channels(color, 1, "a.png")
+    assert fit_channels(grey, 5).shape == (2, 3, 5)
     with pytest.raises(ImageError, match="has 3 channels, the model takes 4"):
         fit_channels(color, 4)
+
+
+def test_an_image_that_is_decoded_whole_is_the_page_that_is_named_and_has_its_name_in_errors(tmp_path):
+    pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    assert ImageInput.read(str(tmp_path / "a.tif"), Preprocess(), 1, "a", 2).whole().max() == 2
+    with pytest.raises(ImageError, match=r"^b: image cannot be read"):
+        ImageInput.read(b"", Preprocess(), 1, "b")
+    color = ImageInput.read(np.zeros((2, 3, 5), np.uint8), Preprocess(), 3, "c")
+    with pytest.raises(ImageError, match=r"^c: has 5 channels, the model takes 3"):
+        color.whole()
+    no_number = ImageInput(WindowedArray(np.full((2, 3, 1), np.nan)), Preprocess(), 1, "d")
+    with pytest.raises(ImageError, match=r"^d: has pixels that are not numbers"):
+        no_number.strip(0, 1)
+
+
+def test_rows_with_many_numbers_are_resized_one_by_one(monkeypatch):
+    monkeypatch.setattr(image_input, "CHUNK_VALUES", 3)
+    pixels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2)
+    strip = ImageInput(WindowedArray(pixels), Preprocess(), 2).strip(0, 3)
+    assert np.array_equal(strip, pixels.transpose(2, 0, 1))
 
 
 def test_pixels_of_each_type_that_training_has_seen_are_welcome():

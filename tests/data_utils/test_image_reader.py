@@ -3,6 +3,8 @@
 Modules: data_utils/image_io/reader.py.
 """
 
+import struct
+
 import numpy as np
 import pytest
 import tifffile
@@ -116,6 +118,8 @@ def test_pictures_and_arrays_of_two_values_or_with_alpha_are_grey(tmp_path):
     assert read_image(np.array([[True, False]])).dtype == np.uint8
     half = Image.merge("LA", [Image.new("L", (2, 1), 70), Image.new("L", (2, 1), 128)])
     assert read_image(half).tolist() == [[[70], [70]]] and decode_mask(half, "a").values.tolist() == [[70, 70]]
+    assert decode_mask(np.ones((2, 3, 1), np.uint8), "a").values.shape == (2, 3)
+    assert decode_mask(Image.fromarray(np.array([[0, 300]], np.float32)), "a").values.tolist() == [[0, 300]]
     assert read_image(Image.new("CMYK", (2, 1))).shape == (1, 2, 3)
 
 
@@ -126,6 +130,7 @@ def test_a_page_is_the_one_that_its_source_names(tmp_path):
     )
     assert [int(read_image({"path": path, "page": page}).max()) for page in range(3)] == [0, 1, 2]
     assert read_image(PictureFile(path, 1), page=2).max() == 1 and read_image(PictureFile(path), page=2).max() == 2
+    assert read_image(PictureFile(path, 0), page=2).max() == 0
     content = (tmp_path / "a.tif").read_bytes()
     assert read_image({"path": "nowhere", "bytes": content}, page=1).max() == 1
 
@@ -146,9 +151,19 @@ def test_a_page_is_the_one_that_its_source_names(tmp_path):
             np.zeros((0, 4), np.uint8),
             "a: mask is an array of shape (0, 4) and type uint8, expected (H, W) whole numbers",
         ),
+        (
+            np.array([[0, np.nan]]),
+            "a: mask holds nan, expected whole numbers; of probabilities save what is above 0.5 as 1",
+        ),
+        (
+            np.zeros((2, 3, 3), np.uint16),
+            "a: mask is an array of shape (2, 3, 3) and type uint16, expected (H, W) whole numbers;"
+            " --dims 3 reads stacks as volumes",
+        ),
         (np.zeros(3, complex), "a: mask is an array of shape (3,) and type complex128, expected (H, W) whole numbers"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_an_array_that_is_no_mask_is_one_line(array, line):
     with pytest.raises(DataError) as error:
         decode_mask(array, "a")
@@ -160,3 +175,56 @@ def test_the_header_of_an_array_says_its_type_and_channels():
     assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")
     with pytest.raises(ImageError, match=r"^a is an array of shape \(4,\), expected \(H, W\) or \(H, W, C\)$"):
         read_header(np.zeros(4), "a")
+
+
+def test_indices_of_a_palette_with_alpha_are_the_values_of_a_mask():
+    mask = Image.fromarray(np.array([[0, 2]], np.uint8))
+    mask.putpalette([9, 9, 9, 200, 140, 80, 1, 2, 3])
+    assert decode_mask(mask.convert("PA"), "a").values.tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("color", "mode", "colored"),
+    [((70, 70, 70), "RGB", True), ((70, 70, 200), "RGB", True), ((70, 70, 70), "L", False)],
+)
+def test_a_mask_that_is_stored_as_a_jpeg_is_known(tmp_path, color, mode, colored):
+    Image.new("RGB", (8, 8), color).convert(mode).save(tmp_path / "a.jpg")
+    decoded = decode_mask(str(tmp_path / "a.jpg"), "a")
+    assert (decoded.jpeg, decoded.colored) == (True, colored)
+
+
+def test_the_colors_of_a_palette_are_seen_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = Image.fromarray(np.array([[0, 1]], np.uint8))
+    picture.putpalette([9, 9, 9, 200, 140, 80])
+    picture.save(tmp_path / "a.png", exif=exif)
+    assert read_palette_mask(str(tmp_path / "a.png"), "a").tolist() == [[[9, 9, 9]], [[200, 140, 80]]]
+
+
+def test_bytes_are_read_before_a_path_though_there_be_none(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(ImageError, match="a: image cannot be read"):
+        read_image({"bytes": b"", "path": str(tmp_path / "a.png")}, "a")
+
+
+def test_an_array_of_complex_numbers_is_no_image():
+    with pytest.raises(ImageError, match="type complex128, not numbers"):
+        read_image(np.zeros((2, 3), complex), "a")
+
+
+def test_an_endless_tiff_has_no_header_and_one_with_too_many_tags_that_of_its_first_page(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), photometric="minisblack")
+    content = bytearray((tmp_path / "a.tif").read_bytes())
+    (directory,) = struct.unpack_from("<I", content, 4)
+    (tags,) = struct.unpack_from("<H", content, directory)
+    link = directory + 2 + 12 * tags
+    struct.pack_into("<I", content, link, directory)
+    (tmp_path / "circle.tif").write_bytes(content)
+    path = str(tmp_path / "circle.tif")
+    for source in (path, tmp_path / "circle.tif", PictureFile(path)):
+        with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
+            read_header(source, "a")
+    struct.pack_into("<I", content, link, len(content))
+    (tmp_path / "many.tif").write_bytes(content + struct.pack("<H", 5000) + bytes(64))
+    assert read_header(tmp_path / "many.tif", "a") == ((2, 3), "L")

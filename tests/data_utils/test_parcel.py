@@ -66,9 +66,10 @@ def test_another_error_in_a_worker_stays_what_it_is(monkeypatch):
         Parcel({})
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch):
+@pytest.mark.parametrize("soft", [40, 1024])
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch, soft):
     limits = []
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 4096))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, 4096))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
     raise_open_file_limit()
     assert limits == [(4096, 4096)]

@@ -118,6 +118,13 @@ def test_resizing_keeps_type_range_and_brightness():
     np.testing.assert_array_equal(five, exact.round().clip(0, 255))
 
 
+def test_an_edge_of_four_channels_stays_within_8_bits():
+    edge = np.zeros((4, 8, 4), np.uint8)
+    edge[:, 4:] = 255
+    wide = resize_image(edge, (4, 16))
+    assert wide.dtype == np.uint8 and (wide[:, :7] < 20).all() and (wide[:, 9:] > 235).all()
+
+
 def test_target_size_rounds_down_and_is_never_empty():
     assert Preprocess(scale=0.5).input_size(101, 7) == (50, 3)
     assert Preprocess(scale=0.5).input_size(103, 5) == (51, 2)
@@ -184,6 +191,11 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
     assert difference.mean() < 0.3 * moved
     np.testing.assert_array_equal(ImageInput.read(file, Preprocess(scale=scale, draft=False), 3).whole(), plain)
+
+
+def test_a_turned_jpeg_file_is_decoded_with_less_detail_where_its_sides_are_multiples_of_eight():
+    for size, decoded in (((320, 400), (40, 50, 3)), ((324, 404), (324, 404, 3))):
+        assert decode_image(jpeg(size, 3), draft_for=Preprocess(scale=0.11)).pixels.shape == decoded
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

@@ -632,6 +632,7 @@ def small_records(*sizes: int) -> ListRecords:
     [
         ((100,) * 6, 200, [2, 2, 2]),
         ((100,) * 6, 399, [3, 3]),  # 1.504 is 2
+        ((100,) * 6, 401, [6]),  # and 1.496 is 1
         ((1000, 1, 1), 334, [1, 2]),  # none begins in the second third
         ((5, 5), 1, [1, 1]),
     ],
@@ -641,7 +642,8 @@ def test_a_record_lies_in_the_shard_in_whose_share_it_begins(tmp_path, sizes, sh
     assert files == [tmp_path / "data" / f"val-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]
     rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
     assert [pyarrow.parquet.read_metadata(file).num_rows for file in files] == shards
-    assert [row["image"]["path"] for row in rows] == [f"{number}.png" for number in range(len(sizes))]
+    for kind in ("image", "mask"):
+        assert [row[kind]["path"] for row in rows] == [f"{number}.png" for number in range(len(sizes))]
     assert [len(row["image"]["bytes"]) for row in rows] == list(sizes)
 
 

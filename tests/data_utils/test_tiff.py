@@ -1,11 +1,15 @@
 """Pages of TIFFs, and which of them are read in windows."""
 
+import struct
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tifffile
+from rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.tiff import has_windows, page_numbers, read_window, tiff_pages
+from data_utils.image_io.tiff import has_windows, is_tiff, page_numbers, read_window, tiff_pages
 from data_utils.sources.tiff_stacks import pair_pages
 from runtime.errors import DataError, ImageError
 
@@ -93,12 +97,38 @@ def test_the_size_of_a_page_is_that_of_the_picture_as_it_is_seen(tmp_path):
         ((4, 16, 4), {"photometric": "rgb", "extrasamples": ["assocalpha"]}, False),  # colors are divided by it
         ((3, 4, 16), {"photometric": "rgb", "planarconfig": "separate"}, False),
         ((4, 16), {"photometric": "minisblack", "extratags": [(274, "H", 1, 6, False)]}, False),
+        ((4, 16), {"photometric": "minisblack", "extratags": [(274, "H", 1, 3, False)]}, False),
         ((4, 16), {"photometric": "miniswhite"}, False),
         ((16, 16, 16), {"photometric": "minisblack", "volumetric": True, "tile": (16, 16, 16)}, False),
     ],
-    ids=["alpha", "alpha within colors", "planes", "turned", "negative", "deep"],
+    ids=["alpha", "alpha within colors", "planes", "turned", "upside down", "negative", "deep"],
 )
 def test_a_page_whose_pixels_must_be_changed_is_not_read_in_windows(tmp_path, shape, options, is_read):
     tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, np.uint8), **options)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
         assert has_windows(tiff.pages[0].aspage()) is is_read
+
+
+@pytest.mark.parametrize("bits", [None, 12])
+def test_pixels_that_fill_no_bytes_are_not_read_in_windows(tmp_path, bits):
+    path = write_raster(tmp_path / "a.tif", np.ones((1, 8, 16), np.uint16), nbits=bits or 16)
+    with tifffile.TiffFile(path) as tiff:
+        assert has_windows(tiff.pages[0].aspage()) is (bits is None)
+
+
+def test_a_page_of_an_unknown_compression_is_not_read_in_windows(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 16), np.uint8), photometric="minisblack", compression="zlib")
+    content = bytearray((tmp_path / "a.tif").read_bytes())
+    struct.pack_into("<H", content, content.index(struct.pack("<HHI", 259, 3, 1)) + 8, 65000)
+    (tmp_path / "a.tif").write_bytes(content)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert not has_windows(tiff.pages[0].aspage())
+
+
+def test_a_tiff_has_its_ending_in_any_case_and_what_is_none_is_named(tmp_path):
+    assert is_tiff("a/B.TIF") and is_tiff(Path("a.tiff")) and not is_tiff("a.tif.png")
+    (tmp_path / "a.tif").write_bytes(b"II*\0\0\0\0\0")
+    assert page_numbers(tmp_path / "a.tif") == []
+    (tmp_path / "a.tif").write_bytes(b"no tiff")
+    with pytest.raises(ImageError, match=r"a\.tif cannot be read \(not a TIFF file"):
+        page_numbers(tmp_path / "a.tif")

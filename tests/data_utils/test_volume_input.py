@@ -34,6 +34,15 @@ def test_a_straight_line_is_resampled_to_itself(target):
     np.testing.assert_allclose(line[inside], centers[inside], atol=1e-12)
 
 
+def test_straight_lines_between_few_pixels_are_of_those_that_there_are():
+    taps, weights = linear(8, 4)
+    of_pixels = np.zeros((4, 8))
+    np.add.at(of_pixels, (np.arange(4)[:, None], taps), weights)
+    first = np.array([3, 3, 1, 0, 0, 0, 0, 0]) / 7
+    np.testing.assert_allclose(of_pixels[[0, 3]], [first, first[::-1]], atol=1e-12)
+    np.testing.assert_allclose(of_pixels[1], np.array([0, 1, 3, 3, 1, 0, 0, 0]) / 8, atol=1e-12)
+
+
 def header(size: tuple[int, int, int], spacing: tuple[float, float, float], channels: int = 1) -> VolumeHeader:
     return VolumeHeader(size, spacing, channels, "float32", np.eye(4), ((0, 1), (1, 1), (2, 1)))
 
@@ -96,6 +105,7 @@ def test_strips_of_more_than_eight_slices_are_those_of_the_whole(strip):
 
 
 def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
-    voxels = np.zeros((3, 8, 10, 1), np.float32)
+    voxels = np.random.default_rng(0).normal(size=(3, 8, 10, 1)).astype(np.float32)
     slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))
     assert slices.size == (3, 4, 5) and slices.strip(1, 3).shape == (1, 2, 4, 5)
+    assert np.array_equal(slices.strip(1, 3), slices.strip(0, 3)[:, 1:])

@@ -6,6 +6,7 @@ data_utils/image_io/writers.py.
 
 import gzip
 import io
+import re
 import sys
 import tracemalloc
 from contextlib import suppress
@@ -21,7 +22,7 @@ from volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis.inspect import Inspection, Problem
 from data_utils.analysis.inspect_volumes import inspect_volume
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.resize import nearest, resize_image, resize_mask
 from data_utils.image_io.volumes import (
     VolumeHeader,
@@ -96,13 +97,15 @@ def test_a_mask_is_written_in_the_axes_and_header_of_its_image(tmp_path, affine)
     )
 
 
-@pytest.mark.parametrize(("highest", "kind"), [(255, "uint8"), (256, "int16"), (40_000, "uint16"), (70_000, "int32")])
-def test_mask_values_take_the_smallest_type_that_holds_them(tmp_path, highest, kind):
+@pytest.mark.parametrize(
+    ("value", "kind"), [(255, "uint8"), (256, "int16"), (-1, "int16"), (40_000, "uint16"), (70_000, "int32")]
+)
+def test_mask_values_take_the_smallest_type_that_holds_them(tmp_path, value, kind):
     path = write_nifti(tmp_path / "a.nii.gz", case(0)[0])
     mask = np.zeros((8, 10, 12), np.int64)
-    mask[1, 2, 3] = highest
+    mask[1, 2, 3] = value
     back = written(mask, source(path), tmp_path / "out.nii.gz")
-    assert back.get_data_dtype() == kind and back.dataobj[3, 2, 1] == highest
+    assert back.get_data_dtype() == kind and back.dataobj[3, 2, 1] == value
 
 
 def test_probabilities_are_written_with_the_channels_last(tmp_path):
@@ -157,6 +160,7 @@ def test_channels_are_the_fourth_axis_or_files_of_their_own(tmp_path):
     second, of_parts = read_volume(source(*parts), "a")
     assert np.array_equal(first, second) and first.shape == (8, 10, 12, 3)
     assert header._replace(affine=0) == of_parts._replace(affine=0)
+    assert written(np.ones((8, 10, 12), np.uint8), source(*parts), tmp_path / "out.nii.gz").shape == (12, 10, 8)
     write_nifti(parts[1], images[1], RAS)
     with pytest.raises(DataError, match="a: its channels have different shapes or affines"):
         read_volume(source(*parts), "a")
@@ -173,6 +177,7 @@ def test_stacks_are_volumes_of_the_spacing_that_is_given(tmp_path):
         assert (header.size, header.spacing, header.dtype) == ((5, 6, 7), (3.0, 2.0, 1.5), "uint8")
         back = written(voxels[..., 0], like, tmp_path / "out.nii.gz")
         assert np.array_equal(back.dataobj, stack.T) and back.header.get_zooms() == (1.5, 2.0, 3.0)
+        assert back.header.get_xyzt_units()[0] == "mm"
 
 
 def test_reading_holds_the_voxels_once(tmp_path):
@@ -188,7 +193,8 @@ def test_reading_holds_the_voxels_once(tmp_path):
 
 def test_names_of_volumes():
     assert [volume_stem(name) for name in ("a.nii.gz", "a.b.NII", "c.nrrd", "d.npy", "e")] == [*"a", "a.b", *"cde"]
-    assert is_volume("x/a.nii.gz") and not is_volume("a.npy") and not is_volume("a.gz")
+    assert volume_stem("a.b.npy") == "a.b"
+    assert is_volume("x/a.nii.gz") and is_volume("A.NII") and not is_volume("a.npy") and not is_volume("a.gz")
 
 
 def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, monkeypatch):
@@ -224,9 +230,10 @@ RGB = np.zeros((3, 4, 5), [("R", "u1"), ("G", "u1"), ("B", "u1")])
 BROKEN_IMAGES = {
     "not NIfTI": (b"x" * 400, "cannot be read"),
     "empty file": (b"", "cannot be read"),
-    "cut": (nibabel.Nifti1Image(IMAGE, RAS).to_bytes()[:900], "the file ends before its voxels do"),
+    "cut": (nibabel.Nifti1Image(IMAGE, RAS).to_bytes()[:1500], "the file ends before its voxels do"),
     "huge": (nonsense(IMAGE, "dim", [3, 32767, 32767, 32767, 1, 1, 1, 1]), "cannot be read"),
     "two axes": (nonsense(IMAGE, "dim", [2, 12, 10, 1, 1, 1, 1, 1]), "it has 2 axes, 12 x 10; a volume has 3"),
+    "no channels": (nonsense(IMAGE, "dim", [4, 12, 10, 8, 0, 1, 1, 1]), "is empty, 12 x 10 x 8 voxels"),
     "no slices": (nonsense(IMAGE, "dim", [3, 12, 10, 0, 1, 1, 1, 1]), "is empty, 12 x 10 x 0 voxels"),
     "unknown type": (nonsense(IMAGE, "datatype", 77), "cannot be read"),
     "NaN": (nibabel.Nifti1Image(np.full((3, 4, 5), np.nan, "f4"), RAS).to_bytes(), "not numbers (NaN or infinite)"),
@@ -239,7 +246,8 @@ BROKEN_IMAGES = {
 }
 BROKEN_LABELS = {
     "fractions": (np.full((12, 10, 8), 0.5, np.float32), "label holds 0.5, expected whole numbers"),
-    "negative": (np.full((12, 10, 8), -1, np.int16), "label holds -1, expected 0 and above"),
+    "negative": (LABEL.astype(np.int16) - 1, "label holds -1, expected 0 and above"),
+    "large": (LABEL * 2.0**62, "label holds 9.22337e+18, expected 0 and above"),
     "NaN": (np.full((12, 10, 8), np.nan, np.float32), "label holds nan"),
     "channels": (np.zeros((12, 10, 8, 2), np.uint8), "label has 2 channels"),
     "another shape": (np.zeros((12, 10, 7), np.uint8), "image is 8 x 10 x 12, its label 7 x 10 x 12"),
@@ -410,7 +418,9 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
         assert VolumeInput(voxels, header, Preprocess(), header.channels).strip(0, 1).shape[0] == header.channels
 
 
-@pytest.mark.parametrize(("voxel", "is_number"), [(9e29, True), (-9e29, True), (1.1e30, False), (np.nan, False)])
+@pytest.mark.parametrize(
+    ("voxel", "is_number"), [(9e29, True), (-9e29, True), (1.1e30, False), (-1.1e30, False), (np.nan, False)]
+)
 def test_voxels_whose_squares_float32_does_not_hold_are_infinite(tmp_path, voxel, is_number):
     voxels = np.zeros((2, 2, 2), np.float32)
     voxels[1, 1, 1] = voxel
@@ -446,7 +456,15 @@ def test_voxels_lie_at_the_same_place_within_a_micrometer_or_a_hundredth_of_them
     assert same_grid(header_of(side, 0.0), header_of(side, moved)) is is_same
 
 
-@pytest.mark.parametrize(("side", "is_grid"), [(2e-7, True), (0.9e-7, False), (0.9e7, True), (1.1e7, False)])
+@pytest.mark.parametrize("spacing", [(0.05, 1.0, 1.0), (1.0, 0.05, 1.0), (1.0, 1.0, 0.05)])
+def test_the_hundredth_is_that_of_the_shortest_side(spacing):
+    first = header_of(1.0, 0.0)._replace(spacing=spacing)
+    assert [same_grid(first, header_of(1.0, moved)) for moved in (0.00049, 0.00051)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("side", "is_grid"), [(2e-7, True), (0.9e-7, False), (0.9e7, True), (1.1e7, False), (-1.1e7, False)]
+)
 def test_a_voxel_has_a_size_that_something_may_have(tmp_path, side, is_grid):
     path = write_nifti(tmp_path / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1]))
     source = VolumeFile((str(path),))
@@ -488,9 +506,11 @@ def test_a_stack_of_four_axes_has_channels(tmp_path):
         np.save(tmp_path / "a.npy", array)
         voxels, header = read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
         assert (header.size, header.channels) == ((3, 4, 5), channels) and (voxels == stack[..., :channels]).all()
-    np.save(tmp_path / "a.npy", stack[0, 0])
-    with pytest.raises(ImageError, match=r"its shape is \(5, 2\), not \(z, y, x\) or \(z, y, x, channels\)"):
-        read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
+    for array, shape in ((stack[0, 0], (5, 2)), (stack[None], (1, 3, 4, 5, 2))):
+        np.save(tmp_path / "a.npy", array)
+        line = f"its shape is {shape}, not (z, y, x) or (z, y, x, channels)"
+        with pytest.raises(ImageError, match=re.escape(line)):
+            read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
 
 
 def test_numbers_that_only_begin_elsewhere_are_moved(tmp_path):
@@ -505,7 +525,7 @@ def test_a_stack_of_two_values_has_zeros_and_ones(tmp_path):
     stack = np.arange(24).reshape(2, 3, 4) % 3 == 0
     np.save(tmp_path / "a.npy", stack)
     voxels, header = read_volume(source(tmp_path / "a.npy"), "a")
-    assert header.dtype == "uint8" and (voxels[..., 0] == stack).all()
+    assert header.dtype == voxels.dtype == "uint8" and (voxels[..., 0] == stack).all()
 
 
 def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path):
@@ -516,8 +536,9 @@ def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path):
         (IMAGE[:, :, :-1], "a: its channels have different shapes or affines"),
     ):
         second = write_nifti(tmp_path / "second.nii", other)
-        with pytest.raises(ImageError, match=line):
-            read_volume(source(first, second), "a")
+        for files in ((first, second), (first, first, second), (second, first)):
+            with pytest.raises(ImageError, match=line):
+                read_volume(source(*files), "a")
 
 
 def test_what_two_channels_hold_is_read_in_a_type_that_holds_both(tmp_path):
@@ -526,3 +547,94 @@ def test_what_two_channels_hold_is_read_in_a_type_that_holds_both(tmp_path):
     voxels, header = read_volume(source(first, second), "a")
     assert (header.dtype, header.channels) == ("int16", 2)
     assert (voxels[..., 0] == 200).all() and (voxels[..., 1] == -5).all()
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [(np.uint8, "float32"), (np.int32, "float64")])
+def test_numbers_that_are_only_multiplied_are_read_in_a_type_that_holds_them(tmp_path, stored, dtype):
+    image = nibabel.Nifti1Image(np.arange(24, dtype=stored).reshape(2, 3, 4), RAS)
+    image.header.set_slope_inter(2, 0)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
+    assert (header.dtype, voxels.dtype, voxels.min(), voxels.max()) == (dtype, dtype, 0, 46)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_scale_that_makes_voxels_infinite_is_one_line(tmp_path):
+    image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
+    image.header.set_slope_inter(1e38, 0)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
+        read_volume(source(tmp_path / "a.nii.gz"), "a")
+
+
+@pytest.mark.parametrize("name", ["a.nii", "A.NII", "a.nii.gz", "A.NII.GZ"])
+def test_voxels_behind_extensions_are_read_whatever_the_case_of_the_name(tmp_path, name):
+    image = nibabel.Nifti1Image(IMAGE, np.eye(4))
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"who, where and when " * 40))
+    nibabel.save(image, tmp_path / name.lower())
+    (tmp_path / name.lower()).rename(tmp_path / name)
+    voxels, _ = read_volume(source(tmp_path / name), "a")
+    assert np.array_equal(voxels[..., 0].T, IMAGE)
+
+
+def test_a_mask_of_a_nifti_2_is_one_too(tmp_path):
+    nibabel.save(nibabel.Nifti2Image(IMAGE, LPS), tmp_path / "a.nii")
+    back = written(np.ones((8, 10, 12), np.uint8), source(tmp_path / "a.nii"), tmp_path / "out.nii.gz")
+    assert isinstance(back, nibabel.Nifti2Image) and np.array_equal(back.affine, LPS)
+
+
+@pytest.mark.parametrize("name", ["a.nrrd", "a.mha", "A.NRRD"])
+def test_voxels_of_several_numbers_are_channels_of_nrrd_and_mha_too(tmp_path, name):
+    itk = pytest.importorskip("SimpleITK")
+    voxels = np.random.default_rng(0).integers(0, 99, (3, 4, 5, 2), np.uint8)
+    image = itk.GetImageFromArray(voxels, isVector=True)
+    image.SetDirection((-1, 0, 0, 0, -1, 0, 0, 0, 1))
+    itk.WriteImage(image, str(tmp_path / name.lower()))
+    (tmp_path / name.lower()).rename(tmp_path / name)
+    found, header = read_volume(source(tmp_path / name), "a")
+    assert (header.size, header.channels, header.dtype) == ((3, 4, 5), 2, "uint8")
+    assert np.array_equal(found, voxels)
+
+
+def test_what_simpleitk_cannot_read_is_told_by_the_last_line_of_its_error(tmp_path):
+    itk = pytest.importorskip("SimpleITK")
+    itk.WriteImage(itk.GetImageFromArray(IMAGE), str(tmp_path / "a.nrrd"), useCompression=True)
+    content = (tmp_path / "a.nrrd").read_bytes()
+    (tmp_path / "a.nrrd").write_bytes(content[:-100])
+    line = r"^a cannot be read \(\[nrrd\] _nrrdEncodingGzip_read: expected 1920 bytes but received \d+\)$"
+    with pytest.raises(ImageError, match=line):
+        read_volume(source(tmp_path / "a.nrrd"), "a")
+
+
+def test_a_nrrd_of_four_axes_is_no_volume(tmp_path):
+    itk = pytest.importorskip("SimpleITK")
+    itk.WriteImage(itk.Image([2, 3, 4, 5], itk.sitkUInt8), str(tmp_path / "a.nrrd"))
+    with pytest.raises(ImageError, match="it has 4 axes, a volume has 3"):
+        read_volume_header(source(tmp_path / "a.nrrd"), "a")
+
+
+def test_what_stands_behind_the_voxels_of_a_compressed_file_is_left_alone(tmp_path):
+    (tmp_path / "a.nii.gz").write_bytes(gzip.compress(nibabel.Nifti1Image(IMAGE, np.eye(4)).to_bytes() + b"more"))
+    voxels, _ = read_volume(source(tmp_path / "a.nii.gz"), "a")
+    assert np.array_equal(voxels[..., 0].T, IMAGE)
+
+
+def test_a_label_that_is_cut_off_is_named(tmp_path):
+    (tmp_path / "a.nii").write_bytes(nibabel.Nifti1Image(LABEL, RAS).to_bytes()[:-1])
+    with pytest.raises(DataError, match=r"^a: label cannot be read \("):
+        read_label_volume(source(tmp_path / "a.nii"), "a")
+
+
+def test_a_label_of_channels_has_one_for_each_class(tmp_path):
+    path = write_nifti(tmp_path / "a.nii", np.stack([LABEL == 1, LABEL == 2, LABEL == 0], axis=3).astype(np.uint8))
+    layers = VolumeFile((str(path),), layers=ClassLayers((0, 1)))
+    with pytest.raises(DataError, match=r"^a: label has 3 channels, others have 2$"):
+        read_label_volume(layers, "a")
+
+
+def test_labels_of_a_class_each_must_have_one_shape(tmp_path):
+    first = write_nifti(tmp_path / "first.nii", LABEL)
+    second = write_nifti(tmp_path / "second.nii", LABEL[:, :, :-1])
+    layers = VolumeFile((str(first), str(second)), layers=ClassLayers((0, 1)))
+    with pytest.raises(DataError, match=f"^{second}: has another shape or affine than {first}; resample one of them$"):
+        read_label_volume(layers, "a")

@@ -17,8 +17,8 @@ def test_rings_are_those_of_all_polygons_whatever_their_order_of_bytes():
     assert [ring.tolist() for ring in rings_of(polygon, "a")] == [RING.tolist(), (RING / 2).tolist()]
     turned = struct.pack(">BIII", 0, 3, 1, len(RING)) + RING.astype(">f8").tobytes()
     for head in (struct.pack(">BII", 0, 6, 2), struct.pack("<BII", 1, 6, 2)):
-        rings = list(rings_of(head + turned + well_known_binary([RING + 1]), "a"))
-        assert [ring.tolist() for ring in rings] == [RING.tolist(), (RING + 1).tolist()]
+        rings = list(rings_of(head + turned + well_known_binary([RING + 1, RING + 2]), "a"))
+        assert [ring.tolist() for ring in rings] == [RING.tolist(), (RING + 1).tolist(), (RING + 2).tolist()]
 
 
 @pytest.mark.parametrize(

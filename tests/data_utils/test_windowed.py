@@ -3,6 +3,7 @@
 Modules: data_utils/image_io/tiff.py.
 """
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,17 @@ import rasterio
 import tifffile
 from PIL import Image
 from rasterio.windows import Window
+from rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.formats import PictureFile
+from data_utils.image_io import windowed
+from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.resize import resize_image, resize_rows
 from data_utils.image_io.tiff import tiff_pages
 from data_utils.image_io.windowed import (
     WindowedArray,
+    WindowedRaster,
     WindowedTiff,
     open_if_large,
     open_windowed,
@@ -54,6 +59,13 @@ def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, ki
         assert rows.dtype == whole.dtype
 
 
+def test_rows_that_reach_less_far_than_their_pixels_are_resized_as_the_whole_image_is():
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    whole = resize_image(pixels, (6, 4), (0, 0, 8.5, 6))
+    rows = resize_rows(lambda top, bottom: pixels[top:bottom], (6, 8.5), (6, 4), 2, 5)
+    np.testing.assert_array_equal(rows, whole[2:5])
+
+
 PICTURES = {
     "rgb": np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8),
     "rgba": np.random.default_rng(1).integers(0, 256, (301, 333, 4), dtype=np.uint8),
@@ -85,6 +97,9 @@ def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path)
         assert picture.size == (301, 333)
         for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
             np.testing.assert_array_equal(read_image(picture.read(start, stop)), whole[start:stop])
+
+
+PAGES = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((3, 4), np.uint8)
 
 
 def turned(path: Path) -> None:
@@ -238,6 +253,8 @@ def test_four_million_pixels_are_read_together():
     picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
     rows = [(top, len(part)) for top, part in strips(WindowedArray(picture))]
     assert rows == [(0, 4194), (4194, 4194), (8388, 612)]
+    wide = np.broadcast_to(np.zeros(1, np.uint8), (2, 2**22 + 1))
+    assert [(top, len(part)) for top, part in strips(WindowedArray(wide))] == [(0, 1), (1, 1)]
 
 
 def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_gif(tmp_path):
@@ -248,6 +265,7 @@ def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_g
         with open_windowed(source) as picture:
             assert not picture.in_windows and picture.size == (4, 6)
             assert np.array_equal(read_image(picture.read(1, 3, 2))[:, :, 0], pages[1, 1:3, 2:])
+            assert np.array_equal(read_mask(picture.read(1, 3, 2), "a"), pages[1, 1:3, 2:])
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in ("a.png", "turned.tif"):
@@ -260,6 +278,81 @@ def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_g
         with open_windowed_file(tmp_path / name) as picture:
             assert picture.size == picture.extent == whole.shape[:2]
             assert np.array_equal(read_mask(picture.read(0, 2, 1, 3), name), whole[:2, 1:3])
+
+
+def test_a_page_in_windows_is_the_one_that_its_source_names(tmp_path):
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, PAGES, photometric="minisblack")
+    for source, page, value in (
+        (PictureFile(str(path)), 2, 2),
+        (PictureFile(str(path), 0), 2, 0),
+        (PictureFile(str(path), 1), 2, 1),
+        (path, 2, 2),
+    ):
+        with open_windowed_file(source, page) as picture:
+            assert read_image(picture.read(0, 3)).max() == value
+
+
+def test_a_page_of_a_tiff_with_a_place_is_the_one_that_is_named(tmp_path):
+    place = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as tiff:
+        for page in PAGES:
+            tiff.write(page, photometric="minisblack", extratags=place)
+    for page in range(3):
+        assert read_image(path, page=page).max() == page
+        with open_windowed_file(path, page) as picture:
+            assert isinstance(picture, WindowedRaster) and picture.read(0, 3).max() == page
+    raster = str(write_raster(tmp_path / "b.tif", PAGES[:1], nodata=0))
+    assert isinstance(read_image(raster), np.ma.MaskedArray)
+    assert not isinstance(read_image(PictureFile(raster)), np.ma.MaskedArray)
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind", "count", "value"), [(256, 4, 1, 0), (256, 1, 2, 4), (257, 4, 1, 0)], ids=["0", "two", "length 0"]
+)
+def test_a_tiff_whose_side_is_no_number_above_zero_is_an_image_error(tmp_path, tag, kind, count, value):
+    tifffile.imwrite(tmp_path / "a.tif", PAGES[0], photometric="minisblack")
+    content = bytearray((tmp_path / "a.tif").read_bytes())
+    struct.pack_into("<HHII", content, content.index(struct.pack("<HHI", tag, 4, 1)), tag, kind, count, value)
+    (tmp_path / "a.tif").write_bytes(content)
+    with (
+        pytest.raises(ImageError, match=r"a\.tif cannot be read \(a side of it is"),
+        open_windowed_file(tmp_path / "a.tif"),
+    ):
+        pass
+
+
+def test_an_array_is_mapped_from_its_file_whatever_the_case_of_the_name(tmp_path):
+    np.save(tmp_path / "a.npy", PAGES[2])
+    (tmp_path / "a.npy").rename(tmp_path / "A.NPY")
+    with open_windowed_file(tmp_path / "A.NPY") as picture:
+        assert isinstance(picture.array, np.memmap) and picture.size == (3, 4)
+
+
+def test_windows_of_a_large_image_are_read_of_files_that_have_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(windowed, "LARGE", 12)
+    np.save(tmp_path / "a.npy", PAGES[0])
+    array = str(tmp_path / "a.npy")
+    tifffile.imwrite(tmp_path / "a.TIF", PAGES[0], photometric="minisblack")
+    picture = str(tmp_path / "a.TIF")
+    raster = str(write_raster(tmp_path / "b.tif", PAGES))
+    Image.fromarray(PAGES[0]).convert("P").save(tmp_path / "palette.tif")
+    (tmp_path / "damaged.tif").write_bytes(b"II*")
+    for source, has_windows in (
+        (array, True),
+        ({"path": array}, True),
+        ({"path": array, "bytes": None}, True),
+        ({"path": array, "bytes": b"of another image"}, False),
+        (picture, True),
+        (PictureFile(picture), True),
+        (BandSource((raster,), ("2",)), True),
+        (str(tmp_path / "palette.tif"), False),
+        (str(tmp_path / "damaged.tif"), False),
+        (PAGES[0], False),
+    ):
+        with open_if_large(source) as image:
+            assert (image is not None) is has_windows, source
 
 
 def test_a_window_of_an_array_may_miss_data_where_the_array_does():

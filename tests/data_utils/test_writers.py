@@ -35,3 +35,4 @@ def test_pages_stay_pages_however_many_there_are():
         file.seek(0)
         with tifffile.TiffFile(file) as tiff:
             assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages[:count]]
+            assert {page.aspage().compression.name for page in tiff.pages} == {"ADOBE_DEFLATE"}

@@ -84,6 +84,11 @@ def matrix(values: tuple[float, ...]) -> tuple:
         ([matrix((2, 1, 0, 7, 4, 2, 0, 8, *8 * [0]))], None, True),  # its pixels have no area
         ([matrix(PIXELS_THEMSELVES)], None, True),
         ([matrix(PIXELS_THEMSELVES), (34735, "H", 8, (1, 1, 0, 1, 1024, 0, 1, 1), False)], (1, 0, 0, 0, 1, 0), True),
+        ([matrix((1e200, 0, 0, 7, 0, 1e200, 0, 8, *8 * [0]))], None, True),
+        ([(34264, "d", 12, (2, 1, 0, 7, 3, 4, 0, 8, *4 * [0]), False)], None, True),
+        ([(33550, "d", 2, (2.0, 3.0), False), TIE], (2, 0, 92, 0, -3, 215), True),
+        ([SCALE, (33922, "d", 3, (4.0, 5.0, 0.0), False)], None, True),
+        ([SCALE, (33922, "d", 6, (4.0, 5.0, 0.0, float("nan"), 200.0, 0.0), False)], None, True),
         ([KEYS], None, True),
         ([], None, False),
     ],
@@ -95,3 +100,23 @@ def test_the_grid_of_a_page_is_what_its_tags_say(tmp_path, tags, transform, has_
         place = place_of(page)
         assert (None if place is None else place.transform) == transform
         assert has_place_tags(page) is has_tags
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [
+        ((34735, "H", 4, (1, 1, 0, 0), False), (1, 1, 0, 0)),
+        ((34735, "I", 4, (1, 1, 0, 65_536), False), None),  # they are written as numbers of 16 bits
+        ((34735, "i", 4, (1, 1, 0, -1), False), None),
+        ((34735, "d", 4, (1.0, 1.0, 0.0, 0.5), False), None),
+        ((34736, "d", 1, 6_378_137.0, False), (6_378_137.0,)),
+        ((34737, "s", 0, "WGS 84|", False), "WGS 84|"),
+        ((34737, "H", 2, (7, 8), False), None),
+    ],
+)
+def test_tags_of_a_place_are_kept_where_they_are_of_their_kind(tmp_path, tag, value):
+    file = tmp_path / "a.tif"
+    tifffile.imwrite(file, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=[SCALE, TIE, tag])
+    with tifffile.TiffFile(file) as tiff:
+        tags = dict(place_of(tiff.pages[0].aspage()).tags)
+    assert tags.pop(tag[0], None) == value and [*tags] == [33550, 33922]

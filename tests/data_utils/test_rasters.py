@@ -136,7 +136,11 @@ def test_bands_are_chosen_by_name_and_number(tmp_path):
     bands, _ = scene(0, channels=4)
     path = write_raster(tmp_path / "a.tif", bands, names=("B02", "B03", "B04", "B08 & more"), photometric="minisblack")
     pixels = np.moveaxis(bands, 0, 2)
-    for chosen, indices in ((("B08", "b04", "2"), [3, 2, 1]), (("4", "1"), [3, 0])):
+    for chosen, indices in (
+        (("B08", "b04", "2"), [3, 2, 1]),
+        (("4", "1"), [3, 0]),
+        (("1", "3", "2", "4"), [0, 2, 1, 3]),
+    ):
         source = BandSource((str(path),), chosen)
         assert np.array_equal(read_image(source), pixels[:, :, indices])
         with open_windowed_file(source) as picture:
@@ -145,6 +149,8 @@ def test_bands_are_chosen_by_name_and_number(tmp_path):
         read_image(BandSource((str(path),), ("B11",)))
     with pytest.raises(ImageError, match="none called 5"):
         read_image(BandSource((str(path),), ("5",)))
+    numbered = write_raster(tmp_path / "b.tif", bands[:2], names=("2", "1"))  # names come before numbers
+    assert np.array_equal(read_image(BandSource((str(numbered),), ("2",)))[:, :, 0], bands[0])
 
 
 def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp_path, monkeypatch):
@@ -154,6 +160,10 @@ def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp
     assert np.array_equal(np.ma.getdata(read_image(path))[:, :, 0], grey[0])
     with open_windowed_file(path) as picture:
         assert not picture.in_windows and np.array_equal(picture.read(9, 20)[:, :, 0], grey[0, 9:20])
+        assert np.array_equal(picture.read(9, 20, 5, 31)[:, :, 0], grey[0, 9:20, 5:31])
+    colors = np.random.default_rng(1).integers(0, 256, (3, 50, 60), np.uint8)
+    path = write_raster(tmp_path / "colors.tif", colors, compress="lzw", photometric="rgb")
+    assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), np.moveaxis(colors[[2, 0]], 0, 2))
     bands, _ = scene(0)
     path = write_raster(tmp_path / "bands.tif", bands, compress="lzw")
     with pytest.raises(ImageError, match=r"compressed by LZW.*requirements-geo\.txt"):
@@ -421,6 +431,20 @@ def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch):
         assert decode.call_count == decoded, cached_bytes
 
 
+def test_the_tiles_that_were_used_last_are_kept(tmp_path, monkeypatch):
+    bands = np.random.default_rng(0).integers(0, 9, (1, 16, 64)).astype(np.uint16)
+    path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=16, blockysize=16, compress="deflate")
+    monkeypatch.setattr(rasters_module, "CACHED_BYTES", 2 * 16 * 16 * 2)
+    with ExitStack() as stack:
+        raster = open_raster(path, stack)
+        page = raster.files[0].pixels.page
+        decode = mock.Mock(side_effect=page.decode)
+        monkeypatch.setattr(page, "decode", decode)
+        for left in (0, 16, 0, 32, 0, 32):
+            assert np.array_equal(raster.read((0, 16), (left, left + 16))[:, :, 0], bands[0, :, left : left + 16])
+    assert decode.call_count == 3
+
+
 def test_a_raster_that_lacks_its_last_byte_is_cut_off(tmp_path):
     bands = np.random.default_rng(0).integers(0, 9, (5, 8, 9)).astype(np.uint16)
     for interleave in ("pixel", "band"):
@@ -501,6 +525,8 @@ def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(tmp_path, monk
         monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", limit)
         with open_windowed_file(path) as picture:
             assert picture.in_windows is in_windows
+    with open_windowed_file(write_raster(tmp_path / "plain.tif", bands, interleave=interleave)) as picture:
+        assert picture.in_windows  # it is not compressed
 
 
 def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(tmp_path, monkeypatch):
@@ -531,9 +557,43 @@ def test_a_pixel_misses_data_for_any_of_three_reasons(tmp_path):
     assert np.ma.getmaskarray(read_image(path))[:, :, 0].tolist() == [[True, True, False], [False, False, True]]
 
 
-@pytest.mark.parametrize(("text", "is_missing"), [(" 7 ", True), ("7.5", False), ("-9999", False), ("none", False)])
+@pytest.mark.parametrize(
+    ("kind", "samples", "place"),
+    [
+        ("unassalpha", 2, 1),
+        ("assocalpha", 2, 1),
+        (("unspecified", "unassalpha"), 3, 2),
+        (("unspecified", "assocalpha", "unspecified"), 4, 2),
+    ],
+)
+def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samples, place):
+    pixels = np.ones((2, 3, samples), np.uint8)
+    pixels[0, 1, place] = 0
+    path = written_raster(tmp_path / "a.tif", pixels, extrasamples=kind, planarconfig="contig")
+    read = read_image(path)
+    assert read.shape == (2, 3, samples - 1)
+    assert np.ma.getmaskarray(read).all(axis=2).tolist() == [[False, True, False], [False] * 3]
+    with open_windowed_file(Path(path)) as picture:
+        assert picture.may_miss
+
+
+def test_pixels_of_floats_and_of_a_file_with_a_mask_may_miss_data(tmp_path):
+    path = tmp_path / "a.tif"
+    for dtype, has_mask, may_miss in ((np.uint8, False, False), (np.float32, False, True), (np.uint8, True, True)):
+        with tifffile.TiffWriter(path) as tiff:
+            tiff.write(np.ones((8, 9), dtype), photometric="minisblack", extratags=PLACED)
+            if has_mask:
+                tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
+        with open_windowed_file(path) as picture:
+            assert picture.may_miss is may_miss
+
+
+@pytest.mark.parametrize(
+    ("text", "is_missing"), [(" 7 ", True), ("7.5", False), ("-9999", False), ("none", False), ("255", True)]
+)
 def test_a_value_for_no_data_is_one_that_a_pixel_may_hold(tmp_path, text, is_missing):
-    path = written_raster(tmp_path / "a.tif", np.full((2, 3), 7, np.uint8), (42113, "s", 0, text, False))
+    value = 255 if text == "255" else 7
+    path = written_raster(tmp_path / "a.tif", np.full((2, 3), value, np.uint8), (42113, "s", 0, text, False))
     with open_windowed_file(Path(path)) as picture:
         assert picture.may_miss is is_missing
     assert np.ma.is_masked(read_image(path)) is is_missing
@@ -547,6 +607,15 @@ def test_pixels_with_a_place_have_the_types_of_those_without(tmp_path, stored, r
     pixels = read_image(path)
     assert pixels.dtype == read and (pixels == -2).all()
     assert read_header(path, "a") == ((2, 3), f"{read} x 1")
+
+
+def test_pixels_are_read_in_the_order_of_bytes_of_their_file(tmp_path):
+    pixels = np.arange(6, dtype=np.uint16).reshape(2, 3) + 255
+    for order in ("<", ">"):
+        assert read_image(written_raster(tmp_path / "a.tif", pixels, byteorder=order))[:, :, 0].tolist() == [
+            [255, 256, 257],
+            [258, 259, 260],
+        ]
 
 
 def test_a_page_that_is_to_be_turned_is_a_picture_whatever_its_place(tmp_path):
@@ -566,6 +635,25 @@ def test_only_files_whose_bands_are_read_say_the_type_and_whether_data_are_missi
         with ExitStack() as stack:
             raster = open_raster(BandSource(paths, bands), stack)
             assert (raster.dtype, raster.may_miss) == (dtype, may_miss)
+
+
+def test_bands_of_several_files_are_read_in_the_order_that_is_asked_for(tmp_path):
+    paths = (
+        written_raster(tmp_path / "a.tif", np.full((2, 3), 4, np.uint8)),
+        written_raster(tmp_path / "b.tif", np.full((2, 3), 6, np.uint16), (42113, "s", 0, "5", False)),
+    )
+    for bands, values in ((("b",), [6]), (("b", "a"), [6, 4]), (("a", "b"), [4, 6])):
+        with ExitStack() as stack:
+            pixels = open_raster(BandSource(paths, bands), stack).whole()
+            assert pixels[1, 2].tolist() == values and not isinstance(pixels, np.ma.MaskedArray)
+
+
+def test_only_bands_without_data_are_missing_in_images_of_several_files(tmp_path):
+    first = write_raster(tmp_path / "a.tif", np.array([[[5, 1]], [[1, 1]]], np.uint8), nodata=5, names=("red", "nir"))
+    second = write_raster(tmp_path / "b.tif", np.array([[[1, 5]]], np.uint8), nodata=5)
+    with ExitStack() as stack:
+        pixels = open_raster(BandSource((str(first), str(second)), ("red", "b", "nir")), stack).whole()
+    assert np.ma.getmaskarray(pixels).tolist() == [[[True, False, False], [False, True, False]]]
 
 
 def test_names_of_bands_that_are_not_there_are_passed_over(tmp_path):

@@ -354,6 +354,19 @@ def test_each_flag_of_a_file_has_its_extension():
         assert output_extensions(settings_of(*flags), output_format) == (".png", extension)
 
 
+def test_all_files_of_a_format_are_written_for_each_input():
+    output_format = SimpleNamespace(mask_extensions=(".png",), extensions=(".csv",))
+    assert output_extensions(settings_of("--overlay"), output_format) == (".png", ".csv", ".overlay.png")
+
+
+def test_the_format_of_polygons_is_checked_by_its_extension(monkeypatch):
+    checked = []
+    monkeypatch.setattr("predict.check_polygons", lambda extension, output_format: checked.append(extension))
+    predictor = SimpleNamespace(task=None)
+    check_outputs(settings_of("--polygons", "gpkg"), predictor, SimpleNamespace(kind="mask"))
+    assert checked == [".gpkg"]
+
+
 def test_what_is_not_asked_for_is_not_done():
     assert vars(settings_of()) == {
         "model": "m",

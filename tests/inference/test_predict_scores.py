@@ -2,13 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
+import torch
 from conftest import predict
 from PIL import Image
-from prediction import scores_of
+from prediction import scores_of, settings_of
 
-from predict import ScoredImage, print_scores
+from predict import ScoredImage, print_scores, write_files_of_all
+from runtime.errors import DataError
 
 
 def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model, photos, tmp_path):
@@ -125,3 +129,83 @@ def test_scores_of_volumes_are_reported_by_case_too(capsys):
     report = print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored)
     assert report["by_case"]["mean_dice"] == 0.5 and report["by_case"]["mean_iou"] == 0.25
     assert "of cases" in capsys.readouterr().out
+
+
+def test_boundaries_areas_and_cases_of_all_images_are_reported_with_the_calibration(monkeypatch, capsys):
+    given = []
+    columns = {"boundary_iou": [0.5, 0.25], "hd95": [1.0, 2.0], "mean_boundary_iou": 0.375, "mean_hd95": 1.5}
+    monkeypatch.setattr("predict.boundary_report", lambda boundaries: given.append(boundaries) or columns)
+    monkeypatch.setattr("predict.area_report", lambda areas, names: given.append((areas, names)) or {"areas": 3})
+    monkeypatch.setattr("predict.area_table", lambda report: f"{report['areas']} areas")
+    scores = scores_of([6, 2], [1, 1])
+    counts = torch.zeros(15, 3, dtype=torch.int64)
+    counts[14] = torch.tensor([4, 2, 4 * 2**20])  # sure of four pixels, and right in two of them
+    scores.add_reliability(counts)
+    areas = [np.zeros((2, 3), np.int64), np.ones((2, 3), np.int64)]
+    scored = []
+    for name, boundary, counted in (("a", "first", areas[0]), ("b", None, None), ("c", "second", areas[1])):
+        report = {"image": name, "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}
+        scored.append(ScoredImage(report, boundary, counted))
+    report = print_scores(scores, "mean IoU", scored)
+    assert given == [["first", "second"], (areas, ("sky", "land"))]
+    assert report["boundary"] == columns and report["areas"] == {"areas": 3} and report["by_case"]["cases"] == 3
+    assert report["calibration"]["expected_calibration_error"] == 0.5
+    printed = capsys.readouterr().out
+    assert "bound. IoU" in printed and "3 areas" in printed and "expected calibration error 0.5000" in printed
+    print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored[:2])
+    assert "the worst of 2 by their mean IoU:" in capsys.readouterr().out
+
+
+class Writer:
+    """Notes what is written of all images, of which one thing may fail."""
+
+    def __init__(self, failing: str = "", error: Exception | None = None) -> None:
+        self.written: list[str] = []
+        self.failing = failing
+        self.error = error
+        self.output_format = SimpleNamespace(write_joined=lambda output, jobs: self.note("joined"))
+
+    def note(self, name: str) -> None:
+        if name == self.failing:
+            raise self.error
+        self.written.append(name)
+
+    def write_legend(self, output: Path) -> None:
+        self.note("legend")
+
+    def write_coco(self, output: Path, jobs: list) -> None:
+        self.note("coco")
+
+
+@pytest.fixture
+def write_all(monkeypatch):
+    """The problems with the files of all images, where these flags are given."""
+
+    def write_all(writer: Writer, *flags: str, is_complete: bool = False, **changes: object) -> list[str]:
+        def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> None:
+            writer.note(f"closed {folder} {report} {is_complete}")
+
+        monkeypatch.setattr("predict.close_output", close_output)
+        monkeypatch.setattr("predict.find_candidates", lambda jobs, output_format: writer.note("candidates") or [])
+        monkeypatch.setattr("predict.print_ranking", lambda folder, order: writer.note("ranking"))
+        return write_files_of_all(settings_of(*flags, **changes), [], writer, None, is_complete=is_complete)
+
+    return write_all
+
+
+def test_files_of_all_images_are_those_that_were_asked_for(write_all):
+    plain, all_of_them, of_one = Writer(), Writer(), Writer()
+    assert write_all(plain) == write_all(all_of_them, "--coco", "--rank", is_complete=True) == []
+    assert write_all(of_one, file=Path("a.png")) == []
+    assert plain.written == ["closed out None False", "legend", "joined"]
+    assert all_of_them.written == ["closed out None True", "legend", "joined", "coco", "candidates", "ranking"]
+    assert of_one.written == ["closed out None False", "legend"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
+def test_a_file_of_all_images_that_cannot_be_written_is_a_line(write_all, error):
+    writer = Writer("legend", error)
+    line = f"out: metrics.json, predict.json or a file of all images cannot be written ({error})"
+    assert write_all(writer, "--rank") == [line] and writer.written[1:] == ["candidates", "ranking"]
+    for failing in ("candidates", "ranking"):
+        assert write_all(Writer(failing, error), "--rank") == [f"out: the images cannot be ranked ({error})"]

@@ -67,6 +67,40 @@ def test_rows_are_those_of_one_process_and_an_error_ends_one_input(tmp_path):
     call_in_processes(predict_together, 3, tmp_path)
 
 
+@pytest.fixture
+def messages(monkeypatch) -> list[tuple[int, list[int]]]:
+    """What is sent to which process; what is received is taken from its end, by the number of the sender."""
+    messages = []
+    monkeypatch.setattr("runtime.mesh._process_group", lambda size: f"group of {size}")
+
+    def send(values: torch.Tensor, rank: int, group: str) -> None:
+        assert group == "group of 2"
+        messages.append((rank, values.tolist()))
+
+    def receive(values: torch.Tensor, rank: int, group: str) -> None:
+        assert rank == 4 and group == "group of 2"
+        values.copy_(torch.tensor(inbox.pop()))
+
+    inbox = [[0], [1], [3]]
+    monkeypatch.setattr(dist, "send", send)
+    monkeypatch.setattr(dist, "recv", receive)
+    return messages
+
+
+def test_messages_go_to_the_processes_of_the_own_group(messages):
+    leader = SharedRows(Mesh(2, 0, 2), 2, torch.device("cpu"))
+    with leader.lead(3):
+        pass
+    leader.end()
+    assert messages == [(5, [3]), (5, [0]), (5, [-1])]
+    messages.clear()
+    follower = SharedRows(Mesh(2, 1, 2), 2, torch.device("cpu"))
+    assert next(follower.inputs()) == 3
+    with follower.follow((DataError,)):
+        raise DataError("cut")
+    assert messages == [(4, [3]), (4, list(b"cut"))]
+
+
 def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
     predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, norm="group")), tile_size=256)
     sizes = [(6000, 6000), (4000, 4000), (3000, 3000), (3100, 3000), (90, 80), (90, 80), (90, 80), (200, 200)]

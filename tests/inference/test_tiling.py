@@ -6,6 +6,7 @@ inference/tiling/stream.py, inference/tiling/planning.py, inference/decoding/cla
 
 import itertools
 import math
+import threading
 import weakref
 
 import numpy as np
@@ -319,6 +320,45 @@ def test_tiles_of_a_volume_lie_along_each_axis_by_its_own_side_overlap_and_grid(
     totals = cuts.axes[0].totals
     cuts.to(torch.device("cpu"))
     assert cuts.axes[0].totals is totals  # the weights are there
+
+
+@pytest.mark.parametrize(("size", "ahead"), [((8, 4), 1), ((8, 4, 4), 0)])
+def test_the_rows_of_an_image_are_read_one_ahead_and_those_of_a_volume_when_they_are_needed(size, ahead):
+    is_read = [threading.Event() for _ in range(4)]
+    begun = []
+
+    def read(start: int, stop: int) -> torch.Tensor:
+        is_read[start // 2].set()
+        return torch.zeros(1, stop - start, *size[1:])
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        early, late = is_read[: len(begun) + ahead], is_read[len(begun) + ahead :]
+        assert all(event.wait(timeout=20) for event in early) and not any(event.is_set() for event in late)
+        return batch
+
+    def forward_of_row(given, row):
+        assert given is forward
+        begun.append(row)
+        return given
+
+    tiling = Tiling((2, *size[1:]), (0,) * len(size), (1,) * len(size), exact=True)
+    strips = list(stream_logits(forward, read, size, tiling, 99, forward_of_row))
+    assert begun == [0, 1, 2, 3] and len(strips) == 4
+
+
+@pytest.mark.parametrize(("size", "batches"), [((4, 16), [2, 2]), ((2, 4, 16), [2, 2])])
+def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size, batches):
+    tiling = Tiling((*size[:-1], 4), (0,) * len(size), (1,) * len(size), exact=True)
+    pixels = torch.zeros(1, *size)
+    seen = []
+    strips = stream_logits(
+        lambda batch: seen.append(len(batch)) or batch,
+        lambda *span: pixels[:, slice(*span)],
+        size,
+        tiling,
+        2 * math.prod(tiling.size),
+    )
+    assert len(list(strips)) == 1 and seen == batches
 
 
 def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():

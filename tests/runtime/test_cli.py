@@ -137,12 +137,14 @@ def parse(monkeypatch, capsys):
 
     def parse(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["prog.py", *words])
-        parser = Arguments("A program.", hints={"lr": "use --rate; {script}"})
+        parser = Arguments("A program.", hints=dict.fromkeys(("lr", "learning-rate"), "use --rate; {script}"))
         parser.add_argument("--rate", type=float, default=0.5, help="how fast")
         parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="how large")
         parser.add_argument("--name", help="what (default: nothing)", default="x")
         parser.add_argument("--quick", action="store_true", help="soon")
         parser.add_argument("--words", nargs="*", default=[], help="which ones")
+        parser.add_argument("--crop", nargs="*", type=cli.positive_int)
+        parser.add_argument("--count", type=cli.positive_int)
         parser.add_argument("--input", required=True)
         with pytest.raises(SystemExit) as end:
             parser.parse_args()
@@ -158,12 +160,35 @@ def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse):
     assert parse("--input", "a", "--xyz").endswith("unknown argument --xyz; see prog.py --help")
     assert parse("--input", "a", "--lr=3").endswith("unknown argument --lr=3; use --rate; prog.py --input a")
     assert parse("--LR", "3", "--input", "a").endswith("unknown argument --LR; use --rate; prog.py --input a")
+    assert parse("--learning_rate", "3", "--input", "a b").endswith("; use --rate; prog.py --input 'a b'")
+    assert parse("--input", "a", "--re", "1").endswith("unknown argument --re; did you mean --rate?")
+    assert parse("--input", "a", "--hepl").endswith("unknown argument --hepl; did you mean --help?")
+    assert parse("--input", "a", "-m", "x").endswith("unknown argument -m; see prog.py --help")
+    line = "is an option of the launcher and stands before the script: accelerate launch --num_processes 2 prog.py"
+    assert parse("--input", "a b", "--num_processes", "2").endswith(f"--num_processes {line} --input 'a b'")
     required = "the following arguments are required: --input"
     assert parse("--inptu", "a").endswith(f"{required}; unknown argument --inptu; did you mean --input?")
+    assert parse("--inptu", "a", "--raet", "1").endswith("unknown argument --inptu; did you mean --input?")
     assert parse("--rate", "1").endswith(required)
     assert parse("--rate=1", "-5").endswith(required)
     assert parse("--input", "a", "--size", "3").endswith("expected 2 arguments; give --size H W")
     assert parse("--input").endswith("expected one argument; give --input INPUT")
+
+
+@pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])
+def test_two_sides_in_one_word_are_told_apart_where_a_flag_takes_several(parse, sides):
+    assert parse("--input", "a", "--crop", sides).endswith("; give --crop 3 40")
+    assert "; give" not in parse("--input", "a", "--count", sides)
+
+
+def test_words_that_are_given_are_read_in_place_of_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["prog.py", "\N{EN DASH}y"])
+    parser = Arguments("A program.")
+    parser.add_argument("--rate")
+    assert parser.parse_args(["--rate", "1"]).rate == "1"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["\N{EM DASH}rate", "1"])
+    assert capsys.readouterr().err.endswith("; type --rate\n")
 
 
 def test_the_help_says_defaults_once(parse):

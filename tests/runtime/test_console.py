@@ -25,6 +25,7 @@ SHOWN = r"a\nb\x1b[2J\x7f\x85\u2028\udcff.png"
 
 def test_a_name_of_any_bytes_is_printed_in_one_line(capsys):
     assert printable(NAME) == SHOWN
+    assert printable("a\tb\nc\x1b", keep="\t\n") == "a\tb\nc\\x1b"
     assert str(DataError(f"{NAME} cannot be read")) == f"{SHOWN} cannot be read"
     assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\x7f \udcff.png"
     say_error(NAME)

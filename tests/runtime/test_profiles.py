@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from runtime.launch import (
     configure_process,
     describe_profile,
     has_bf16_instructions,
+    launcher_options,
     say_profile,
     set_launch_environment,
     tune_kernels,
@@ -124,10 +126,18 @@ def launch_error() -> str:
     return str(caught.value)
 
 
-def test_gpu_processes_without_a_gpu_are_told_the_cpu_line(launched):
-    launched(gpus=0, WORLD_SIZE="3", ACCELERATE_MIXED_PRECISION="no")
+@pytest.mark.parametrize("processes", ["2", "3"])
+def test_gpu_processes_without_a_gpu_are_told_the_cpu_line(launched, processes):
+    launched(gpus=0, WORLD_SIZE=processes, ACCELERATE_MIXED_PRECISION="no")
+    set_launch_environment()
     message = launch_error()
-    assert message.startswith("3 processes") and message.endswith(MULTI_CPU_LINE)
+    assert message.startswith(f"{processes} processes") and message.endswith(MULTI_CPU_LINE)
+
+
+def test_what_the_user_has_set_of_a_launch_stays_and_one_process_is_not_told_to_use_the_cpu(launched):
+    launched(gpus=0, ACCELERATE_BYPASS_DEVICE_MAP="false")
+    set_launch_environment()
+    assert os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] == "false" and "ACCELERATE_USE_CPU" not in os.environ
 
 
 @pytest.mark.parametrize("flag", ["true", "True", "1"])
@@ -336,24 +346,47 @@ def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes
 def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, device, capability, has):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
     assert has_bf16_instructions(torch.device(device)) is has
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: False})
+    assert not has_bf16_instructions(torch.device(device))
     assert not has_bf16_instructions(torch.device("meta"))
 
 
 def test_the_line_for_bf16_is_whole(monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "my data"])
     assert bf16_launch_line(1) == "accelerate launch --mixed_precision bf16 train.py --dataset 'my data'"
-    assert bf16_launch_line(2) == (
-        "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 2"
+    assert bf16_launch_line(3) == (
+        "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 3"
         " --mixed_precision bf16 train.py --dataset 'my data'"
     )
 
 
-def test_a_start_without_advice_says_nothing_and_keeps_freed_memory(launched, monkeypatch, capsys):
+def test_a_start_without_advice_says_nothing_and_keeps_freed_memory_and_the_group(launched, monkeypatch, capsys):
     launched(gpus=0)
     kept = []
     monkeypatch.setattr("runtime.launch.keep_freed_memory", kept.append)
+    monkeypatch.setattr("runtime.launch.keep_process_group", lambda: kept.append("group"))
+    monkeypatch.setattr("runtime.launch.notice_lost_machines", kept.append)
     configure_process(accelerator_like("cpu"))  # as predict.py and --check-data do
-    assert capsys.readouterr().out == "" and kept == [torch.device("cpu")]
+    assert capsys.readouterr().out == "" and kept == ["group", timedelta(minutes=10), torch.device("cpu")]
+
+
+def test_a_run_on_the_cpu_is_not_told_of_gpus(launched, monkeypatch, capsys):
+    launched(gpus=4)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
+    say_profile(LaunchProfile(1, 1, "NO", "cpu", "no"))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_all_networks_of_an_ensemble_are_compiled(monkeypatch):
+    compiled = []
+    networks = [SimpleNamespace(compile=lambda number=number, **options: compiled.append(number)) for number in "ab"]
+    compile_networks(accelerator_like("cpu", dynamo=DynamoBackend.EAGER), networks)
+    assert compiled == ["a", "b"]
+
+
+def test_the_options_of_the_launcher_are_known_by_each_of_their_names():
+    assert {"-m", "--module", "--num_processes", "--config_file"} <= launcher_options()
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,14 @@ def test_all_else_stays_as_it_is(text):
     assert redact(text) == text
 
 
+def test_texts_in_lists_of_lists_are_redacted_and_keys_stay():
+    url = "https://me:secret@host/x"
+    assert redact_all({url: [[f"{url}?a=b"], 1], "a": {"b": url}}) == {
+        url: [["https://host/x"], 1],
+        "a": {"b": "https://host/x"},
+    }
+
+
 def test_every_line_that_is_printed_is_redacted(capsys):
     say("read https://me:secret@host/x")
     say_error("lost https://host/x?secret")

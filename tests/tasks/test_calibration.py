@@ -82,6 +82,9 @@ def test_half_precision_is_counted_as_in_single():
     assert count_confidences(torch.tensor([0.5]).half(), counted, counted)[7].tolist() == [1, 1, STEPS // 2]
     logits, target = sample(200)
     assert torch.equal(TASK.reliability(logits.half(), target), TASK.reliability(logits.half().float(), target))
+    task = Overlapping(("a", "b", "c"))
+    bits = OverlapTarget(target.mask, torch.full_like(target.mask, 7))
+    assert torch.equal(task.reliability(logits.half(), bits), task.reliability(logits.half().float(), bits))
 
 
 def test_the_edges_of_bins_and_the_columns_are_those_that_are_documented():

@@ -347,7 +347,7 @@ def test_scores_are_those_of_the_errors_one_by_one():
     size = (60, 80)  # the diagonal is 100
     first = target(torch.tensor([[[10.0, 10], [20, 20], [5, 5]]]), [[PRESENT, PRESENT, ABSENT]], size)
     second = target(torch.tensor([[[10.0, 10], [20, 20], [5, 5]]]), [[PRESENT, UNKNOWN, PRESENT]], size)
-    scores.add(prediction([[10, 13], [24, 23], [5, 5]], [0.9, 0.8, 0.3], size), first, 0)
+    scores.add(prediction([[10, 13], [24, 23], [50, 70]], [0.9, 0.8, 0.3], size), first, 0)
     scores.add(prediction([[10, 10], [0, 0], [5, 15]], [0.9, 0.1, 0.2], size), second, 1)
     values = scores.values()
     errors = [3, 5, 0, 10]
@@ -362,6 +362,10 @@ def test_scores_are_those_of_the_errors_one_by_one():
     # the absent one is not found, as it should be; the last one is not either, and so as far as the diagonal
     assert scores.comparison == pytest.approx(np.mean([0.97, 0.95, 1, 1, 0]))
     assert scores.image_comparison == pytest.approx([np.mean([0.97, 0.95, 1]), 0.5])
+    nothing = target(torch.zeros(1, 3, 2), [[UNKNOWN] * 3], size)
+    before = scores.by_image.tolist()
+    scores.add(prediction([[1, 1]] * 3, [0.9] * 3, size), nothing, 1)  # a filler
+    assert scores.by_image.tolist() == before
     again = TASK.scores_from_json(scores.to_json())
     assert again.report() == scores.report() and again.table() == scores.table()
 

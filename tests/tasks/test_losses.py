@@ -171,6 +171,10 @@ THREE_POINTS = PointTarget(
 HALF_LOGITS = [
     (Classes(("a", "b", "c")), ClassTarget(torch.tensor([[[0, 1, 2, 255]]]))),
     (PartlyLabeledClasses(("a", "b", "c")), PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([0]))),
+    (
+        PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[True] * 3, [True, False, False]])),
+        PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([1])),
+    ),
     (Overlapping(("a", "b", "c")), OverlapTarget(torch.tensor([[[0, 1, 2, 5]]]), torch.tensor([[[7, 7, 3, 7]]]))),
     (Objects(), RenderedObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
     (Landmarks(names=("a", "b", "c"), partners=(0, 1, 2)), THREE_POINTS),
@@ -253,6 +257,7 @@ def test_tensors_of_a_task_go_to_its_device():
     assert Objects(Classes(names)).to(META).classes.class_weights.device == META
     partly = PartlyLabeledClasses(names).to(META)
     assert partly.set_flags.device == partly.class_weights.device == META
+    assert PartlyLabeledClasses(names).new_scores(1, META).flags.device == META
 
 
 def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not_small():

@@ -109,6 +109,8 @@ def test_the_summary_says_how_many_objects_are_predicted_for_the_true_ones():
     assert " ".join(titles.split()) == "class AP@0.5 AP@0.75 AP@0.5:0.95 PQ F1 objects predicted found"
     assert " ".join(row.split()) == "object 0.5000 0.0000 0.0500 0.3333 0.6667 1 2 1" and len(row) == len(titles)
     assert rest == ["split 1, merged 0, count error 1.0000", "found by size in pixels: below 64: 1 of 1"]
+    brief = {"ap50": 0.5, "objects": 1, "predicted": 2, "found": 1, "split": 1, "merged": 0}
+    assert scores.brief() == brief and list(scores.brief()) == list(brief)
     report = scores.report()
     assert report["iou_thresholds"] == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
     assert report["sizes"] == (64, 256, 1024, 4096) and "eval/ap50/object" not in scores.record()
@@ -226,6 +228,16 @@ def test_ap_is_that_of_its_threshold_and_panoptic_quality_counts_what_matches():
     assert values["ap"] == pytest.approx((5 * 2 / 4 + 1 / 5) / 10)
     assert values["panoptic_quality"] == pytest.approx((0.75 + 0.7) / 3, abs=1e-9)
     assert "AP@0.5 0.5000, panoptic quality 0.4833" in scores.summary()
+    assert scores.image_comparison == [0.5]
+    lines = scores.table().splitlines()
+    assert lines[1].split()[-3:] == ["3", "3", "2"] and lines[-1].endswith("below 64: 2 of 3")
+
+
+def test_each_class_is_recorded_by_its_ap_at_one_half():
+    scores = Objects(Classes(("background", "a", "b"))).new_scores(1)
+    scores.add(labels([1, 1, 1, 0]), objects_of([1, 1, 1, 1]), 0)  # an IoU of 0.75
+    record = scores.record()
+    assert (record["eval/ap50/a"], record["eval/ap50/b"]) == (1, None)
 
 
 def test_parts_of_the_last_image_are_counted_when_a_score_is_asked_for_and_once():
@@ -243,6 +255,8 @@ def test_parts_of_the_last_image_are_counted_when_a_score_is_asked_for_and_once(
     scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
     scores.sums = torch.zeros(COLUMNS, dtype=torch.int64)
     assert not scores.sums.any() and scores.by_image[0, 0] == 1
+    scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
+    assert scores.by_image[0, 0] == 2 and scores.sums[0] == 1  # what was counted of the image before stays
 
 
 def test_what_the_truth_ignores_is_no_prediction_and_no_object():
@@ -283,6 +297,17 @@ def test_labels_hold_number_and_class():
     assert classes_of(labels).tolist() == [0, 2, 1]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_numbers_of_32_bits_are_packed_without_loss(kind):
+    labels = pack_labels(kind(np.array([2**30], np.int32)), kind(np.array([3], np.uint8)))
+    assert (numbers_of(labels).tolist(), classes_of(labels).tolist()) == ([2**30], [3])
+
+
+def test_an_image_without_pixels_has_no_overlaps():
+    empty = np.zeros((0, 5), np.int64)
+    assert [len(column) for column in Overlaps.between(empty, empty)] == [0, 0, 0]
+
+
 def test_depth_falls_to_the_border_of_each_object_alike():
     ids = np.zeros((1, 20, 40), int)
     ids[0, 2:17, 2:17] = 5
@@ -310,6 +335,12 @@ def test_neither_the_border_of_a_picture_nor_unknown_pixels_end_an_object():
     ids[:, :, 20:] = 0
     depth = normalized_depth(ids, known)
     assert (depth[:, :, :20] == 1).all() and (depth[:, :, 20:] == 0).all()
+    assert torch.equal(normalized_depth(ids.flip(2), known.flip(2)), depth.flip(2))
+
+
+def test_there_may_be_as_many_objects_as_pixels():
+    ids = torch.arange(1, 7).view(1, 2, 3)
+    assert normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool)).tolist() == [[[1] * 3] * 2]
 
 
 def test_depth_of_a_volume_uses_all_axes():
@@ -330,6 +361,9 @@ def test_depth_is_learned_where_pixels_are_known_and_counted_so():
     task = Objects()
     target = objects_of([1, 1, 0, 0], mask=[[1, 255, 0, 0]])
     rendered = task.render(target)
+    assert rendered.depth.tolist() == [[[1, 0, 0, 0]]]  # what is unknown is no object, and no border of one
+    between = task.render(objects_of([0, 1, 1, 1, 1, 0]))
+    assert between.depth.tolist() == [[[0, 0.5, 1, 1, 0.5, 0]]]
     logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     depth = rendered.depth[0, 0].double()
     chance = logits[0, 2, 0].sigmoid()
@@ -378,7 +412,9 @@ def test_numbers_are_made_anew_in_each_crop():
 def test_a_model_knows_its_objects_and_damaged_ones_are_refused():
     task = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
     config = UNetConfig(num_classes=4, task=task.to_config())
-    assert task_of_model(UNetConfig.from_json(config.to_json())).to_config() == task.to_config()
+    restored = task_of_model(UNetConfig.from_json(config.to_json()))
+    assert restored.to_config() == task.to_config() and restored.fills_holes
+    assert task.to_config()["fills_holes"] is True and Objects().to_config()["fills_holes"] is False
     older = {name: value for name, value in task.to_config().items() if name != "fills_holes"}
     assert task_of_model(replace(config, task=older)).to_config() == {**older, "fills_holes": False}
     for damage in ({"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}):

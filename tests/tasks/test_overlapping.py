@@ -18,7 +18,7 @@ from inference.decoding.regions import RegionDecoder
 from runtime.errors import ModelError
 from tasks import overlapping, task_of_model
 from tasks.classes import ClassTarget
-from tasks.overlapping import Overlapping, OverlapTarget, class_tables, pack_bits, unpack_bits
+from tasks.overlapping import Overlapping, OverlapTarget, class_tables, pack_bits, pack_target, unpack_bits
 from tasks.pixels_and_regions import LOSSES
 from tasks.regions import Region, Regions, last_bits
 from tasks.step_loss import StepLoss
@@ -75,6 +75,7 @@ def test_the_loss_is_that_of_each_class_by_itself(kind):
     expected = (0 if kind == "dice" else pixels / pixel_count) + (0 if kind == "ce" else regions / pairs)
     torch.testing.assert_close(loss(logits, targets, loss.counts(targets)), expected, **FLOAT64)
     assert loss.counts(targets)[1] == pairs == 11  # the third class is not in the first image
+    assert loss.counts(targets).dtype == torch.float64  # float32 cannot count beyond 2^24
 
 
 def test_shares_of_micro_batches_and_sums_of_strips_add_up():
@@ -136,6 +137,12 @@ def test_a_class_that_is_nowhere_has_no_score_and_one_that_is_missed_is_named():
     scores.add(torch.tensor([[[1, 1], [0, 0]]]), OverlapTarget(truth, torch.full_like(truth, 7)), 0)
     assert scores.values["iou"] == [2 / 3, 0, None] and scores.comparison == 1 / 3
     assert scores.summary() == "mean IoU 0.3333, mean Dice 0.4000; nothing was found of lung"
+    assert scores.image_comparison == pytest.approx([1 / 3])
+    scores.add(torch.zeros_like(truth), OverlapTarget(torch.zeros_like(truth), torch.zeros_like(truth)), 0)
+    assert scores.image_comparison == pytest.approx([1 / 3])  # a filler, of which nothing is known
+    nothing = task.new_scores(1)
+    nothing.add(torch.zeros_like(truth), OverlapTarget(truth, torch.full_like(truth, 7)), 0)
+    assert nothing.summary().endswith("; nothing was found of heart, lung")
     assert not any(line.endswith(" ") for line in scores.table().splitlines())
     rows = [line.split() for line in scores.table().splitlines()]
     assert rows[1:] == [
@@ -151,6 +158,14 @@ def test_all_31_bits_are_kept():
     truth, unknown = rng.integers(0, 2**31, (2, 5, 6))
     for values, bits in zip(unpack_bits(pack_bits(truth, unknown & ~truth)), (truth, unknown & ~truth), strict=True):
         assert values.dtype == np.int32 and (values == bits).all()
+    narrow = pack_bits(np.array([1], np.int32), np.array([2**30], np.int32))
+    assert [values.tolist() for values in unpack_bits(narrow)] == [[1], [2**30]]
+
+
+def test_a_target_is_packed_with_the_classes_of_which_nothing_is_known():
+    packed = pack_target(OverlapTarget(np.array([1], np.int32), np.array([3], np.int32)))
+    truth, unknown = unpack_bits(packed)
+    assert packed.min() >= 0 and (truth.tolist(), unknown.tolist()) == ([1], [2**31 - 4])
 
 
 def test_bits_are_moved_as_the_mask_of_each_would_be():
@@ -238,7 +253,7 @@ def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
 
 def test_classes_without_names_are_numbered_from_one_where_they_overlap():
     config = UNetConfig(num_classes=2, task={"name": "overlapping"})
-    assert task_of_model(config).names == ("1", "2")
+    assert task_of_model(config).names == ("1", "2") and task_of_model(config).mirrors
     named = replace(config, preprocess=Preprocess(class_names=("a", "b")))
     assert task_of_model(named).names == ("a", "b")
 

@@ -158,10 +158,14 @@ def test_a_class_that_no_image_is_labeled_for_has_no_score():
     assert scores.record()["eval/iou/dog"] is None and scores.comparison == scores.values["iou"][1]
     stored = task.scores_from_json(scores.to_json())
     assert stored.report() == scores.report() and torch.equal(stored.by_image, scores.by_image)
+    before = scores.image_comparison
+    filler = PartlyLabeledTarget(torch.full((1, *SIZE), 255), torch.tensor([0]))
+    scores.add(predictions(1)[:1], filler, 0)
+    assert scores.image_comparison == before != [0]
 
 
 def test_a_class_that_images_are_labeled_for_and_lack_is_scored():
-    mask = torch.zeros(1, *SIZE, dtype=torch.long)
+    mask = torch.zeros(1, 1, 1, dtype=torch.long)
     scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
     scores.add(torch.zeros_like(mask), PartlyLabeledTarget(mask, torch.tensor([1])), 0)  # labeled for cars, without one
     assert scores.unscored == ("background", "dog", "person")

@@ -42,6 +42,11 @@ def test_radii_in_mm_are_those_of_cephalometry_and_no_share_of_a_side():
         "<= 3 mm",
         "<= 4 mm",
     ]
+    assert list(score_titles("px").values()) == [
+        *("mean (px)", "std", "median", "<= 1%", "<= 2%", "<= 3%", "<= 5%", "outliers"),
+        *("precision", "recall", "AUROC", "present", "absent"),
+    ]
+    assert list(score_titles("px"))[-5:-2] == ["presence_precision", "presence_recall", "presence_auroc"]
     three = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in (2, 2, 3)])
     assert three.summary() == "mean radial error 2.33 mm, median 2.00 mm"
 
@@ -63,6 +68,11 @@ def test_where_no_point_is_absent_places_alone_are_compared():
     assert scores.comparison == pytest.approx(0.8) and scores.image_comparison == pytest.approx([0.9, 0.7])
     assert scores.values()["presence_recall"] == 0.5
     assert score_of("px", [*points, [ABSENT, 0, 100, 100, 0.1]]).comparison == pytest.approx((0 + 0.7 + 1) / 3)
+
+
+def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
+    scores = score_of("px", [[PRESENT, 10, 100, 100, 0.9], [0, 0, 0, 0, 0]])
+    assert scores.image_comparison == pytest.approx([0.9, 0]) and scores.comparison == pytest.approx(0.9)
 
 
 def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
@@ -106,6 +116,7 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
     report = scores.report()
     second = kept[:, 1][states[:, 1] == PRESENT]
     assert report["by_landmark"]["b"]["mean_radial_error"] == pytest.approx(second[:, 1].mean())
+    assert scores.record()["eval/mean_radial_error/b"] == pytest.approx(second[:, 1].mean())
     assert (report["unit"], report["closeness"], report["present"]) == ("px", scores.comparison, len(present))
     assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": pytest.approx(errors.mean())}
     assert f"median {np.median(errors):.2f} px, AUROC of presence {expected['presence_auroc']:.4f}" in scores.summary()

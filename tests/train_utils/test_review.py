@@ -123,6 +123,35 @@ def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(monkeypat
     assert result.code == 1
 
 
+def test_runs_without_any_mask_to_review_are_an_error(monkeypatch):
+    monkeypatch.setattr(review, "review_runs", lambda *arguments: ([], []))
+    result = reviewed("--runs", "a")
+    assert (result.code, result.text) == (1, "") and "no mask could be reviewed" in result.errors
+
+
+def test_a_run_that_cannot_be_calibrated_is_said_and_the_next_ones_are(monkeypatch, tmp_path):
+    written = []
+
+    def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> SimpleNamespace:
+        if folder == Path("a"):
+            raise DataError("it has no masks")
+        return SimpleNamespace(folder=folder, sentence=lambda: f"{folder} is calibrated")
+
+    monkeypatch.setattr(review, "calibrate_run", calibrate_run)
+    monkeypatch.setattr(review, "write_calibration", lambda output, calibrations: written.append(len(calibrations)))
+    result = reviewed("--runs", "a", "b", "c", "--output", tmp_path, "--calibrate")
+    lines = result.text.splitlines()
+    assert lines[:3] == ["a: it has no masks; its model stays as it is", "b is calibrated", "c is calibrated"]
+    assert (result.code, written) == (0, [2])
+
+    def full_disk(*arguments: object) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(review, "write_calibration", full_disk)
+    result = reviewed("--runs", "b", "--calibrate")
+    assert result.errors == "review.py: error: --output review cannot be written (No space left); choose another\n"
+
+
 def test_each_run_is_calibrated_with_the_flags_and_shown_on_one_page(monkeypatch, tmp_path):
     runs, written = [], []
 

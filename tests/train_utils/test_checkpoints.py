@@ -174,9 +174,10 @@ def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_te
     monkeypatch.setattr(UNet, "save_pretrained", refuse)
     assert not model.save(checkpoints.network, "second")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    checkpoints.save(RunState(step=1, best=0.6, best_step=1), evaluation(1, 0.6))
+    run = RunState(step=1, best=0.6, best_step=1)
+    checkpoints.save(run, evaluation(1, 0.6))
     checkpoints.wait()
-    assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1
+    assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1 and run.best == 0.6
     monkeypatch.setattr(UNet, "save_pretrained", write)
     checkpoints.save(RunState(step=2, best=0.6, best_step=1), None)  # the disk takes it now
     checkpoints.wait()
@@ -191,8 +192,8 @@ def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(tmp_path, c
     line = capsys.readouterr().out
     assert line.startswith(f"{tmp_path / 'gone' / 'model'} could not be written ([Errno 2] No such file or directory: ")
     (tmp_path / "gone").mkdir()
-    assert best.save(network, "better \udcff") and best.is_saved()  # half a character is escaped
-    assert (tmp_path / "gone" / "model" / "README.md").read_text() == "better \\udcff"
+    assert best.save(network, "better \u00e9 \udcff") and best.is_saved()  # half a character is escaped
+    assert (tmp_path / "gone" / "model" / "README.md").read_text(encoding="utf-8") == "better \u00e9 \\udcff"
 
 
 def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
@@ -441,6 +442,8 @@ def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(ch
         (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
         found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
         assert found.run_state().step == 1
+    (checkpoints.folder / "step-00000002" / "state.json").unlink()
+    assert find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder).run_state().step == 1
 
 
 def test_a_state_may_be_as_large_as_the_scores_of_all_images(checkpoints, monkeypatch):

@@ -239,6 +239,14 @@ def test_an_image_counts_by_the_mean_of_its_differences(tmp_path):
     assert difference.deviation == pytest.approx(np.std([-0.3, -0.1, -0.8], ddof=1))
 
 
+def test_a_pair_of_runs_counts_once_however_many_images_it_has(tmp_path):
+    first = [write_run(tmp_path / "a0", [0.5, 0.5, 0.5]), write_run(tmp_path / "a1", {"other": 0.5}, seed=1)]
+    second = [write_run(tmp_path / "b0", [0.4, 0.4, 0.4], epochs=9)]
+    second.append(write_run(tmp_path / "b1", {"other": 0.1}, seed=1, epochs=9))
+    (difference,), _ = differences_of(first + second)
+    assert (difference.pairs, difference.images, difference.value) == (2, 4, pytest.approx(-0.25))
+
+
 def test_seeds_that_disagree_show_nothing_and_repeats_of_one_seed_are_one(tmp_path):
     one = seeds(tmp_path, "a", [0.0, 0.0, 0.0])
     other = seeds(tmp_path, "b", [0.1, -0.05, 0.02], epochs=9)
@@ -332,10 +340,17 @@ def test_settings_of_a_recipe_are_the_different_ones_of_its_runs_in_their_order(
 
 def test_runs_that_have_not_finished_are_a_recipe_each_and_labels_go_on_behind_z(tmp_path):
     (run,), _ = read_runs([write_run(tmp_path / "a", finished=False)])
+    finished = replace(run, is_finished=True)
+    assert len(group_runs([run, finished])) == len(group_runs([finished, run])) == 2
     recipes = group_runs([run] * 54)
     labels = [recipe.label for recipe in recipes]
     assert [*labels[:2], *labels[25:28], *labels[51:]] == ["A", "B", "Z", "AA", "AB", "AZ", "BA", "BB"]
-    assert not Recipe("A", [replace(run, is_finished=True), run]).is_finished
+    assert not Recipe("A", [finished, run]).is_finished
+
+
+def test_recipes_are_in_the_order_of_the_mean_score_of_their_runs(tmp_path):
+    runs = seeds(tmp_path, "a", [0.2, -0.1]) + seeds(tmp_path, "b", [0.1], epochs=9)
+    assert [recipe.runs[0].folder for recipe in group_runs(read_runs(runs)[0])] == [runs[2], runs[0]]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +377,7 @@ def test_a_cell_of_the_terminal_is_cut_at_60_characters_and_others_line_up(tmp_p
 
 
 def test_the_table_of_the_terminal_is_this(tmp_path):
-    runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 4, fold="2/5", seed=0)]
+    runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 3, fold="2/5", seed=0)]
     records = ({"step": 5, "eval/mean_iou": 0.2}, {"step": 9, "eval/mean_iou": 0.2})
     (tmp_path / "b" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))
@@ -374,7 +389,7 @@ def test_the_table_of_the_terminal_is_this(tmp_path):
     assert rows[1][:6] == ["A", "unfinished", "mean IoU 0.5000", "n/a", "0.5000", "0.5000"]
     assert rows[1][6:] == ["n/a", "40 of 40", "seed 7", "c"]
     assert rows[2][:6] == ["B", "2", "mean IoU 0.3375", "0.1945", "0.2000", "0.4750"]
-    assert rows[2][6:] == ["4", "40 of 40, 5 of 40", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
+    assert rows[2][6:] == ["4, 3", "40 of 40, 5 of 40", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
     assert {line.index(cell) for line, cell in zip(lines, ("spread", "n/a", "0.1945"), strict=False)} == {37}
     assert lines[3:] == ["", "setting  A  B", "epochs   3  9"]
 
@@ -447,6 +462,40 @@ def test_remarks_and_differences_are_said_on_the_terminal_and_on_the_page(tmp_pa
     assert remark in Page(result.page).text and sentence in Page(result.page).text
 
 
+def test_each_recipe_is_compared_with_the_first_of_its_task_whatever_is_said_of_others(tmp_path):
+    first = write_run(tmp_path / "a", [0.9] * 4)
+    runs = [first, write_run(tmp_path / "b", [0.8] * 4, identity={"classes": ["c"]})]
+    runs.append(write_run(tmp_path / "c", {"x": 0.7}, epochs=5))
+    runs.append(write_run(tmp_path / "d7", [0.6] * 4, seed=7, epochs=6))  # without another run of this seed
+    runs += [write_run(tmp_path / "d0", {"i0": 0.6}, epochs=6), write_run(tmp_path / "e", [0.5] * 3, epochs=7)]
+    runs.append(write_run(tmp_path / "points", task="landmarks"))
+    differences, lines = differences_of(runs)
+    assert [(found.first, found.second) for found in differences] == [("A", "D"), ("A", "E")]
+    assert lines == [
+        "the runs have other tasks (classes, landmarks): only those of one task are compared",
+        "A and B have other classes: their scores cannot be compared",
+        "A and C have no validation image in common: they are not compared",
+        f"{first} and {runs[4]} have 4 and 1 validation images: the 1 of the same name are compared",
+        f"{first} and {runs[5]} have 4 and 3 validation images: the 3 of the same name are compared",
+    ]
+
+
+def test_a_run_is_named_by_its_folder_as_it_was_typed(tmp_path):
+    write_run(tmp_path / "a")
+    typed = tmp_path / "a" / ".." / "a"
+    ((run,), _) = read_runs([typed])
+    assert (run.name, run.folder) == (str(typed), typed)
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "images.csv"])
+def test_a_file_of_a_run_that_cannot_be_read_is_said(tmp_path, name):
+    folder = write_run(tmp_path / "a")
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    runs, (line,) = read_runs([folder])
+    assert line.startswith(f"{folder}: {name} cannot be read (Is a directory)") and len(runs) == (name == "images.csv")
+
+
 def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
     sound = write_run(tmp_path / "sound")
     unfinished = write_run(tmp_path / "unfinished", finished=False, epochs=5)
@@ -494,6 +543,8 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
         'image,x\n"a"b,0.5\n',
         'image,x\n"a',
         "image,x\na\n",
+        "image,x,y\na,0.5\n",
+        "image,x\na,0.5,0.5\n",
     ],
 )
 def test_a_damaged_file_of_images_is_a_line_and_the_run_stays(tmp_path, text):
@@ -501,7 +552,7 @@ def test_a_damaged_file_of_images_is_a_line_and_the_run_stays(tmp_path, text):
     (folder / "images.csv").write_text(text)
     run, (line,) = read_run(folder)
     assert run.image_scores == {} and line.startswith("images.csv cannot be read (")
-    if text.startswith("image,x\na,"):
+    if text.startswith("image,x\na"):
         assert "(line 2 is not a name and a score from 0 to 1)" in line
 
 
@@ -575,6 +626,14 @@ def test_seeds_of_one_recipe_are_shown_beside_each_other(tmp_path):
     assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(2)]
 
 
+def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it_and_one_may_have_no_score(tmp_path):
+    runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.01 * number for number in range(7)])]
+    (runs[1] / "images.csv").write_text("image,mean IoU\ni1,0.5\n")
+    page = Page(compared(runs, tmp_path / "page.html").page)
+    scores = [": mean IoU 0.1000", "", *[f": mean IoU 0.1{number}00" for number in range(2, 6)]]
+    assert page.alts == [f"{run}{score}" for run, score in zip(runs[:6], scores, strict=True)]
+
+
 def test_runs_of_the_same_seed_are_shown_and_six_recipes_at_most(tmp_path):
     first = with_pictures(write_run(tmp_path / "a", seed=1), "i0")
     others = [
@@ -591,15 +650,17 @@ def test_runs_of_the_same_seed_are_shown_and_six_recipes_at_most(tmp_path):
 
 
 def test_the_score_of_each_image_survives_its_file_whatever_the_name(tmp_path):
-    names = ["a,b", 'say "x"', "two\nlines", "bad", "twice", "twice", "half \udcff"]
+    names = ["a,b", 'say "x"', "two\nlines", "bad", "thrice", "thrice", "thrice", "half \udcff"]
     records = SimpleNamespace(name=names.__getitem__)
     val = SimpleNamespace(records=records, bad={3: "bad: unreadable"}, __len__=None)
     info = SimpleNamespace(val=Sized(val))
-    scores = [0.1, 0.0, 1.0, 0.4, 0.5, float(np.float32(2 / 3)), 0.7]
+    scores = [0.1, 0.0, 1.0, 0.4, 0.5, 0.10012562572956085, 0.6, 0.7]
     write_image_scores(tmp_path, info, "mean IoU", scores)
     stored = read_image_scores(tmp_path)
-    assert list(stored) == ["a,b", 'say "x"', r"two\nlines", "twice", "twice (2)", r"half \udcff"]
-    assert np.float32(stored["twice (2)"]) == np.float32(2 / 3) and [*stored.values()][:3] == [0.1, 0.0, 1.0]
+    assert list(stored) == ["a,b", 'say "x"', r"two\nlines", "thrice", "thrice (2)", "thrice (3)", r"half \udcff"]
+    assert np.float32(stored["thrice (2)"]) == np.float32(0.10012562572956085)
+    assert [*stored.values()][:3] == [0.1, 0.0, 1.0]
+    assert (tmp_path / "images.csv").read_bytes().startswith(b'image,mean IoU\n"a,b",0.1\n')
     write_image_scores(tmp_path, info, "mean IoU", scores[:3])  # of another number of images
     assert read_image_scores(tmp_path) == stored
     (tmp_path / "images.csv").unlink()
@@ -608,10 +669,10 @@ def test_the_score_of_each_image_survives_its_file_whatever_the_name(tmp_path):
 
 
 class Sized:
-    """A split of seven images."""
+    """A split of eight images."""
 
     def __init__(self, split: SimpleNamespace) -> None:
         self.records, self.bad = split.records, split.bad
 
     def __len__(self) -> int:
-        return 7
+        return 8

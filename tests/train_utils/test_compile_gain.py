@@ -57,8 +57,10 @@ def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, 
     gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
     gain.passes = Counter({(1, 3, 4, 4): 1})
     network = UNet(UNetConfig(base_channels=1, depth=1)).eval()
+    trains = []
+    network.register_forward_pre_hook(lambda module, images: trains.append(module.training))
     assert gain.pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
-    assert len(made) == passes and not network.training
+    assert len(made) == passes and trains == [True] * passes and not network.training
     assert all(parameter.grad is None for parameter in network.parameters())  # a copy was measured
 
 
@@ -81,11 +83,13 @@ def test_what_compiling_cost_and_gained_is_a_sentence():
     gain.pass_seconds = lambda network, criterion: (60.0, 30.0)
     assert gain.sentence(None, None) == f"{cost}; {gain.balance_text(60.0, 30.0)}"
 
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("out of\nmemory")
+    for kind in (RuntimeError, MemoryError):
 
-    gain.pass_seconds = fail
-    assert gain.sentence(None, None) == f"{cost}; what it gains could not be measured (out of memory)"
+        def fail(*arguments: object, kind: type[Exception] = kind) -> None:
+            raise kind("out of\nmemory")
+
+        gain.pass_seconds = fail
+        assert gain.sentence(None, None) == f"{cost}; what it gains could not be measured (out of memory)"
 
 
 def test_a_run_listens_to_the_compiler_until_its_end(monkeypatch):

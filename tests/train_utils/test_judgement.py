@@ -24,6 +24,7 @@ def log(train: list[float], val: list[float], scores: list[float]) -> list[dict]
 FLAT = log([1.0, 0.6, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4], [0.9, 0.7, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5], [0.4] * 7 + [0.4])
 OVER = log([1.0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1], [0.9, 0.7, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], [0.4] * 8)
 RISING = log([1.0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1], [0.9] * 8, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+CLOSER = [{"step": 100 * number, "eval/closeness": 0.1 * number} for number in range(1, 9)]
 DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2], [0.4] * 8)
 
 
@@ -37,6 +38,7 @@ DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0
         ({"validation_images": 1}, FLAT, ["measured on 1 image only"]),
         ({"lacks_encoder": True}, FLAT, ["--encoder lite0 (docs/encoders.md)"]),
         ({}, RISING, ["still rising at the end"]),
+        ({"score": "eval/closeness"}, CLOSER, ["still rising at the end"]),
     ],
 )
 def test_what_stands_out_is_said_with_its_flag_and_page(changes, records, parts):
@@ -48,6 +50,13 @@ def test_a_sound_run_is_called_so():
     for records in (FLAT, DIVERGING, [], FLAT[:2]):
         (sentence,) = judge(records, SOUND)
         assert sentence.startswith("Nothing stands out")
+
+
+@pytest.mark.parametrize("steps", [range(400, 900, 100), range(100, 400, 100)], ids=["before", "after"])
+def test_over_fitting_is_not_told_where_no_training_loss_was_logged_on_one_side_of_the_lowest_loss(steps):
+    records = [record for record in OVER if "eval/loss" in record or record["step"] in steps]
+    (sentence,) = judge(records, SOUND)
+    assert sentence.startswith("Nothing stands out")
 
 
 def test_the_weightiest_sentences_come_first_and_are_two():

@@ -35,6 +35,12 @@ def test_a_damaged_record_of_memory_is_said_and_left_out(tmp_path, capsys, conte
     assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
 
 
+def test_a_record_of_memory_that_cannot_be_read_is_said_and_left_out(tmp_path, capsys):
+    (tmp_path / "memory.json").mkdir()
+    assert memory_limit(tmp_path) == MemoryLimit()
+    assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
+
+
 def test_a_record_of_memory_may_say_little_or_nothing(tmp_path, capsys):
     assert memory_limit(tmp_path) == MemoryLimit(None, False)
     for content, limit in (("{}", MemoryLimit()), ('{"micro_batch_size": 1}', MemoryLimit(1, False))):
@@ -90,6 +96,8 @@ def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_the
         (16, 4, None, 4, None, (1, 4)),
         (16, 4, None, 2, None, (2, 2)),
         (16, 1, None, None, 4, (4, 4)),
+        (16, 1, None, None, 32, (16, 1)),
+        (16, 1, 8, None, 4, (8, 2)),  # it was asked for
         (5, 3, None, None, None, (2, 1)),
         (2, 3, None, None, None, (1, 1)),
         (4, 1, None, 3, None, (2, 3)),  # the third micro-batch is filled

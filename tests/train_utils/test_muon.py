@@ -43,8 +43,11 @@ def test_a_gradient_of_zeros_makes_no_step():
     assert orthogonalized(torch.zeros(3, 4)).tolist() == torch.zeros(3, 4).tolist()
 
 
-def test_steps_are_those_of_the_papers():
-    weight = torch.nn.Parameter(torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=torch.manual_seed(1)))
+@pytest.mark.parametrize(
+    ("shape", "matrix", "longer"), [((4, 2, 3, 3), (4, 18), 18), ((20, 2, 1, 1), (20, 2), 20)], ids=["wide", "tall"]
+)
+def test_steps_are_those_of_the_papers(shape, matrix, longer):
+    weight = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(1)))
     optimizer = Muon([{"params": [weight], "orthogonal": True}], lr=0.1, weight_decay=0.5, fused=True)
     expected, momentum = weight.detach().clone(), torch.zeros_like(weight)
     for step in range(3):
@@ -53,8 +56,8 @@ def test_steps_are_those_of_the_papers():
         optimizer.step()
         momentum = 0.95 * momentum + 0.05 * gradient
         direction = 0.05 * gradient + 0.95 * momentum
-        update = by_the_paper(direction.reshape(4, 18)).reshape(weight.shape)
-        expected = expected * (1 - 0.1 * 0.5) - 0.1 * 0.2 * 18**0.5 * update
+        update = by_the_paper(direction.reshape(matrix)).reshape(weight.shape)
+        expected = expected * (1 - 0.1 * 0.5) - 0.1 * 0.2 * longer**0.5 * update
         torch.testing.assert_close(weight.detach(), expected, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=0)
 
@@ -77,6 +80,7 @@ def test_hidden_convolutions_have_orthogonal_steps_and_heads_norms_and_biases_th
     heads = {"head.conv.weight", "heads.0.conv.weight"}
     assert heads < kernels and orthogonal == kernels - heads
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(names)
+    assert not any(group["orthogonal"] for group in build_optimizer(torch.nn.Linear(2, 2), "muon", 0.1, 0).param_groups)
 
 
 def test_an_encoder_is_left_to_adamw():

@@ -104,6 +104,14 @@ def test_a_run_whose_first_step_is_refused_goes_on_as_if_it_had_not_been(stepper
     assert all(map(torch.equal, weights(NAN, 1.0, 1.0), weights(1.0, 1.0)))
 
 
+def test_a_guard_leaves_the_momentum_that_a_checkpoint_has_brought(stepper):
+    run = stepper("sgd")
+    run.step(1.0, 1.0)
+    before = run.everything()
+    StepGuard(run.accelerator, run.network, run.optimizer, run.state, run.records, listens=False)
+    assert all(map(torch.equal, run.everything(), before))
+
+
 def test_a_result_is_read_a_step_later_and_all_of_them_when_asked(stepper, capsys):
     run = stepper("sgd")
     run.step(1.0, 2.0)

@@ -65,7 +65,8 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
 def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):
     monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: 1000)
     for needed, is_hopeless in ((3000, False), (3001, True)):
-        monkeypatch.setattr(preflight, "step_bytes", lambda *arguments, needed=needed: needed)
+        without_copies = {(0, 0): needed}  # of the weights
+        monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies, b=without_copies: b[copies])
         assert preflight._is_hopeless(None, None, (1,)) is is_hopeless
     assert preflight.MOST_ELEMENTS == 2_147_483_647  # what 32 bits count
 
@@ -147,6 +148,16 @@ def test_activations_are_computed_again_where_not_even_one_image_fits(monkeypatc
         checked(monkeypatch, BatchSplit(8, 1, 8, 1, True), room=4)  # the user asks for it
 
 
+def test_no_size_is_tried_twice_where_activations_are_computed_again_already(monkeypatch):
+    tried = []
+    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, split: tried.append(split.micro_batch_size))
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    network.activation_checkpointing = True
+    with pytest.raises(SettingsError, match="no memory for a micro-batch of 1 images"):
+        fit_batch_split(new_accelerator(), network, None, (3, 16, 24), BatchSplit(8, 1, 8, 1), Copies(3))
+    assert tried == [8, 4, 3, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("split", "line"),
     [
@@ -183,6 +194,8 @@ def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a
     config = UNetConfig(num_classes=3, base_channels=2, depth=1)
     small, large = (EvaluationSize((20_000, 20_000), (side, 1000), 1).bytes_for(config) for side in (1000, 50_000))
     assert large - small == 2 * 268_435_456 - 2 * 4 * 3 * 1000 * 1000
+    whole = EvaluationSize((10, 20), (30_000, 30_000), 1).bytes_for(config)  # only its logits are too large
+    assert whole == 10 * 20 * 4 * 8 * 2 + 2 * 268_435_456
 
 
 def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsys):
@@ -198,6 +211,9 @@ def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsy
     size = EvaluationSize((9000, 10_000), (9000, 10_000), 1)
     line = "no memory to evaluate a validation image of 9000 x 10000, in [^;]*tiles[^;]*; choose a lower --scale or"
     with pytest.raises(SettingsError, match=line):
+        preflight.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
+    size = EvaluationSize((10, 20), (9000, 10_000), 1)  # the network sees it whole
+    with pytest.raises(SettingsError, match="image of 9000 x 10000; choose"):
         preflight.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
 
 
@@ -276,6 +292,34 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
     assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
 
 
+class TwoBlocks(torch.nn.Module):
+    """Of eight numbers a block makes eight, and a second one, behind a sigmoid, two."""
+
+    config = UNetConfig()
+    activation_checkpointing = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.ReLU())
+        self.second = torch.nn.Sequential(torch.nn.Linear(8, 2, bias=False), torch.nn.ReLU())
+
+    @property
+    def blocks(self) -> list[torch.nn.Module]:
+        return [self.first, self.second]
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(images).sigmoid()).sigmoid()
+
+
+def test_with_checkpointing_the_inputs_of_blocks_are_kept_what_lies_between_them_and_one_block():
+    weights = 4 * (8 * 8 + 8 * 2)
+    inputs = 4 * (3 * 8 + 3 * 8)
+    between = 4 * (3 * 8 + 3 * 2)  # both sigmoids
+    first, second = 4 * (3 * 8 + 3 * 8), 4 * (3 * 8 + 8 * 2 + 3 * 2)  # input and result, of the second its weights too
+    needed = inputs + between + max(first, second) + 3 * weights
+    assert step_bytes(TwoBlocks(), (3, 8), Copies(2)) == needed
+
+
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
 def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(reserved, kind, shards):
     network = UNet(UNetConfig(base_channels=4, depth=2))
@@ -334,7 +378,14 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     network = UNet(UNetConfig(base_channels=4, depth=2))
     criterion = StepLoss(classes(2, "ce"))
     accelerator = new_accelerator()
-    accelerator.autocast = contextmanager(lambda: (yield))  # Accelerate's is a generator too
+    precisions = []
+
+    @contextmanager
+    def autocast():  # Accelerate's is a generator too
+        precisions.append("that of the run")
+        yield
+
+    accelerator.autocast = autocast
     forward, empty, forget = UNet.forward, torch.empty, preflight._forget_trial
     held: list[weakref.ref] = []
     forgotten = []
@@ -369,6 +420,7 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     finally:
         gc.enable()
     assert len(held) == 6 and forgotten == [True, True]
+    assert precisions == ["that of the run"] * 2
 
 
 @pytest.mark.parametrize(("device", "way"), [("cpu", "estimate"), ("cuda", "trial"), ("mps", "trial")])
@@ -414,6 +466,21 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     split = fit_batch_split(new_accelerator(device="meta"), *arguments)
     assert split.micro_batch_size == size
     assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
+
+
+def test_logits_may_be_the_largest_tensor():
+    network = UNet(UNetConfig(num_classes=100, base_channels=2, depth=1))
+    assert largest_tensor(network, (1, 3, 8, 8)) == 100 * 8 * 8
+
+
+def test_a_trial_gives_its_memory_back_and_is_no_peak_of_the_run(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(EvaluationFit, "_try_evaluation", lambda self, size: None)
+    assert EvaluationFit(new_accelerator(), None, None, 3, Copies(1)).fits_by_trial(EvaluationSize((8, 8), (8, 8), 1))
+    assert calls == ["empty_cache", "reset_peak_memory_stats"]
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
@@ -523,6 +590,8 @@ def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixel
     assert largest(small, (tiled, tiled), (whole, whole)) == (whole, whole, 1)
     assert largest(((50, 50), (4000, 4000)), ((300, 300), (300, 300))) == ((50, 50), (4000, 4000), 1)
     assert largest(((50, 60), (0, 0))) == ((50, 60), (50, 60), 1)  # a stream that was not looked at
+    volumes = np.array([(8, 8, 8)] * 2)  # one after another
+    assert largest_evaluation(UNetConfig(dims=3, base_channels=2), volumes, volumes, pixels=2**17).images == 1
 
 
 def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch):

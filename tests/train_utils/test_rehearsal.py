@@ -299,10 +299,16 @@ def test_shapes_are_timed_as_often_as_they_occur(monkeypatch, meets_all):
         assert {shapes[step] for step in warm_up} == set(shapes)
 
 
-def test_the_first_timed_steps_are_spread_over_the_sizes():
-    shapes = [(side, 8) for side in (80, 10, 40, 20, 70, 60, 30, 50, 0, 90)]
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_first_timed_steps_are_spread_over_the_sizes(axis):
+    shapes = [(side, 8) if axis == 0 else (8, side) for side in (80, 10, 40, 20, 70, 60, 30, 50, 0, 90)]
     warm_up, timed = rehearsed_steps(shapes, False)
-    assert [shapes[step][0] for step in [*warm_up, *timed[:5]]] == [50, 10, 70, 30, 90, 50, 20, 80]
+    assert [shapes[step][axis] for step in [*warm_up, *timed[:5]]] == [50, 10, 70, 30, 90, 50, 20, 80]
+
+
+def test_steps_of_two_shapes_are_mixed_wherever_they_lie_in_the_epoch():
+    _, timed = rehearsed_steps([(16, 8)] * 50 + [(8, 8)] * 50, False)
+    assert {step < 50 for step in timed[:4]} == {True, False}
 
 
 def test_steps_of_one_shape_are_rehearsed_in_the_order_in_which_a_stream_is_read():
@@ -351,7 +357,10 @@ def test_nothing_of_the_rehearsal_stays_in_memory(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(train, "prepare", prepare_noted)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setattr(rehearsal, "has_bf16_instructions", lambda device: True)
+    monkeypatch.setattr(rehearsal, "BF16_FASTER", 1e9)
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-minutes", "1")
     assert run.exit_code == 0, run.output
+    assert "in bf16 a step takes" not in run.output  # all of them are
     assert freed == [True]

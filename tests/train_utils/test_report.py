@@ -33,6 +33,7 @@ from data_utils.visualize import class_colors
 from inference import Predictor
 from tasks.classes import Classes, ClassScores
 from tasks.confusion import confusion_matrix, scores
+from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from train_utils.evaluation import Evaluation
 from train_utils.reporting import data_report
 from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid, reliability_plot
@@ -228,11 +229,44 @@ def test_classes_without_pixels_are_folded_away(tmp_path):
     matrix[0, 0] = 50
     matrix[3, 3] = 1  # a single pixel is all of its row
     matrix[0, 7] = 5  # predicted, though no mask holds it
-    page = Page(report(tmp_path, names=names, matrix=matrix, pictures={}))
+    html = report(tmp_path, names=names, matrix=matrix, pictures={})
+    page = Page(html)
     assert "27 classes occur neither in the masks nor in the predictions" in page.text
     assert re.search(r"90\.9\s+0\.0\s+9\.1\s", page.text) and re.search(r"0\.0\s+100\.0\s+0\.0\s", page.text)
+    swatches = re.findall(r'class="swatch" style="background:rgb\(([\d, ]+)\)"', html)
+    assert swatches == [", ".join(map(str, color)) for color in class_colors(tuple(range(30)))[[0, 3, 7]].tolist()]
     text = section(names).markdown(evaluation(names, matrix).scores)
     assert text.count("| class") == 1 + 3 and "27 classes occur neither" in text
+
+
+@pytest.mark.parametrize(("count", "is_table"), [(20, True), (21, False)])
+def test_the_matrix_of_twenty_classes_is_a_table_and_a_larger_one_a_picture(monkeypatch, count, is_table):
+    monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", lambda counts, names: noise(2, 2))
+    names = [f"c{index}" for index in range(count)]
+    html = section(names).html(evaluation(names, torch.eye(count, dtype=torch.int64)).scores)
+    assert ('class="heat"' in html) is is_table and ('alt="confusion matrix"' in html) is not is_table
+
+
+def test_report_and_card_say_what_images_are_labeled_for_that_lack_classes():
+    task = PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[1, 1, 1], [0, 1, 0]]).bool())
+    shown = section(task.names)
+    scores = task.new_scores(2)
+    mask = torch.ones(1, 2, 2, dtype=torch.int64)
+    unscored = "No validation image is labeled for a, c: these classes cannot be scored."
+    counted = "It counts the images that are labeled for all classes."
+    without_matrix = "No validation image is labeled for all classes."
+    scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([1])), 0)
+    html, markdown = shown.html(scores), shown.markdown(scores)
+    assert "Each class is scored on the images that are labeled for it." in html
+    assert unscored in html and without_matrix in html and counted not in html
+    assert unscored in markdown and "of each class over the images that are labeled for it" in markdown
+    scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([0])), 1)
+    html, markdown = shown.html(scores), shown.markdown(scores)
+    assert counted in html and "No validation image" not in html + markdown
+    plain = evaluation(task.names, torch.zeros(3, 3, dtype=torch.int64)).scores  # every pixel is ignored
+    html, markdown = shown.html(plain), shown.markdown(plain)
+    assert 'class="heat"' in html and "labeled for" not in html + markdown
+    assert "from one confusion matrix over all of them" in markdown
 
 
 def test_the_report_begins_with_its_judgement_and_says_how_much_was_trained(tmp_path):
@@ -402,6 +436,7 @@ def test_a_curve_has_the_colors_of_the_page_only():
     colors = re.findall(r"(?:fill|stroke): ([^;\"]+)", svg)
     assert set(colors) == {"none", "var(--faint)", "var(--line)", "var(--series-0)", "var(--series-1)"}
     assert re.findall(r"<text (?![^>]*var\(--faint\))", svg) == []
+    assert "<style" not in svg and "<metadata" not in svg  # a style would be the whole page's
 
 
 @pytest.mark.parametrize("values", [(0, 0), (0.3, 0.3), (-2, -2), (1e-7, 3e-7), (-5, 1e6), (0.9999, 1)])
@@ -498,7 +533,8 @@ def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_colum
     assert first > 0 and last > 0
 
 
-def test_the_confusion_matrix_of_trackers_names_its_rows_columns_and_percents(figures):
+def test_the_confusion_matrix_of_trackers_names_its_rows_columns_and_percents(figures, monkeypatch):
+    monkeypatch.setattr("train_utils.reporting.charts.LABELED_CLASSES", 3)  # the most that have numbers
     matrix_picture(np.array([[7, 0, 0], [0, 2, 1], [0, 0, 0]]), ("a", "b", "c" * 30))
     matrix_picture(np.eye(2, dtype=int), ("long", "name"))
     (axes,) = figures[0].axes
@@ -557,6 +593,15 @@ def test_photographs_are_jpegs_close_to_the_original_and_flat_pictures_stay_exac
     np.testing.assert_array_equal(np.asarray(opened(other.source)), flat)
 
 
+def test_a_thin_red_line_keeps_its_color_in_a_photograph():
+    photo = np.repeat(np.random.default_rng(0).integers(90, 160, (200, 300, 1), dtype=np.uint8), 3, axis=2)
+    photo[100] = (230, 30, 40)
+    (picture,) = embed_all([photo], 10**6)
+    assert picture.source.startswith("data:image/jpeg;")
+    red, green, _ = np.asarray(opened(picture.source).convert("RGB"))[100].mean(axis=0)
+    assert red - green > 150
+
+
 def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
     mask = np.random.default_rng(0).choice(np.uint8([0, 255]), (300, 400, 1)).repeat(3, axis=2)
     (picture,) = embed_all([mask], 10**6)
@@ -577,7 +622,7 @@ def test_pictures_share_what_room_there_is():
     pictures = [noise(400, 400)] * 3
     wide, narrow = embed_all(pictures, 2 * 10**6), embed_all(pictures, 10**5)
     assert 10**6 < size(wide) <= 2 * 10**6 and 4 * 10**4 < size(narrow) <= 10**5
-    assert wide[0].width == 400 > narrow[0].width
+    assert wide[0].width == 400 and narrow[0].width == 132  # from 420 on three quarters each time
     assert embed_all([], 10**5) == []
 
 

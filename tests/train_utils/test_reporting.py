@@ -164,6 +164,15 @@ def test_pictures_have_the_colors_of_the_masks():
     views = painted.views(image, truth, pred)
     np.testing.assert_array_equal(views["truth"], outlined_overlay(image, truth, np.array(colors, np.uint8)))
     np.testing.assert_array_equal(views["prediction"], outlined_overlay(image, pred, np.array(colors, np.uint8)))
+    truth[0, 0] = 255
+    ignored, wrong = painted.views(image, truth, pred)["errors"][0, :2].astype(int)
+    assert np.ptp(ignored) == 0 and wrong[0] > wrong[1] + 100  # grey and red
+
+
+def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
+    monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", lambda matrix, names: (matrix.tolist(), names))
+    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 4]]), torch.zeros(0, 1))
+    assert section("a", "b").draw_pictures(scores) == {"eval/confusion_matrix": ([[6, 2], [1, 4]], ("a", "b"))}
 
 
 def test_only_classes_that_masks_hold_count_as_not_found():
@@ -450,9 +459,9 @@ def test_a_model_is_published_with_its_folder(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "model published: https://hub/cells\n"
 
     def refuse(**_: object) -> None:
-        raise OSError("no network " + "x" * 100)
+        raise OSError("no network " + "x" * 300)
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", refuse)
     assert push_to_hub(tmp_path, "cells") is False
-    line = f"could not upload to cells (OSError: no network {'x' * 100}); to try again: hf upload cells {tmp_path}\n"
+    line = f"could not upload to cells (OSError: no network {'x' * 189}); to try again: hf upload cells {tmp_path}\n"
     assert capsys.readouterr().out == line

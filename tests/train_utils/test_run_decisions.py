@@ -398,6 +398,8 @@ def test_another_identity_is_another_run():
         )
     # a run of an earlier version did not record the content
     assert compare_settings(saved, run_settings(identity={"content of the data set": "x"})) == []
+    (line,) = compare_settings(saved, run_settings(identity={"content of the data set": "x"}, total_steps=8))
+    assert line.startswith("the run is now 8 steps long instead of 9:")
     with pytest.raises(CheckpointError, match="content of the data set is y, this run's is x"):
         content = {"content of the data set": "y"}
         compare_settings(run_settings(identity=content), run_settings(identity={"content of the data set": "x"}))

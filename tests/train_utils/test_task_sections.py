@@ -249,7 +249,7 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     html = cells_of(section.html(scores))
     assert html[0][0] == "landmark" and [row[0] for row in html[1:]] == ["nose", "ear", "all"]
     assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"] and html[2][-2:] == ["1", "1"]
-    assert "the mean 9.38 mm" in section.html(scores)
+    assert "the mean 9.38 mm" in section.html(scores) and ">error in mm<" in section.html(scores)
     assert [row[0] for row in rows_of(section.markdown(scores))[2:]] == ["nose", "ear", "all"]
     rings = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
     assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == rings
@@ -403,8 +403,8 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
 
 
 def test_errors_of_landmarks_are_dots_in_rows():
-    svg = error_plot("Errors", {"nose": np.array([1.0, 2.0]), "a" * 30: np.array([]), "ear": np.array([5.0])}, "mm")
-    assert "error in mm" in svg and ">nose<" in svg and f">{'a' * 11}…{'a' * 12}<" in svg
+    svg = error_plot("Errors", {"$n$ose": np.array([1.0, 2.0]), "a" * 30: np.array([]), "ear": np.array([5.0])}, "mm")
+    assert "error in mm" in svg and ">$n$ose<" in svg and f">{'a' * 11}…{'a' * 12}<" in svg
     assert [row in svg for row in ("errors-errors-0", "errors-errors-1", "errors-errors-2")] == [True, True, True]
     assert error_plot("Errors", {"nose": np.array([])}, "mm") is None
     exact = error_plot("Errors", {"nose": np.array([0.0, 2.0, 50.0])}, "mm")  # there is no 0 on a logarithmic axis

@@ -68,10 +68,12 @@ def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path, monkeypatc
     assert metadata.SESSION_START_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
 
 
-def test_a_folder_that_takes_no_files_is_said_in_one_line(tmp_path):
+@pytest.mark.parametrize(("name", "reason"), [("gone", "No such file or directory"), ("file", "Not a directory")])
+def test_a_folder_that_takes_no_files_is_said_in_one_line(tmp_path, name, reason):
+    (tmp_path / "file").write_text("")
     accelerator = Accelerator(cpu=True)
-    with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
-        RunLog(accelerator, tmp_path / "gone", "none", SETTINGS, ClassSection.compared, 0)
+    with pytest.raises(WriteError, match=rf"cannot be written to: .*{reason}"):
+        RunLog(accelerator, tmp_path / name, "none", SETTINGS, ClassSection.compared, 0)
 
 
 def test_a_tracker_that_is_not_installed_is_said_and_left_out(capsys, monkeypatch):

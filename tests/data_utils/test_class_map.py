@@ -559,6 +559,7 @@ def test_values_are_written_and_turned_as_colors_and_greys():
     assert (as_grey((7, 7, 7)), as_grey((7, 7, 8)), as_grey(7)) == (7, (7, 7, 8), 7)
     assert (as_color(7), as_color((1, 2, 3))) == ((7, 7, 7), (1, 2, 3))
     assert [key_of(value) for value in (7, (1, 2, 3), (256, 0, 0), (0, -1, 0))] == [7, 0x030201, -1, -1]
+    assert key_of((255, 0, 254)) == 0xFE00FF
     assert unpack(0x030201) == (1, 2, 3)
     assert classes_example([0, 7]) == "0=background,7=foreground"
     assert classes_example([(0, 0, 0), (9, 9, 9), (1, 2, 3)]) == "#000000=background,#090909=class1,#010203=class2"

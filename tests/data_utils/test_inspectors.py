@@ -5,9 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import load_info, write_folder
+from PIL import Image
 
-from data_utils.analysis.inspect import SplitInspection, pixels_by_labels, total_pixels
+from data_utils.analysis.inspect import Problem, SplitInspection, pixels_by_labels, total_pixels
+from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection
 from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, choose_inspector, inspect_split
+from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
@@ -64,3 +67,27 @@ def test_what_images_are_labeled_for_is_kept_with_what_their_masks_hold():
             ("a",): {0: 2, 1: 2},
             ("a", "b"): {0: 1, 1: 1},
         }
+
+
+def test_images_with_problems_are_not_measured_and_volumes_are_by_their_modality():
+    images = [np.full((2, 2), value, np.uint8) for value in (3, 9, 5)]
+    records = ListRecords([{"image": image, "target": image, "name": "a"} for image in images])
+    inspection = SplitInspection.of_count(3)
+    inspection.exclude(1, Problem("unknown mask value", "a: is wrong"))
+    inspector = ImageInspector(has_classes=True)
+    assert inspector.normalization(records, inspection, DataConfig()).mean == (4,)
+    volumes = VolumeSplitInspection.of_count(1)
+    values = np.float32([[1], [3]])
+    volumes.add(0, VolumeInspection((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 60}, {}, (1, 1, 1), values))
+    for modality, standardize in (("CT", False), ("MRI", True)):
+        scans = SimpleNamespace(modality=modality)
+        normalization = VolumeInspector(has_classes=True).normalization(scans, volumes, DataConfig())
+        assert normalization.standardize is standardize
+
+
+def test_numbers_of_very_many_objects_are_no_problem(tmp_path):
+    folder = write_folder(tmp_path, 4, seed=0)
+    for file in (folder / "masks").iterdir():
+        Image.fromarray(np.arange(40 * 56, dtype=np.uint16).reshape(40, 56) // 4).save(file)
+    assert load_info(folder, task="objects").train.bad == {}
+    assert check_data(DataConfig(str(folder), task="objects"))[1] == 0

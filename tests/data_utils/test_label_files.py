@@ -366,10 +366,12 @@ def test_the_report_on_the_data_says_what_is_labeled(tmp_path):
 
 
 def test_a_table_of_one_split_is_reported_and_damaged_masks_are_not_counted(tmp_path):
-    write(tmp_path / "train", ["a", "b", "c", "d"])
+    write(tmp_path / "train", ["a", "b", "c", "d", "damaged"])
     write(tmp_path / "val", ["e", "f"])
-    (tmp_path / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\nc,car;dog;person\nd,\n")
-    (tmp_path / "train" / "masks" / "b.png").write_bytes(b"")
+    table = "image,classes\na,car\nb,car\nc,car;dog;person\nd,\ndamaged,\n"
+    (tmp_path / "train" / "classes.csv").write_text(table)
+    for name in ("b", "damaged"):
+        (tmp_path / "train" / "masks" / f"{name}.png").write_bytes(b"")
     report, _ = check_data(DataConfig(str(tmp_path), classes=CLASSES))
     assert "images that are labeled for each class, of 5\n         3   60.000 %  background\n" in report
     assert "to check: 1 images are labeled for no class, and teach and score nothing: d.png" in report

@@ -536,6 +536,9 @@ def test_a_crop_may_be_taken_around_the_pixel_of_each_present_point(tmp_path, mo
     record = {"image": str(tmp_path / "a.npy"), "target": source, "name": "a"}
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 80)
     assert inspect_points(record).class_locations is None
+    for windows in (False, True):
+        found = PointInspector(has_classes=False, windows=windows).inspect(record).class_locations
+        assert (found is not None) is windows
     found = inspect_points(record, windows=True).class_locations
     assert {number: pixels.tolist() for number, pixels in found.items()} == {1: [[2, 3]], 2: [[0, 7]], 4: [[9, 0]]}
 

@@ -368,6 +368,26 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
     assert {name for name, read in rows.items() if len(read) > 1} == in_windows
 
 
+def test_a_look_at_whole_images_is_not_taken_for_one_in_windows(tmp_path, monkeypatch):
+    write_tiffs(tmp_path / "train", {"a": (40, 56), "b": (40, 56)})
+    write_tiffs(tmp_path / "val", {"c": (40, 56)})
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 40 * 56)
+    assert not load_info(tmp_path).train.class_locations
+    assert [*load_info(tmp_path, crop_size=(16, 16)).train.class_locations] == [0, 1]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_where_no_sample_of_a_split_can_be_used_nothing_is_skipped(tmp_path, split):
+    write_splits(tmp_path, 3, 3)
+    for number, mask in enumerate(sorted((tmp_path / split / "masks").iterdir())):
+        mask.write_bytes(b"x")
+        if number < 2:
+            bad = getattr(load_info(tmp_path, on_bad_sample="skip"), split).bad
+            assert [*bad] == [*range(number + 1)]
+    with pytest.raises(DataError, match="3 of 3 pairs cannot be used"):
+        load_info(tmp_path, on_bad_sample="skip")
+
+
 def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
     write_splits(tmp_path, 5, 2)
     masks = {file: np.array(Image.open(file)) for file in tmp_path.glob("*/masks/*")}

@@ -51,6 +51,7 @@ PREPROCESS = Preprocess(
 UNIT_RANGE = Preprocess(
     image_size=(40, 56), mean=(900.0,), std=(300.0,), detect_unit_range=True, pixel_types=("uint16",)
 )
+COLORS = Preprocess(mean=(90.0, 100.0, 80.0), std=(50.0, 60.0, 40.0))
 PREPROCESS_OF_POINTS = Preprocess(scale=0.5, mean=(90.0,) * 3, std=(50.0,) * 3)
 LITE0 = {"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
 POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
@@ -229,7 +230,7 @@ def code_of(folder: Path) -> ModuleType:
         UNetConfig(1, 2, 4, 2, "batch", "bilinear", block="residual"),
         UNetConfig(1, 2, 16, 3, "group", "transpose", block="residual"),
         UNetConfig(1, 2, 16, 2, "instance", "bilinear_aligned", block="residual"),
-        UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0),
+        UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0, preprocess=COLORS),
     ],
     ids=["batch", "group", "instance", "lite0"],
 )
@@ -242,7 +243,7 @@ def test_the_network_of_a_hub_folder_is_ours(config, tmp_path):
     assert (tmp_path / "config.json").read_text().startswith('{\n  "')  # a person reads it
     code = code_of(tmp_path)
     theirs = code.UNetForSemanticSegmentation.from_pretrained(tmp_path).eval()
-    for size in ((37, 53), (3, 40), (1, 1)):
+    for size in ((37, 53), (3, 40), (1, 1), (5, 6), (8, 5)):
         images = torch.rand(2, config.in_channels, *size) * 255
         with torch.inference_mode():
             torch.testing.assert_close(theirs(images).logits, model(images))

@@ -181,7 +181,21 @@ def test_in_a_small_image_a_strip_of_two_pixels_is_a_border(width, is_area):
     assert disagreeing_areas(prediction, mask).any() == is_area
 
 
-@pytest.mark.parametrize(("width", "is_told"), [(16, True), (25, False)])
+def test_what_is_missing_is_told_behind_what_is_unlabeled_and_where_a_mask_has_what_is_not_seen():
+    mask = blobs()
+    mask[8:20, 10:26] = 255
+    mask[35:50, 12:22] = 0
+    (missing,) = doubted_areas(probabilities_of(blobs()), mask)
+    assert missing.text == "cell of 150 pixels at row 42, column 16 is missing in the mask"
+    mask, seen = np.zeros((2, 60, 80), np.uint8)
+    mask[10:30, 10:30] = 1
+    seen[15:25, 15:25] = 2
+    unseen, missing = doubted_areas(probabilities_of(seen), mask)
+    assert unseen.text == "cell of 400 pixels at row 19, column 19 is not seen in the image"
+    assert missing.text == "dirt of 100 pixels at row 19, column 19 is missing in the mask, which has cell there"
+
+
+@pytest.mark.parametrize(("width", "is_told"), [(16, True), (20, True), (25, False)])
 def test_what_was_told_of_most_of_an_area_is_not_told_again(width, is_told):
     seen, mask = np.zeros((60, 80), np.uint8), np.zeros((60, 80), np.uint8)
     mask[10:20, 10:20] = 1
@@ -213,6 +227,9 @@ def test_the_share_of_areas_is_of_all_objects_by_how_sure_the_model_is():
     mask[0:4] = 255
     assert area_share(probabilities_of(truth, 0.9), mask) == pytest.approx(320 * (0.9 - 0.05) / 662)
     assert area_share(probabilities_of(truth), truth) == 0
+    seen = truth.copy()
+    seen[30:46, 50:70] = 0
+    assert area_share(probabilities_of(seen, 0.9), truth) == pytest.approx(320 * (0.9 - 0.05) / 662)
 
 
 @pytest.mark.parametrize(("side", "columns", "found"), [(768, 4, 4), (768, 3, None), (780, 6, 6), (780, 4, None)])
@@ -252,6 +269,9 @@ def test_a_shift_counts_from_two_pixels_to_fifteen_and_from_three_percent_of_the
     seen[63:83, 17:83] = 2
     seen[37:63, 17:33] = 2
     assert best_shift(probabilities_of(seen, 1.0), shifted) is None  # 80 of 3,136 pixels
+    known = np.full_like(shifted, 255)
+    known[30:70, 30:70] = shifted[30:70, 30:70]  # 80 of 1,600 pixels, whatever is unlabeled
+    assert best_shift(probabilities_of(truth, 1.0), known) == (0, 2)
     large = np.pad(truth, 50)  # 80 of 40,000 pixels are nothing to speak of, even where all else fits
     assert best_shift(probabilities_of(large, 1.0), np.roll(large, -2, axis=1)) is None
 

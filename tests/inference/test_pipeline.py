@@ -12,13 +12,14 @@ from PIL import Image
 from prediction import network_of, settings_of, touch, volume_job
 
 from data_utils.image_io.formats import PictureFile
+from data_utils.visualize import to_rgb
 from inference import Predictor, pipeline
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob, PageFile
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import ImageSteps, PredictionPipeline, prepare_work, tracked
+from inference.pipeline import ImageSteps, PredictionPipeline, VolumeSteps, prepare_work, tracked
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from unet import UNet
@@ -162,6 +163,24 @@ def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path):
     assert pictures == [(f"{tmp_path / 'a.tif'} page 3", [2])]
 
 
+def test_an_image_is_read_ahead_as_the_networks_and_the_overlay_need_it(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 2**16, (3, 8, 9), dtype=np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    job = ImageJob(image=tmp_path / "a.tif", size=(8, 9), output=tmp_path / "a", page=2)
+    Image.new("RGB", (64, 48)).save(tmp_path / "b.jpg")
+    photo = ImageJob(image=tmp_path / "b.jpg", size=(48, 64), output=tmp_path / "b")
+    for preprocess, channels in ((Preprocess(), 1), (Preprocess(scale=0.25), 3)):
+        predictor = Predictor(UNet(UNetConfig(channels, 2, base_channels=1, depth=1, preprocess=preprocess)))
+        writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png", ".overlay.png"))
+        steps = ImageSteps(predictor, writer)
+        (tensor,) = steps.read(job).tensors
+        assert torch.equal(tensor, predictor.inputs(pages[2]).tensors[0])
+        pixels = steps.read(job).pixels
+        assert pixels.shape == (8, 9, 3) and np.array_equal(pixels, to_rgb(pages[2][..., None]))
+        assert ImageSteps(predictor, replace(writer, extensions=(".png",))).read(job).pixels is None
+    assert steps.read(photo).pixels.shape == (48, 64, 3)  # though the network sees 12 x 16
+
+
 @pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])
 def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked):
     predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
@@ -231,7 +250,9 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
     (tmp_path / "a.png").write_bytes(b"cut off")  # the image is not read again
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
-    assert outcome.scores.sums.sum() == 12
+    assert outcome.scores.sums.sum() == 12 and outcome.boundary is None
+    ((_, outcome),) = PredictionPipeline(predictor, replace(writer, boundary=True), {job}).run([[job]])
+    assert outcome.boundary is not None
 
 
 def test_a_true_mask_of_a_volume_on_a_disk_that_fails_costs_the_score_alone(tmp_path, monkeypatch):
@@ -239,6 +260,10 @@ def test_a_true_mask_of_a_volume_on_a_disk_that_fails_costs_the_score_alone(tmp_
     pipeline_of_one = PredictionPipeline(
         predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".nii.gz",)), set()
     )
+
+    for boundary in (False, True):
+        writer = PredictionWriter(new_format(predictor.config), predictor.task, (".nii.gz",), boundary=boundary)
+        assert VolumeSteps(predictor, writer).scorer.surfaces is boundary
 
     def fail(*arguments: object) -> None:
         raise OSError(5, "Input/output error")

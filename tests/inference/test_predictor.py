@@ -104,6 +104,17 @@ def test_folds_differ_in_what_was_measured_and_are_an_ensemble_all_the_same():
         Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
 
 
+def test_objects_come_with_the_numbers_in_their_mask():
+    torch.manual_seed(0)
+    task = Objects(Classes(("background", "cell")), smallest=1)
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
+    image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
+    prediction = predictor(image)
+    assert [detected.number for detected in prediction.objects] == list(range(1, prediction.mask.max() + 1))
+    assert len(prediction.objects) > 1 and prediction.mask.dtype == np.int32
+    assert np.array_equal(predictor.mask(image), prediction.mask)
+
+
 def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_networks_do():
     folds = []
     for sigma, nowhere, mirrors, always_there in ((1.5, 8.0, True, (0, 1)), (2.0, 9.0, False, (1,))):
@@ -128,14 +139,16 @@ def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_n
     assert len(batches) == passes
     assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
     batches.clear()
-    (strip,) = Predictor(network, tta=tta).strips(WindowedArray(image[..., None]))
+    predictor = Predictor(network, tta=tta)
+    (strip,) = predictor.strips(WindowedArray(image[..., None]))
     assert len(batches) == passes
-    batches.clear()
-    both = Predictor(network, ensemble=[network], tta=tta)
     logits, mirrored = (
-        both.logits_of_batch([both.inputs(pixels).tensors], [(8, 10)])[0] for pixels in (image, image[:, ::-1])
+        predictor.logits_of_batch([predictor.inputs(pixels).tensors], [(8, 10)])[0]
+        for pixels in (image, image[:, ::-1])
     )
-    assert len(batches) == 2 * 2 * passes
+    batches.clear()
+    Predictor(network, ensemble=[network], tta=tta).points(image)
+    assert len(batches) == 2 * passes
     torch.testing.assert_close(strip, logits)
     assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)  # each at the place of its partner
 
@@ -199,6 +212,10 @@ def test_tiles_that_are_turned_are_not_exact():
         (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings((100, 90))
         assert tiling.exact is exact and tiling.size == (64, 64)
     assert Predictor(network, tta=True).tilings((100, 90)) == [None]
+    task = Objects(Classes(("background", "cell"))).to_config()
+    objects = UNet(UNetConfig(3, 3, base_channels=2, depth=1, norm="batch", task=task))
+    (tiling,) = Predictor(objects, tile_size=64).tilings((100, 90))
+    assert tiling.exact and tiling.size == (80, 80)  # 64, and what an object may reach on both sides
 
 
 def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):

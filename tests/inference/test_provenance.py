@@ -6,6 +6,7 @@ import re
 import pytest
 from prediction import settings_of
 
+from inference import provenance
 from inference.provenance import complete_provenance, provenance_of, record_provenance
 from predict import close_output
 from runtime.errors import DataError
@@ -43,6 +44,30 @@ def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
     (output / "predict.json").unlink()
     complete_provenance(output)  # somebody has removed it
     assert not (output / "predict.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "", "[1]", "5", "{}", '{"models": ["a"]}'])
+def test_a_record_that_is_damaged_or_of_somebody_else_is_replaced(tmp_path, text):
+    (tmp_path / "predict.json").write_text(text)
+    own = {"models": {"me/cells": None}, "complete": True}
+    record_provenance(tmp_path, own, overwrite=False)
+    assert json.loads((tmp_path / "predict.json").read_text()) == own
+    other = {"models": {"me/dirt": None}, "complete": True}
+    with pytest.raises(DataError, match="holds masks of another model"):
+        record_provenance(tmp_path, other, overwrite=False)
+    (tmp_path / "predict.json").write_text("{")
+    complete_provenance(tmp_path)
+    assert (tmp_path / "predict.json").read_text() == "{"
+    record_provenance(tmp_path / "gone", own, overwrite=False)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_checksum_is_of_the_whole_file_and_has_eight_digits(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "CHUNK", 2)
+    for content, checksum in ((b"weights", "1ad27358"), (b"weights 129", "00c88c5f")):
+        (tmp_path / "model.onnx").write_bytes(content)
+        own = provenance_of(settings_of(model=str(tmp_path / "model.onnx")))
+        assert list(own["models"].values()) == [checksum]
 
 
 def test_every_model_counts_in_a_folder_of_masks(tmp_path):

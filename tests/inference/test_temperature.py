@@ -62,4 +62,6 @@ def test_a_model_that_is_never_wrong_gets_the_lowest_temperature_and_no_number_o
     fit = TemperatureFit()
     fit.add(probabilities, mask)
     assert fit.temperature() == 0.125 and np.isfinite(fit.sums).all()
+    fit.add(probabilities, (mask + 1) % 3)  # is never right
+    assert np.isfinite(fit.sums).all()
     assert at_temperature(probabilities, 0.125).sum(axis=0) == pytest.approx(np.ones((100, 100)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from prediction import matrix_of
@@ -17,9 +18,10 @@ from inference.outputs.jobs import ImageJob, PageFile
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import area_report
-from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
+from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer, open_mask_rows
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores, ClassTarget
+from tasks.objects import Objects
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 TASK = Classes(CLASSES.names)
@@ -73,6 +75,48 @@ def test_predictions_are_as_sure_as_under_the_centers_of_true_pixels(size):
     whole.add(pred[under_centers], certainty=certainty[under_centers])
     assert torch.equal(scorer.score().scores.reliability, whole.score().scores.reliability)
     assert scorer.score().scores.reliability[:, 0].sum() == (truth != 255).sum()
+
+
+@pytest.mark.parametrize("size", [(7, 5), (14, 10), (3, 2)])
+def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_count(size):
+    rng = np.random.default_rng(0)
+    pred = rng.integers(0, 3, (7, 5), np.uint8)
+    missing = rng.random((7, 5)) < 0.4
+    truth = rng.integers(0, 3, size, np.uint8)
+    scorer = TruthScorer(TASK, pred.shape, rows_of(truth))
+    for top in range(0, 7, 3):
+        scorer.add(pred[top : top + 3], missing[top : top + 3])
+    centers = [
+        [int((place + 0.5) * side / true) for place in range(true)] for side, true in zip((7, 5), size, strict=True)
+    ]
+    under_centers = np.ix_(*centers)
+    known = np.where(missing[under_centers], 255, truth)
+    assert scorer.score().scores.sums.tolist() == matrix_of(pred[under_centers], known)
+
+
+def test_a_true_mask_is_read_from_its_page_and_objects_have_no_areas_of_classes(tmp_path):
+    pages = np.zeros((2, 4, 6), np.uint8)
+    pages[0] = 10
+    pages[1] = 200
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    with open_mask_rows(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES).reader) as rows:
+        assert (rows.size, rows.read(1, 3).main.tolist()) == ((4, 6), [[1] * 6] * 2)
+    assert TruthScorer(Objects(Classes(("background", "cell"))), (4, 6), None).score().areas is None
+    assert TruthScorer(TASK, (4, 6), None).score().areas is not None
+
+
+@pytest.mark.parametrize("error", [DataError, OSError])
+def test_a_mask_that_cannot_be_opened_is_a_problem_of_the_score(tmp_path, monkeypatch, error):
+    def refuse(*arguments: object) -> None:
+        raise error("damaged")
+
+    monkeypatch.setattr(truth_module, "open_mask_rows", refuse)
+    job = ImageJob(image=tmp_path / "a.tif", size=(4, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "t.png"))
+    scorer = ImageScorer(ClassFormat(CLASSES), TASK)
+    with scorer.open(job, (4, 6)) as opened:
+        assert str(opened.problem) == "damaged"
+    with pytest.raises(ScoreError, match=r"^damaged$"):
+        scorer.score(job)
 
 
 def test_areas_that_touch_the_last_row_are_counted():

@@ -638,6 +638,11 @@ def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path / "day2")  # where the parts of a path are not all in its name
     (job,) = with_truths([replace(jobs[0], image=Path("a.png"))], tmp_path / "t.csv", task)
     assert job.truth == (tmp_path / "t.csv", 1)
+    images = ("day1/b/a.png", "c/a.png")
+    table = PointTable("long", ("nose",), images, np.zeros((2, 1, 2)), np.full((2, 1), PRESENT), ("u.csv",) * 2)
+    (tmp_path / "u.csv").write_bytes(content(table))
+    (job,) = with_truths([replace(jobs[0], image=tmp_path / "day1" / "c" / "a.png")], tmp_path / "u.csv", task)
+    assert job.truth == (tmp_path / "u.csv", 1)
     with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png$"):
         with_truths(
             [*jobs, *(replace(jobs[0], image=tmp_path / name) for name in ("x.png", "y.png"))],
@@ -668,7 +673,8 @@ def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_
     task = landmarks("long", "pixels")
     output_format = PointFormat(task)
     states = np.array([[PRESENT, ABSENT, UNKNOWN]])
-    truth = PointTable("long", task.names, ("a.tif",), np.full((1, 3, 2), 10.0), states, ("t.csv",))
+    places = np.array([np.full((3, 2), 2.0), np.full((3, 2), 10.0)])
+    truth = PointTable("long", task.names, ("b.tif", "a.tif"), places, np.repeat(states, 2, axis=0), ("t.csv",) * 2)
     (tmp_path / "t.csv").write_bytes(content(truth))
     (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", task)
     scorer = PointScorer(task, ".csv")
@@ -685,6 +691,9 @@ def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_
     assert entry["mean_radial_error"] == pytest.approx(5)
     assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
     np.testing.assert_allclose(score.scores.by_image, scorer.score_mask(job, prediction).scores.by_image, atol=1e-3)
+    header, *lines = job.file(".csv").read_text().splitlines()
+    job.file(".csv").write_text("\n".join([header, *lines[::-1], ""]))  # points in another order
+    assert scorer.score(job).to_json("a.tif") == entry
     job.file(".csv").write_text("damaged\n")
     with pytest.raises(ScoreError):
         scorer.score(job)

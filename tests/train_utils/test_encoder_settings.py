@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from encoders import backbone, write_encoder
 
 from runtime.errors import ModelError
@@ -54,10 +55,14 @@ def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
 def test_an_encoder_is_named_after_its_folder_and_recorded_without_what_only_a_classifier_needs(tmp_path, monkeypatch):
     folder = write_encoder(tmp_path / "resnet18")
     monkeypatch.chdir(tmp_path)
+    transformers.logging.set_verbosity_info()
+    transformers.logging.enable_progress_bar()
     assert load_encoder("resnet18", pretrained=False).config["_name_or_path"] == "resnet18"
     monkeypatch.chdir(folder)
     encoder = load_encoder(".", pretrained=False)
     assert encoder.config["_name_or_path"] == "resnet18" and encoder.weights is None
+    assert transformers.logging.get_verbosity() == transformers.logging.ERROR  # it prints errors only
+    assert not transformers.logging.is_progress_bar_enabled()
     assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & encoder.config.keys()
 
 

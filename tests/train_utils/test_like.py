@@ -45,6 +45,7 @@ def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
     assert ", but seed 3 (was 0)\n" in capsys.readouterr().out
     like(("--loss", "ce"), "--output-dir", "elsewhere")
     assert ", without a change\n" in capsys.readouterr().out
+    assert like(("--loss", "ce"), "elsewhere").dataset == "elsewhere"  # other data
 
 
 def test_where_and_how_long_a_run_was_made_is_not_repeated_beside_what_is_typed(like):

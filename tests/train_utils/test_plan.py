@@ -90,7 +90,9 @@ def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
 )
 def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale):
     write_dots(tmp_path, 4, seed=0)
-    settings = planned(sized(load_info(tmp_path), 100, size), "--max-minutes", "10")
+    info = sized(load_info(tmp_path), 100, size)
+    info.train.sizes[4] = (9000, 9000)  # the usual image decides
+    settings = planned(info, "--max-minutes", "10")
     assert (settings["scale"], settings["crop_size"]) == (scale, None)
     assert settings["optimizer"] == "muon"
 
@@ -150,6 +152,7 @@ def test_short_runs_have_narrow_networks_and_small_batches(few):
         settings = planned(sized(few, images, (32, 40)), *flags)
         assert (settings["base_channels"], settings["batch_size"]) == (width, batch_size)
     assert planned(sized(few, 10, (32, 40)), "--max-minutes", "59")["eval_every"] == 5  # an epoch of two at a time
+    assert planned(sized(few, 10, (32, 40)))["eval_every"] == 3  # of four, and two in the last step
 
 
 @pytest.mark.parametrize("size", ["--image-size", "--crop-size"])
@@ -171,6 +174,14 @@ def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
     height, width = planned(info, "--max-minutes", "10")["crop_size"]
     assert height == 64
     assert 640 <= width <= 192 * 256 / 64
+    assert planned(sized(info, 10, (4096, 64)), "--max-minutes", "10")["crop_size"] == (width, height)
+    narrow = sized(info, 10, (16, 60_000))
+    assert planned(narrow, "--scale", "1")["crop_size"] == (32, 16_384)  # 512 * 512 / 16
+
+
+@pytest.mark.parametrize("size", [(40, 2), (3, 40)])
+def test_an_image_of_few_pixels_keeps_one_at_least(tmp_path, size):
+    assert 0 < detail_kept(load_info(write_pairs(tmp_path, 4, size)), 0.25) <= 1
 
 
 def test_masks_at_full_size_keep_all_detail(tmp_path):
@@ -207,10 +218,13 @@ def test_the_usual_image_decides_the_scale_and_the_size_of_crops_and_the_mean_wh
 
 def test_classes_that_an_image_is_not_labeled_for_have_no_detail(few, monkeypatch):
     monkeypatch.setattr(type(few.reader), "labeled_in_map", lambda reader, labeled: labeled)
-    for labeled, keeps_all in ((None, False), ((0,), True)):
-        records = ListRecords([few.train.records[index] | {"labeled": labeled} for index in range(9)])
-        kept = detail_kept(replace(few, train=Split(records, few.train.sizes)), 0.25)
-        assert (kept == 1.0) is keeps_all
+
+    def kept(*labeled: tuple[int, ...] | None) -> float:
+        records = ListRecords([few.train.records[0] | {"labeled": classes} for classes in labeled])
+        return detail_kept(replace(few, train=Split(records, few.train.sizes[: len(labeled)])), 0.25)
+
+    assert kept(None) < 1 and kept((0,)) == 1 and kept(()) == 0
+    assert kept(None) < kept(None, (0,)) < 1  # of all images together
 
 
 def test_ignored_pixels_have_no_detail(tmp_path):

@@ -5,7 +5,6 @@ Modules: train_utils/run_dir.py, train_utils/settings/record.py.
 
 import atexit
 import json
-import math
 import subprocess
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -155,28 +154,6 @@ def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
     assert (settings.encoder_weights, settings.freeze_encoder) == (None, None)
     settings = start.with_plan(parsed("--dataset", "data"), info)
     assert (settings.encoder_weights, settings.freeze_encoder) == ("pretrained", True)
-
-
-def test_patches_without_a_plan_are_the_checkpoints_or_suit_the_minutes_and_the_first_model(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(run_dir, "patch_size", lambda info, *how: asked.append(how) or (8, 8, 8))
-    records = ListRecords([])
-    records.dims = 3
-    info = SimpleNamespace(config=SimpleNamespace(task="classes"), train=SimpleNamespace(records=records))
-
-    def patch(recorded: list[int] | None, *flags: str, init_from: str | None = None) -> tuple[int, ...]:
-        state = CheckpointState(RunSettings(flags={"crop_size": recorded}), MODEL, RunState(), None, None)
-        found = FoundCheckpoint(None, None if init_from else state, [])
-        args = parsed("--dataset", "data", "--plan", "none", *flags)
-        return OpenedRun(tmp_path, found, MemoryLimit(), init_from).with_plan(args, info).crop_size
-
-    assert patch([4, 6, 8]) == (4, 6, 8) and asked == []
-    assert patch(None) == patch(None, "--max-minutes", "3") == (8, 8, 8)
-    spacing = (3.0, 1.0, 1.0)
-    model = UNetConfig(base_channels=2, depth=1, dims=3, preprocess=Preprocess(spacing=spacing))
-    UNet(model).save_pretrained(tmp_path / "model")
-    patch(None, init_from=str(tmp_path / "model"))
-    assert asked == [(math.inf, None), (3.0, None), (math.inf, model.preprocess)]
 
 
 def test_a_new_run_loads_its_first_model_once(tmp_path):

@@ -367,10 +367,11 @@ def test_what_zero_has_spread_is_saved_for_each_process_and_given_back_to_it():
 def test_optimizer_state_of_zero_is_for_as_many_processes_and_for_zero_alone():
     zero = ZeRO(0)
     saved = dict(optimizer_tensors(zero.accelerator, torch.nn.Module(), zero.optimizer))
-    zero.accelerator.num_processes = 3
-    line = "--resume: ZeRO's optimizer state is from 2 processes, but this run has 3; resume on 2"
-    with pytest.raises(CheckpointError, match=line):
-        restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, saved)
+    for processes in (1, 3):
+        zero.accelerator.num_processes = processes
+        line = f"--resume: ZeRO's optimizer state is from 2 processes, but this run has {processes}; resume on 2"
+        with pytest.raises(CheckpointError, match=line):
+            restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, saved)
     plain = SimpleNamespace(distributed_type=DistributedType.NO)
     line = "--resume: DeepSpeed and other launches cannot exchange optimizer state; use the checkpoint's profile"
     for accelerator, tensors in ((plain, saved), (zero.accelerator, {"head.weight/exp_avg": torch.zeros(3)})):

@@ -235,6 +235,7 @@ def test_a_network_is_cut_in_training_alone_and_one_that_no_one_shares_never():
     [
         (torch.nn.Conv2d(2, 2, 3, padding=1), 2),
         (torch.nn.Conv3d(2, 2, 3, padding=1), 3),
+        (torch.nn.Conv3d(2, 2, (3, 3, 1), padding=(1, 1, 0)), 3),
         (GroupNorm(1, 2), 3),
         (InstanceNorm(2, affine=True), 3),
         (torch.nn.Upsample(scale_factor=(2, 2), mode="bilinear"), 2),

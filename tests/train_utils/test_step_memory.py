@@ -1,8 +1,10 @@
 """A step that runs out of memory: it is cut and made again, or ends the run in a line that says what may fit."""
 
+import gc
 import json
 import shutil
 import sys
+import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +65,7 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
     ("size", "recomputes", "remedy", "limit"),
     [
         (5, False, "to continue with micro-batches of 3", MemoryLimit(3, False)),
+        (2, False, "to continue with micro-batches of 1", MemoryLimit(1, False)),
         (1, False, "to continue with activation checkpointing", MemoryLimit(1, True)),
         (1, True, "lower --crop-size, --scale or --base-channels", MemoryLimit()),
     ],
@@ -87,6 +90,33 @@ def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
     assert memory_limit(tmp_path) == limit
 
 
+class Activations:
+    """What fills the memory."""
+
+
+def test_what_a_step_without_memory_holds_is_given_back_before_it_is_made_again(tmp_path):
+    gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    memory = StepMemory(gpu, tmp_path, network, BatchSplit(4, 1, 4, 1))
+    held = []
+
+    def step() -> None:
+        of_frame, in_cycle = Activations(), Activations()
+        in_cycle.itself = in_cycle
+        held.extend(map(weakref.ref, (of_frame, in_cycle)))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    gc.disable()  # that of Python itself would come at some time
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        memory.halve_or_raise(error, SimpleNamespace(undo_passes=lambda: None))
+        assert [reference() for reference in held] == [None, None]
+    finally:
+        gc.enable()
+    assert len(held) == 2
+
+
 def raised_within(kind: type[Exception], guard: AbstractContextManager, error: Exception) -> Exception:
     """What comes out where `error` is raised within `guard`: an error of that kind."""
     with pytest.raises(kind) as caught, guard:
@@ -97,7 +127,7 @@ def raised_within(kind: type[Exception], guard: AbstractContextManager, error: E
 def training(folder: Path) -> AbstractContextManager:
     """As around a step of training in micro-batches of 4, also on a machine that does not have the run's folder."""
     network = UNet(UNetConfig(base_channels=4, depth=2))
-    return StepMemory(new_accelerator(), folder / "run", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
+    return StepMemory(new_accelerator(), folder / "runs" / "a", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
@@ -108,7 +138,7 @@ def test_running_out_of_memory_has_many_faces(tmp_path, error):
         said = str(raised_within(MemoryShortage, guard, error))
         assert line in said and "\n" not in said
         assert one_line(error, 60) in said
-    assert memory_limit(tmp_path / "run") == (2, False)
+    assert memory_limit(tmp_path / "runs" / "a") == (2, False)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name_of)
@@ -116,7 +146,7 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
     assert not is_out_of_memory(error)
     for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
         assert raised_within(type(error), guard, error) is error
-    assert memory_limit(tmp_path / "run") == (None, False)
+    assert memory_limit(tmp_path / "runs" / "a") == (None, False)
 
 
 def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_left(tmp_path):
@@ -220,7 +250,7 @@ def test_a_run_that_runs_out_of_memory_names_the_step_and_records_what_may_fit(t
     flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--batch-size", "4"]
     with pytest.raises(MemoryShortage, match="process 0: out of memory in step 1 with micro-batches of 4; run the"):
         run_train(tmp_path / "run", *flags)
-    assert memory_limit(tmp_path / "run") == (2, False)
+    assert memory_limit(tmp_path / "runs" / "a") == (2, False)
 
 
 @pytest.mark.parametrize("was_needed", [True, False])

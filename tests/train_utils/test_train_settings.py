@@ -109,3 +109,5 @@ def test_flags_that_say_the_same_twice_go_together():
     for task in ((), ("--task", "overlapping"), ("--task", "regions")):
         assert parsed("data", "--regions", "a=1", *task).task == "regions"
     assert parsed("data", "--val-blocks").val_blocks == 0  # of a size that is chosen
+    assert parsed("data", "--resume", "step-00000004").output_dir is None  # it is that of the checkpoint
+    assert parsed("data", "--encoder", "none").encoder_weights is None

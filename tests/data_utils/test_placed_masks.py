@@ -467,6 +467,15 @@ def test_a_split_may_have_a_file_of_polygons_of_its_own_and_not_two(tmp_path):
         areas_of(tmp_path)
 
 
+def test_masks_come_before_polygons_and_those_of_validation_are_placed_too(tmp_path):
+    for split in ("train", "val"):
+        one_image(tmp_path / split, feature(square(0, 0, 5)))
+        wide = np.ones((1, 41, 57), np.uint8)
+        write_raster(tmp_path / split / "masks" / "a.tif", wide, transform=NORTH_UP @ Affine.translation(-1, -1))
+    for records in load_records(config(tmp_path)):
+        assert read_mask(records[0]["target"], "a").tolist() == [[1] * 56] * 40
+
+
 def test_a_folder_is_no_file_of_polygons(tmp_path):
     one_image(tmp_path, feature(square(0, 0, 5)))
     (tmp_path / "older.geojson").mkdir()

@@ -227,6 +227,7 @@ def test_subfolders_pair_by_relative_stem(tmp_path):
     write(tmp_path, *(f"images/{p}/1.png" for p in ("a", "b/c")), *(f"masks/{p}/1_mask.png" for p in ("a", "b/c")))
     train, val = loaded(tmp_path)
     assert sorted(names(train) + names(val)) == ["a/1.png", "b/c/1.png"]
+    assert train.image_folders() == {(str(tmp_path / "images"), folder) for folder in ("a", "b/c")}
     assert all(r["target"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
 
 
@@ -286,7 +287,14 @@ def test_other_files_are_left_alone(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     write(tmp_path, "masks/._1.png", "masks/.trash/9.png")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert [len(split) for split in loaded(tmp_path)] == [2, 1]
+
+
+def test_a_folder_of_images_beside_those_of_splits_is_left_alone(tmp_path):
+    flat(tmp_path / "train", 4)
+    write(tmp_path, "images/figure.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
 
 
 def test_partners_that_are_missing_are_counted_and_named(tmp_path):
@@ -387,6 +395,9 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     assert error_of("data/cell").endswith("; did you mean data/cells?")
     assert error_of("data/cells/images").endswith("; did you mean --dataset data/cells?")
     assert error_of("data/cells/masks").endswith("; did you mean --dataset data/cells?")
+    assert error_of(write(tmp_path / "b", "Images/a.png", "Masks/a.png") / "Images").endswith(
+        f"--dataset {tmp_path}/b?"
+    )
 
 
 def test_files_of_other_formats_are_told_what_to_do_with(tmp_path):
@@ -511,6 +522,9 @@ def test_saved_data_sets_are_read(tmp_path, tables):
     train, val = loaded(tmp_path / "dict", train_split="validation", val_split="test")
     assert (len(train), names(val)) == (2, [f"{i}.jpg" for i in range(5)])
     assert "has no split dev, only train, validation, test" in error_of(tmp_path / "dict", val_split="dev")
+    tables.DatasetDict({"Fold1": table(tables, 3), "Fold2": table(tables, 2)}).save_to_disk(tmp_path / "folds")
+    folds = loaded(tmp_path / "folds", train_split="Fold1", val_split="Fold2")
+    assert [len(split) for split in folds] == [3, 2]
     record = val[3]
     assert size_of(record["image"], "i") == (4, 6) and (read_mask(record["target"], "m") == 1).all()
     assert check_sizes(train).tolist() == [[4, 6]] * 2
@@ -772,7 +786,8 @@ def test_an_image_of_another_format_is_named_also_where_masks_have_a_suffix(tmp_
 
 def test_a_file_beside_an_image_of_its_name_is_no_image_of_another_format(tmp_path):
     write(tmp_path, "images/a.png", "masks/a.png", "masks/b.png")
-    (tmp_path / "images/a.txt").write_text("x")
+    for name in ("a.txt", "notes.txt"):
+        (tmp_path / "images" / name).write_text("x")
     assert "which is not read" not in error_of(tmp_path)
 
 
@@ -856,6 +871,10 @@ def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_k
     for index in (0, 2, 1, 3, 0, 2):  # group 0 is used again before group 2 takes a place
         records[index]
     assert records.read == [0, 1, 2, 1]
+    fewer = Groups()
+    assert [fewer[0], fewer[2]] == [(0, 0), (1, 0)]
+    fewer.open_groups = 1
+    assert [fewer[3], fewer[2]] == [(2, 0), (1, 0)] and fewer.read == [0, 1, 2, 1]
     monkeypatch.setattr("os.getpid", lambda: 0)  # another process reads for itself
     assert [records[0], records[1]] == [(0, 0), (0, 1)] and records.read == [0, 1, 2, 1, 0]
     assert pickle.loads(pickle.dumps(records))[5] == (2, 2)

@@ -487,6 +487,12 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
         assert len(counted.all()) == 5
 
 
+def test_a_stream_keeps_its_groups_where_places_are_left_out_and_may_be_named_by_a_tilde(packed, monkeypatch):
+    monkeypatch.setenv("HOME", str(packed.parent))
+    train, val = load_records(DataConfig(f"~/{packed.name}", streaming=True, place=False))
+    assert train.group_sizes.sum() == len(train) and val.group_sizes.sum() == len(val)
+
+
 def test_names_of_a_stream_are_found_without_pictures(packed, tars, counted):
     for dataset in (packed, tars):
         records = load_info(f"counted://{dataset}", **STREAM).train.records

@@ -210,6 +210,21 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     assert offsets == ("LONG8" if is_big else "LONG")
 
 
+@pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
+def test_tags_say_it_of_each_band_and_their_directory_lies_at_an_even_byte(channels, is_color):
+    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+    file = io.BytesIO()
+    with GeoTiffWriter(file, (20, 30), place, channels, 1234.5, is_color=is_color) as writer:
+        writer.write(np.ones((channels, 20, 30), np.float32))
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        (page,) = tiff.pages
+        counts = [page.tags[name].count for name in ("BitsPerSample", "SampleFormat", "GDAL_NODATA")]
+        assert counts == [channels, channels, len("1234.5\0")] and page.nodata == 1234.5
+        assert page.planarconfig == (1 if channels == 1 else 2) and page.offset % 2 == 0
+        assert len(page.extrasamples) == (1 if channels == 2 else 0)
+
+
 def test_rows_of_several_tiles_come_at_once_and_a_file_that_is_left_early_has_no_directory():
     place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
     rows = np.random.default_rng(0).integers(0, 9, (1, 600, 20), np.uint8)

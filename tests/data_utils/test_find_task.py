@@ -8,6 +8,8 @@ import pytest
 from objects import Masks, numbered
 
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import RenderedMask
+from data_utils.sources.records import ListRecords
 from data_utils.targets.find import EITHER, find_task, holds_many_values, reading_of_numbers, task_warnings
 from data_utils.targets.objects import ObjectReader
 from runtime.errors import DataError, SettingsError
@@ -107,6 +109,26 @@ def test_what_is_kept_of_one_data_set_is_not_that_of_another():
     assert [reader.smallest for reader in readers] == [1, 10]
     objects.read.clear()
     assert find_task(objects, DataConfig()) == "objects" and len(objects.read) == 1  # it is not looked at again
+
+
+def test_what_is_known_of_masks_without_a_key_is_not_kept():
+    objects, classes = Masks([numbered(highest) for highest in range(11, 19)]), Masks([numbered(3)] * 8)
+    assert [find_task(records, DataConfig()) for records in (objects, classes)] == ["objects", "classes"]
+    large = Masks([np.repeat(np.arange(1, 4), 20)[None]])
+    assert [ObjectReader().with_records(records).smallest for records in (objects, large)] == [1, 10]
+
+
+class Rendered(RenderedMask):
+    """Numbers that annotations may not be asked for."""
+
+    def render(self) -> np.ndarray:
+        raise AssertionError
+
+
+def test_masks_of_annotations_and_no_masks_at_all_are_classes():
+    records = ListRecords([{"image": "", "target": Rendered(), "name": "a"}] * 8)
+    assert find_task(records, DataConfig()) == find_task(Masks([]), DataConfig()) == "classes"
+    assert task_warnings(records, DataConfig()) == task_warnings(Masks([]), DataConfig()) == ()
 
 
 def test_a_task_that_the_records_or_the_flags_do_not_fit_is_one_line():

@@ -20,7 +20,7 @@ from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.load import load_records
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import count_pieces, find_task
-from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
+from data_utils.targets.objects import ObjectCensus, ObjectReader, objects_of, shapes_of_objects
 from runtime.errors import DataError, SettingsError
 from tasks.matching import pack_labels
 
@@ -127,6 +127,9 @@ def test_ignored_numbers_count_nowhere():
     reader = ObjectReader.of_values({}, (), DataConfig(ignore_index="9"))
     target = reader.of_mask(np.array([[0, 9, 2]], np.uint8), "a")
     assert target.mask.tolist() == [[0, 255, 1]] and target.ids.tolist() == [[0, 0, 2]]
+    volume = np.array([[[0, 9, 2]]], np.int32)
+    assert reader.of_label_volume(volume, "a").ids.tolist() == [[[0, 0, 2]]] and volume.tolist() == [[[0, 9, 2]]]
+    assert reader.problem_of([(0, 0, 0), 5]) is None
     with pytest.raises(SettingsError, match="--ignore-index #ff0000: expected numbers of objects"):
         ObjectReader.of_values({}, (), DataConfig(ignore_index="#ff0000"))
 
@@ -141,6 +144,10 @@ def test_objects_of_other_classes_are_none_and_may_count_nowhere():
     for others, outside in ((None, 0), ("background", 0), ("ignore", 255)):
         config = DataConfig(outside=others)
         assert ObjectReader.of_values({}, ((0, "none"), (9, "a")), config) == ObjectReader((), ((9, "a"),), outside)
+    colors = (((9, 9, 9), "a"),)
+    assert ObjectReader.of_values({}, colors, DataConfig()) == ObjectReader()
+    both = ObjectReader.of_values({}, (*colors, (9, "b")), DataConfig(ignore_index="3"))
+    assert both == ObjectReader((3,), ((9, "b"),))
 
 
 def test_pixels_of_objects_are_those_of_their_classes_and_the_others_background():
@@ -161,7 +168,7 @@ def test_a_reader_of_objects_tells_its_task_and_itself():
     assert (task.smallest, task.fills_holes, task.classes.names) == (7, True, ("background", "a", "b"))
     assert task.classes.class_weights.tolist() == pytest.approx([(4 / 3) ** 0.5, 1, (4 / 9) ** 0.5])
     assert reader.describe() == "numbered objects of the classes a, b"
-    assert ObjectReader().describe() == "numbered objects"
+    assert ObjectReader().describe() == ObjectReader(classes=((2, "cell"),)).describe() == "numbered objects"
     assert ObjectReader.of_values({}, (), DataConfig(ignore_index="3,9")) == ObjectReader((3, 9))
     highest = np.array([[0, 2**31 - 1]])
     assert ObjectReader().of_mask(highest, "a").ids.tolist() == highest.tolist()
@@ -254,6 +261,9 @@ def test_a_hole_in_every_twentieth_object_is_taken_for_a_mistake():
     for count, are_filled in ((20, True), (19, False)):
         mask = np.concatenate([ring, *(np.full((5, 5), number) for number in range(2, count + 1))])
         assert shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"] == are_filled
+    ring[2, 2] = 2  # an object in the hole of another one, which a number that is not there lies between
+    assert [int(part.sum()) for part in objects_of(3 * ring)] == [24, 1]
+    assert not shapes_of_objects(Masks([ring]), ObjectReader())["fills_holes"]
     records = Masks([NOTHING] * 60, dims=3)
     shapes_of_objects(records, ObjectReader())
     assert len(records.read) == 4

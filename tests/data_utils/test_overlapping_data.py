@@ -855,9 +855,9 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
     assert reader.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is reader
     assert reader.labeled_in_map(None) is None
     pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
-    reader = reader.partly_labeled({**sets, (): "t"}, ((1, "swelling"),), pixels)
+    reader = reader.partly_labeled({**sets, (): "t", ("whole",): "t"}, ((1, "swelling"),), pixels)
     assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
-    assert [reader.labeled_in_map(names) for names in (*sets, ())] == [{2}, {1, 2}, {2}, set()]
+    assert [reader.labeled_in_map(names) for names in (*sets, (), ("whole",))] == [{2}, {1, 2}, {2}, set(), {1, 2}]
     assert reader.class_pixels == (15, 12)
     assert reader.describe() == "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
 
@@ -879,7 +879,11 @@ def test_regions_may_stand_apart_and_are_of_numbers_of_which_0_may_be_ignored():
     with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
         RegionReader.of_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
     reader = RegionReader.of_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
-    assert reader.ignored == (0,)
+    assert reader.ignored == (0,) and reader.with_pixels({2: 5}).class_pixels == (5,)
+    labels = ((0, "background"), (1, "a"), (2, "a"))  # two values of one name are no ignored ones
+    config = DataConfig(regions="whole=1+2", outside="ignore")
+    joined = RegionReader.of_values({0: 5, 1: 5, 2: 5, 3: 5}, labels, config)
+    assert (joined.ignored, joined.class_map.outside) == ((), 255)
 
 
 def test_as_many_regions_as_bits_are_read_and_each_is_compared_with_all_before_it():

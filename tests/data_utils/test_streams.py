@@ -802,6 +802,16 @@ def test_one_file_and_a_pattern_are_streams_too_and_two_kinds_are_one_line(tmp_p
         find_files(str(tmp_path), [])
 
 
+def test_words_count_below_a_folder_a_pattern_or_the_folder_of_a_file(tmp_path):
+    for file in ("val/test-0.tar", "val/s1/0.tar", "val/folder.tar/train.parquet"):
+        (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / file).touch()
+    url = f"file://{tmp_path}/val"
+    assert find_files(f"{tmp_path}/val/test-0.tar", []) == {"test": [f"{url}/test-0.tar"]}
+    assert find_files(f"{tmp_path}/val/s*/0.tar", []) == {"train": [f"{url}/s1/0.tar"]}
+    assert find_files(f"{tmp_path}/val/folder.tar", []) == {"train": [f"{url}/folder.tar/train.parquet"]}
+
+
 def test_the_kind_of_a_file_is_known_behind_a_signature_and_in_a_query():
     urls = ("https://x/a.tar?signature=1", "https://x/get?name=a.parquet", "a.tar.gz", "s3://x/a.tar", "a.tar")
     assert [kind_of(url) for url in urls] == [".tar", ".parquet", None, ".tar", ".tar"]

@@ -3,6 +3,7 @@
 Modules: data_utils/targets/reader.py.
 """
 
+import numpy as np
 import pytest
 
 from data_utils.class_map import ClassMap
@@ -11,7 +12,7 @@ from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader
-from data_utils.targets.reader import TargetReader
+from data_utils.targets.reader import MaskReader, TargetReader
 from data_utils.targets.regions import RegionReader
 from tasks.regions import Region
 
@@ -58,3 +59,22 @@ REGION = Region("whole", (1, 2))
 def test_what_a_reader_makes_of_a_file_is_told_apart_by_its_key(readers: list[TargetReader]):
     keys = [repr(reader.key) for reader in readers]
     assert len(set(keys)) == len(keys)
+
+
+def test_targets_are_of_the_size_of_images_unless_they_are_points():
+    images, networks = np.array([[4, 6]]), np.array([[8, 8]])
+    assert ClassReader(TWO).target_sizes(images, networks) is images
+    assert PointReader(("a",), (0,), (0,)).target_sizes(images, networks) is networks
+
+
+def test_a_label_volume_is_read_slice_by_slice_by_whatever_reads_masks_alone():
+    values = np.array([[[1, 2]], [[2, 2]]])
+    assert MaskReader.of_label_volume(ClassReader(TWO), values, "mask").mask.tolist() == [[[0, 1]], [[1, 1]]]
+
+
+def test_a_reader_with_a_class_map_has_its_names_and_background():
+    reader = ClassReader(ClassMap(("background", "cell"), (0, 7), 9))
+    assert (reader.class_names, reader.background) == (("background", "cell"), 0)
+    assert (ClassReader(TWO).background, ObjectReader().class_names, ObjectReader().background) == (None, (), None)
+    assert reader.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
+    assert ObjectReader().identity == []

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from prediction import image_job
+from prediction import image_job, volume_job
 
 from inference.batches import batches_of, share_of
 
@@ -10,7 +10,7 @@ from inference.batches import batches_of, share_of
 def test_the_largest_batch_goes_to_the_process_with_the_fewest_pixels():
     sizes = {"a": (1, 10), "b": (1, 2), "c": (1, 9), "d": (1, 7), "e": (1, 4)}
     jobs = {name: image_job(Path(), name, size) for name, size in sizes.items()}
-    batches = [[jobs["a"]], [jobs["b"], jobs["d"]], [jobs["c"]], [jobs["e"]]]
+    batches = [[jobs["e"]], [jobs["a"]], [jobs["b"], jobs["d"]], [jobs["c"]]]
     assert share_of(batches, 0, 2) == [[jobs["a"]], [jobs["e"]]]
     assert share_of(batches, 1, 2) == [[jobs["b"], jobs["d"]], [jobs["c"]]]
     assert share_of(batches, 1, 3) == [[jobs["b"], jobs["d"]], [jobs["e"]]]
@@ -25,3 +25,8 @@ def test_a_batch_is_full_when_its_shares_are_one():
 
     batches = batches_of(jobs, batch_of)
     assert [[jobs.index(member) for member in batch] for batch in batches] == [[0, 2], [1, 5], [3], [4], [6]]
+
+
+def test_a_volume_is_computed_alone(tmp_path):
+    jobs = [volume_job(tmp_path, None) for _ in range(2)]
+    assert batches_of(jobs, lambda size: (size, 8)) == [[job] for job in jobs]

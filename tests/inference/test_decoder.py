@@ -10,6 +10,7 @@ from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 
 NAMES = ("a", "b", "c")
+SIDED = Overlapping(NAMES, partners=(1, 0, 2))
 
 
 @pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
@@ -24,6 +25,53 @@ def test_the_largest_uncertainty_is_255_of_any_number_of_classes():
     for classes in range(2, 40):
         decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
         assert decoder.uncertainty(torch.full((classes, 1, 1), 0.3)).tolist() == [[255]], classes
+        assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1, classes
+
+
+@pytest.mark.parametrize("task", [Classes(NAMES), SIDED, Objects(), Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))])
+def test_logits_of_a_batch_are_read_as_those_of_each_image(task):
+    decoder = new_decoder(task)
+    first, second = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    probabilities = decoder.probabilities(first)
+    pairs = [
+        (decoder.probabilities(first[None], dim=1), probabilities),
+        (decoder.logits_of(probabilities[None], dim=1), decoder.logits_of(probabilities)),
+        (decoder.entropy(first[None], dim=1), decoder.entropy(first)),
+        (decoder.average([first[None], second[None]], dim=1), decoder.average([first, second])),
+        (decoder.mirrored_back(first[None], dim=1), decoder.mirrored_back(first)),
+    ]
+    if task.name != "landmarks":
+        pairs.append((decoder.decode(first[None], dim=1), decoder.decode(first)))
+    for of_batch, of_image in pairs:
+        torch.testing.assert_close(of_batch[0], of_image)
+
+
+def test_the_mirror_image_is_read_from_right_to_left_with_the_outputs_of_the_other_side():
+    logits = torch.arange(6.0).view(3, 1, 2)
+    assert new_decoder(SIDED).mirrored_back(logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
+    assert new_decoder(Classes(NAMES)).mirrored_back(logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
+
+
+def test_the_average_is_the_mean_of_the_probabilities_of_all_views():
+    decoder = new_decoder(Classes(NAMES))
+    views = [torch.tensor([p, 1 - p, 0.0])[:, None] for p in (0.1, 0.3, 0.8)]
+    average = decoder.average([decoder.logits_of(view) for view in views])
+    torch.testing.assert_close(decoder.probabilities(average)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_strips_hold_what_is_asked_for_of_the_rows_that_were_read(wants):
+    decoder = new_decoder(Overlapping(NAMES))
+    logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    strips = list(decoder.read([logits[:, :1], logits[:, 1:]], probabilities=wants))
+    assert [strip.rows.shape for strip in strips] == [(1, 5), (3, 5)] and strips[0].rows.dtype == "int32"
+    assert [strip.probabilities is not None for strip in strips] == [wants] * 2 and not strips[0].extras
+    extras = {"certainty": logits[0]}
+    strip = decoder.add(logits, probabilities=wants, extras=extras)
+    assert (strip.extras["certainty"] == logits[0].numpy()).all() and (strip.probabilities is not None) == wants
+    pieces = [decoder.add_on_device(piece[None]) for piece in (logits[:, :1], logits[:, 1:])]
+    assert pieces[0].dtype == torch.int32
+    assert (decoder.finish_on_device(pieces)[0].numpy() == strip.rows).all()
 
 
 def test_a_class_that_is_exactly_as_likely_as_not_is_not_there():

@@ -477,6 +477,8 @@ def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
     volumes = UNet(refusals["takes volumes"])
     with pytest.raises(ModelError, match=r"^the model takes volumes; a pipeline of transformers takes images$"):
         export_proved(Hub(), volumes, tmp_path / "hub", Options())
+    with pytest.raises(SettingsError, match=r"model_pt2: the name must end in \.pt2"):
+        export_proved(EXPORT_FORMATS["torch"], volumes, tmp_path / "model_pt2", Options())
     with pytest.raises(SettingsError, match="--license is not for --to onnx"):
         export_proved(EXPORT_FORMATS["onnx"], volumes, tmp_path / "a.onnx", Options(license="mit"))
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from scipy.ndimage import gaussian_filter, label
 from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
 from inference.decoding import canvas, finder
-from inference.decoding.answers import LEVELS, pack_answers
+from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
 from inference.decoding.components import Component, ComponentStream, joined
 from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
@@ -223,6 +223,14 @@ def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     assert detected.class_index == 1 and detected.score == pytest.approx(0.8, abs=0.5 / 255)
 
 
+def test_depth_and_certainty_are_rounded_to_levels_and_are_those_of_no_background():
+    sure = 6.9  # its sigmoid is 0.999
+    pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
+    answers = ObjectDecoder(Objects()).decode(pixels.T[:, None])
+    assert answer_classes(answers).tolist() == [[1, 0]]
+    assert (answer_depths(answers).tolist(), answer_certainties(answers).tolist()) == ([[255, 0]], [[255, 0]])
+
+
 def test_an_object_has_the_class_of_most_of_its_pixels():
     answers = np.full((4, 4), 1 | 255 << 8, np.int32)
     answers[0] = 2 | 255 << 8
@@ -244,6 +252,11 @@ def test_extreme_images(ids):
     labels, objects = found(true_answers(ids), [3])
     assert len(objects) == len(np.unique(ids[ids > 0]))
     np.testing.assert_array_equal(numbers_of(labels) > 0, ids > 0)
+
+
+def test_an_image_without_any_strip_has_no_objects():
+    unread = ObjectFinder(Objects())
+    assert list(unread.finish()) == unread.objects == []
 
 
 def test_a_component_without_a_deep_part_is_one_object():

@@ -286,7 +286,10 @@ def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tm
     assert settings_of("--output", "out").uncertainty is False
     assert settings_of("--output", "out", "--rank").uncertainty is True
     assert settings_of("--output", "out", "--polygons").polygons == "geojson"
-    assert settings_of("--output", "out", "--boundary", "--truth", "t").boundary is True
+    scored = settings_of("--output", "out", "--boundary", "--truth", "t")
+    assert (scored.boundary, scored.truth) == (True, Path("t"))
+    with pytest.raises(SystemExit):
+        settings_of("--output", "")
     impossible = ("--scale 0", "--overlap -1", "--tile-size 0", "--processes-per-volume 0", "--min-size 0")
     for flags in (*impossible, "--polygons shp", "--boundary", "--rank --output out/mask.png"):
         with pytest.raises(SystemExit):

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from inference.decoding import new_decoder
-from inference.decoding.views import averaged_views
+from inference.decoding.views import averaged_views, predicted_strips
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
+from tasks.task import Task
 from unet.config import Preprocess, UNetConfig
 
 
@@ -72,3 +74,15 @@ def test_an_image_is_turned_by_each_quarter_and_mirrored():
     assert len(network.inputs) == len(wanted) == 8
     for view in wanted:
         assert sum(torch.equal(view, other) for other in network.inputs) == 1
+
+
+@pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Landmarks(("left", "right", "tail"), partners=(1, 0, 2))])
+def test_points_are_read_from_the_image_and_its_mirror_image_and_classes_from_the_image(task: Task, monkeypatch):
+    monkeypatch.setattr(
+        "inference.decoding.views.strips_at_sizes",
+        lambda forward, images, sizes, config: iter([images.split(2, dim=2)]),
+    )
+    logits = torch.randn(1, 3, 4, 5)
+    (strips,) = predicted_strips(lambda images: images, logits, [(4, 5)], UNetConfig(), new_decoder(task))
+    expected = (logits + logits[:, [1, 0, 2]]) / 2 if task.name == "landmarks" else logits
+    torch.testing.assert_close(torch.cat(list(strips), dim=2), expected)

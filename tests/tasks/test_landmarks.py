@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.decoding.landmarks import LandmarkDecoder
+from inference.decoding.landmarks import LandmarkDecoder, PredictedPoints
 from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.landmarks import Landmarks
@@ -253,6 +253,12 @@ def test_nothing_is_known_of_the_points_of_a_filler_and_of_the_targets_that_memo
     zeros = TASK.zero_targets((2, 8, 9), torch.device("cpu"))
     assert zeros.shape == (2, 8, 9) and zeros.points.shape == (2, 3, 2)
     assert zeros.states.tolist() == [[UNKNOWN] * 3] * 2
+
+
+def test_columns_of_a_prediction_are_place_presence_and_confidence():
+    points = PredictedPoints.of(np.array([[0.25, 0.5, 0.5, 0.9], [0.0, 1.0, 0.4, 1.0]]))
+    assert points.is_found.tolist() == [True, False] and points.confidence.tolist() == [0.9, 1]
+    assert points.positions((8, 10)).tolist() == [[1.5, 4.5], [-0.5, 9.5]]
 
 
 def test_views_are_swapped_back_and_their_maps_multiplied():

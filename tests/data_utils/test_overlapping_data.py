@@ -37,6 +37,7 @@ from data_utils.sources.overlapping import (
     class_bits,
     class_folders,
     find_class_layout,
+    find_overlapping,
     masks_by_stem,
     open_channels,
     open_class_folders,
@@ -316,6 +317,24 @@ def test_classes_are_the_folders_of_all_splits_in_natural_order(tmp_path):
     c2 = tmp_path / "train" / "masks" / "c2"
     assert masks_by_stem(c2, {"a": ""}, replace(config, mask_suffix="_y")) == {"a": "a_y.png"}
     assert masks_by_stem(tmp_path / "none", {"a": ""}, config) == {}
+    touch(tmp_path / "c4", "a_m.png")
+    assert masks_by_stem(tmp_path / "c4", {"a": ""}, config) == {"a": "a_m.png"}
+    assert masks_by_stem(tmp_path / "c4", {"a": ""}, replace(config, mask_suffix="")) == {"a_m": "a_m.png"}
+
+
+def test_the_first_mask_by_the_name_of_its_folder_says_how_masks_hold_their_classes(tmp_path):
+    for folder in ("images/a", "images/b", "masks/a", "masks/b"):
+        (tmp_path / folder).mkdir(parents=True)
+    config = DataConfig(str(tmp_path))
+    np.save(tmp_path / "masks" / "b" / "1.npy", np.zeros((4, 5, 2), np.uint8))
+    assert find_overlapping(tmp_path, (), config) == {}  # there is no image
+    write_mask(tmp_path / "images" / "a", "0.png", np.zeros((4, 5), np.uint8))
+    assert [*find_overlapping(tmp_path, (), config)] == ["train"]
+    write_mask(tmp_path / "masks" / "a", "0.png", np.zeros((4, 5), np.uint8))
+    assert find_overlapping(tmp_path, (), config) == {}
+    (tmp_path / "masks" / "a" / "0.png").unlink()
+    (tmp_path / "masks" / "b" / "1.npy").unlink()
+    assert find_overlapping(tmp_path, (), config) == {}
 
 
 def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_or_channels(tmp_path):

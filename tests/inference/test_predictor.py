@@ -153,6 +153,20 @@ def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_n
     assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)  # each at the place of its partner
 
 
+def test_maps_of_an_ensemble_are_as_large_as_those_of_its_first_network():
+    task = Landmarks(("a", "b"), partners=(0, 1)).to_config()
+    half, whole = (
+        UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=scale), task=task))
+        for scale in (0.5, 1.0)
+    )
+    image = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
+    for first, second, size in ((half, whole, (4, 5)), (whole, half, (8, 10))):
+        predictor = Predictor(first, ensemble=[second])
+        (logits,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [(8, 10)])
+        strips = torch.cat(list(predictor.strips(WindowedArray(image[..., None]))), dim=1)
+        assert logits.shape == strips.shape == (2, *size)
+
+
 def test_the_points_of_a_page_are_told_with_their_presence_and_confidence(tmp_path):
     torch.manual_seed(0)
     task = Landmarks(("a", "b"), partners=(0, 1))
@@ -182,6 +196,8 @@ def test_an_error_at_a_volume_has_the_name_that_was_given(tmp_path):
             list(predict(volume, "my scan"))
         with pytest.raises(ImageError, match=r"^my scan cannot be read "):
             list(predict(VolumeFile((str(tmp_path / "broken.nii"),)), "my scan"))
+    with pytest.raises(ImageError, match=r"^my photo: is an image, but the model takes volumes \("):
+        list(predictor.strips(WindowedArray(np.zeros((8, 9, 2), np.uint8)), "my photo"))
 
 
 def test_classes_are_predicted_once_unless_views_are_asked_for():

@@ -414,6 +414,10 @@ def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
     for name in ("B08", "B04"):
         write_raster(tmp_path / "all" / "x" / "c" / f"{name}.tif", pixels[:1])
     Image.fromarray(pixels[0].astype(np.uint8)).save(tmp_path / "all" / "x" / "c" / "B08.png")
+    write_raster(tmp_path / "sizes" / "B08.tif", pixels[:1])
+    write_raster(tmp_path / "sizes" / "B04.tif", pixels[:1, :20])
+    (job,) = find_jobs([str(tmp_path / "sizes")], tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
+    assert job.size is None  # bands of two sizes, which the job reports
     write_raster(tmp_path / "all" / "a" / "plain.tif", pixels[:1])  # has none of the bands in its name
     jobs = find_jobs([str(tmp_path / "all")], tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
     assert [(str(job.output.relative_to(tmp_path / "out")), len(job.files)) for job in jobs] == [

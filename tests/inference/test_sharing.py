@@ -20,7 +20,7 @@ from inference.tiling.sharing import SharedRows
 from runtime.errors import DataError
 from runtime.mesh import Mesh
 from tasks.landmarks import Landmarks
-from unet import UNetConfig
+from unet import Preprocess, UNetConfig
 from unet.model import UNet
 
 SIZE = (60, 20)
@@ -128,6 +128,12 @@ def test_what_is_computed_whole_or_not_along_all_axes_is_not_shared():
     assert not volumes.is_shareable((16, 16, 16), (1.0, 1.0, 1.0))
     slices = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1)), tile_size=16)
     assert not slices.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))
+    assert not slices.is_shareable((40, 20))  # small enough to be read whole
+    coarse = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(4.0, 4.0, 4.0)))
+    fine = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(1.0, 1.0, 1.0)))
+    both = Predictor(UNet(fine), ensemble=[UNet(coarse)], tile_size=16)
+    assert not both.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))  # the second one computes it whole
+    assert both.is_shareable((160, 80, 80), (1.0, 1.0, 1.0))
 
 
 def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(tmp_path):

@@ -13,6 +13,10 @@ from PIL import Image
 from prediction import matrix_of
 
 from data_utils.class_map import ClassMap
+from data_utils.image_io.class_masks import ClassChannels
+from data_utils.image_io.placed_masks import Grid, PlacedMask
+from data_utils.image_io.places import Place
+from data_utils.targets.overlapping import OverlapReader
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import ImageJob, PageFile
 from inference.scoring import truth as truth_module
@@ -103,6 +107,16 @@ def test_a_true_mask_is_read_from_its_page_and_objects_have_no_areas_of_classes(
         assert (rows.size, rows.read(1, 3).main.tolist()) == ((4, 6), [[1] * 6] * 2)
     assert TruthScorer(Objects(Classes(("background", "cell"))), (4, 6), None).score().areas is None
     assert TruthScorer(TASK, (4, 6), None).score().areas is not None
+
+
+def test_true_masks_that_are_put_together_have_the_names_of_their_files(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 6, 2), np.uint8))
+    with open_mask_rows(ClassChannels(str(tmp_path / "a.npy"), (0, 1)), OverlapReader(("a", "b"))) as rows:
+        assert (rows.name, rows.size) == (str(tmp_path / "a.npy"), (4, 6))
+    grid = Grid(Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ()), (4, 6))
+    placed = PlacedMask(np.full((4, 6), 10, np.uint8), "mask.tif", grid, grid)
+    with open_mask_rows(placed, ClassFormat(CLASSES).reader) as rows:
+        assert (rows.name, rows.size) == ("mask.tif", (4, 6))
 
 
 @pytest.mark.parametrize("error", [DataError, OSError])

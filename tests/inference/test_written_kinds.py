@@ -44,8 +44,9 @@ from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
 from inference.scoring.points import PointScorer, as_prediction, with_truths
-from inference.scoring.truth import ScoreError
+from inference.scoring.truth import ImageScorer, ScoreError
 from runtime.errors import DataError, ImageError, SettingsError
+from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.matching import classes_of, numbers_of, pack_labels
 from tasks.objects import Objects
@@ -208,6 +209,22 @@ def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(tmp
     assert np.array_equal(numbers_of(target.prediction), LABELS)
     assert np.array_equal(classes_of(target.prediction), np.array([0, 1, 2, 1])[LABELS])
     assert ObjectFormat(("nothing", "cell")).written_mask(job) == (tmp_path / "a.png", 0)
+
+
+def test_written_objects_of_several_classes_are_scored_against_annotations(tmp_path):
+    names = ("nothing", "cell", "dirt")
+    Image.fromarray(LABELS).save(tmp_path / "a.png")
+    job = replace(image_job(tmp_path, size=(3, 4)), output=tmp_path / "a", root=tmp_path)
+    rows = [(1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4))]
+    write_table(job.file(TABLE), *rows)
+    scorer = ImageScorer(ObjectFormat(names), Objects(Classes(names)))
+    found = []
+    for values in ((0, 1, 2, 1), (0, 1, 2, 2)):  # the third is a cell, or dirt
+        drawn = (LABELS.astype(int), np.array(values))
+        truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda drawn=drawn: drawn), (0, 1, 2))
+        entry = scorer.score(replace(job, truth=truth)).to_json("a.tif")
+        found.append((entry["found"], entry["ap50"]))
+    assert found == [(3, 1.0), (2, 0.5)]
 
 
 DETECTED = DetectedObject(1, 2, 10, (1.25, 2.5), (0, 1, 3, 4), 0.54321, 0)

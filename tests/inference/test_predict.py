@@ -48,6 +48,28 @@ def test_a_launch_is_checked_before_a_model_is_opened_and_images_may_have_any_si
     assert calls == ["environment", "ends on SIGTERM", None, "environment"]
 
 
+def test_a_model_is_opened_with_the_flags_that_say_how_it_predicts(monkeypatch, tmp_path, fails_with):
+    opened, chosen = [], []
+
+    def open_model(model: str, device: torch.device, **options: object) -> SimpleNamespace:
+        opened.append((model, device.type, options))
+        return SimpleNamespace(task="task")
+
+    def choose_objects(*arguments: object, **options: object) -> None:
+        chosen.append((arguments, options))
+        raise ModelError("no such task")
+
+    monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
+    monkeypatch.setattr("predict.choose_objects", choose_objects)
+    flags = ["--ensemble", "n", "o", "--scale", "0.5", "--tile-size", "64", "--overlap", "8", "--tta"]
+    fails_with(predict("m", ["i"], tmp_path, *flags, "--min-size", "7", "--drop-border"), "no such task", 1)
+    fails_with(predict("m", ["i"], tmp_path), "no such task", 1)
+    options = {"ensemble": ["n", "o"], "scale": 0.5, "tile_size": 64, "overlap": 8, "tta": True}
+    plain = {"ensemble": [], "scale": None, "tile_size": None, "overlap": None, "tta": None}
+    assert opened == [("m", "cpu", options), ("m", "cpu", plain)]
+    assert chosen == [(("task", 7), {"drops_border": True}), (("task", None), {"drops_border": False})]
+
+
 def test_masks_have_original_values_and_sizes_and_folders_keep_their_structure(model, photos, tmp_path):
     result = predict(model, [photos], tmp_path / "out", "--overlay", "--probabilities")
     assert result.returncode == 0, result.stderr

@@ -94,11 +94,40 @@ def test_messages_go_to_the_processes_of_the_own_group(messages):
     leader.end()
     assert messages == [(5, [3]), (5, [0]), (5, [-1])]
     messages.clear()
+    with pytest.raises(OSError, match="disk full"), leader.lead(4):
+        raise OSError("disk full")
+    assert messages == [(5, [4]), (5, [0])]
+    messages.clear()
     follower = SharedRows(Mesh(2, 1, 2), 2, torch.device("cpu"))
     assert next(follower.inputs()) == 3
     with follower.follow((DataError,)):
         raise DataError("cut")
     assert messages == [(4, [3]), (4, list(b"cut"))]
+
+
+def test_a_group_is_made_by_all_its_processes_before_the_first_input(monkeypatch):
+    groups = []
+    monkeypatch.setattr("runtime.mesh._process_group", groups.append)
+    SharedRows(Mesh(), 2, torch.device("cpu"))
+    assert groups == []
+    SharedRows(Mesh(2, 1, 0), 2, torch.device("cpu"))
+    assert groups == [2]
+
+
+@pytest.mark.parametrize(
+    ("of_tiles", "of_logits"),
+    [(torch.float64, torch.float64), (torch.float16, torch.float32), (torch.uint8, torch.float32)],
+)
+def test_logits_of_another_process_are_as_precise_as_those_of_its_own(monkeypatch, of_tiles, of_logits):
+    monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
+    asked, received = [], []
+    monkeypatch.setattr(dist, "send", lambda values, rank, group: asked.append((values.tolist(), rank)))
+    monkeypatch.setattr(dist, "recv", lambda values, rank, group: received.append((values.dtype, rank)))
+    rows = SharedRows(Mesh(3, 0, 1), 2, torch.device("cpu"))
+    assert rows.forward_of_row(forward, 3) is forward
+    logits = rows.forward_of_row(forward, 5)(torch.zeros(4, 1, 6, 7, dtype=of_tiles))
+    assert (logits.shape, logits.dtype) == ((4, 2, 6, 7), of_logits)
+    assert asked == [([1], 5)] and received == [(torch.int64, 5), (of_logits, 5)]
 
 
 def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():

@@ -23,7 +23,7 @@ from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stre
 from inference.tiling.cuts import Axis, Cuts
 from inference.tiling.planning import computed_bytes
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import in_strips, resize_logits, resize_strips
+from inference.tiling.resizing import in_strips, resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
@@ -389,6 +389,38 @@ def test_slices_of_a_volume_that_are_handed_on_at_once_take_16_megabytes_with_al
         lambda batch: batch.repeat(1, classes, 1, 1, 1), lambda *span: volume[:, slice(*span)], (8, 4, 5), tiling, 999
     )
     assert [strip.shape[1] for strip in strips] == lengths
+
+
+def test_logits_of_16_bits_are_resized_in_single_precision():
+    logits = torch.rand(1, 2, 9, 7).half()
+    resized = resize_logits(logits, (5, 20))
+    assert resized.dtype == torch.float32 and torch.equal(resized, resize_logits(logits.float(), (5, 20)))
+
+
+@pytest.mark.parametrize(("dims", "batches"), [(2, [3]), (3, [1, 1, 1])])
+def test_volumes_are_computed_one_by_one_and_large_logits_come_in_strips(monkeypatch, dims, batches):
+    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=dims)
+    sides = (4, 5)[: dims - 1]
+    images = torch.rand(3, 1, 80, *sides)
+    sizes = [(80, *sides), (160, *sides), (90, *sides)]
+    seen = []
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(len(batch))
+        return batch.repeat(1, 2, *[1] * dims)
+
+    expected = []
+    for strips in strips_at_sizes(forward, images, sizes, config):
+        expected += list(strips)
+    assert seen == batches and [strip.shape[2] for strip in expected] == [80, 160, 90]
+    monkeypatch.setattr("inference.tiling.resizing.WHOLE_LOGITS", 2 * 4 * math.prod(sizes[2]))
+    monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 64 * 4 * 2 * math.prod(sides))
+    lengths = []
+    for strips, whole in zip(strips_at_sizes(forward, images, sizes, config), expected, strict=True):
+        parts = list(strips)
+        lengths.append([part.shape[2] for part in parts])
+        torch.testing.assert_close(torch.cat(parts, dim=2), whole)
+    assert lengths == [[80], [64, 64, 32], [90]]
 
 
 def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():

@@ -71,6 +71,28 @@ def test_an_error_that_all_processes_have_is_printed_by_the_first_and_another_by
     assert capsys.readouterr().err == "train.py: error: no masks\n" and waits == [5]
 
 
+def test_a_script_prints_to_streams_that_are_there_and_its_warnings_and_bugs_without_secrets(
+    end_of, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys, "stdout", None)
+
+    def main() -> None:
+        print("a line")
+        assert warnings.formatwarning("a", UserWarningLine, "a.py", 3) == "warning: a\n"
+        try:
+            raise ValueError("https://me:secret@host/x")
+        except ValueError:
+            sys.excepthook(*sys.exc_info())
+
+    with pytest.raises(SystemExit) as end:
+        cli.run_script(main)
+    sys.stdout.close()
+    printed = capsys.readouterr()
+    assert end.value.code == 0 and printed.out == ""
+    assert printed.err.startswith("Traceback") and printed.err.endswith("ValueError: https://host/x\n")
+    assert not printed.err.endswith("\n\n")
+
+
 def test_a_script_that_says_nothing_of_its_end_has_done_well(end_of):
     assert end_of(SystemExit()) == end_of(SystemExit(0)) == 0
 
@@ -123,10 +145,13 @@ def test_a_value_is_taken_within_its_bounds_alone(kind, good, bad):
             kind(text)
 
 
-def test_a_folder_to_write_into_is_absent_or_empty(tmp_path):
+def test_a_folder_to_write_into_is_absent_or_empty(tmp_path, monkeypatch):
     assert cli.empty_folder(str(tmp_path)) == tmp_path and cli.empty_folder(f"{tmp_path}/new") == tmp_path / "new"
+    monkeypatch.chdir(tmp_path)  # it is empty, and yet not what an empty text means
+    with pytest.raises(argparse.ArgumentTypeError, match="it is empty"):
+        cli.empty_folder("")
     (tmp_path / "file").write_text("")
-    for text in (str(tmp_path), f"{tmp_path}/file", ""):
+    for text in (str(tmp_path), f"{tmp_path}/file"):
         with pytest.raises(argparse.ArgumentTypeError):
             cli.empty_folder(text)
 
@@ -160,6 +185,7 @@ def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse):
     assert parse("--input", "a", "--xyz").endswith("unknown argument --xyz; see prog.py --help")
     assert parse("--input", "a", "--lr=3").endswith("unknown argument --lr=3; use --rate; prog.py --input a")
     assert parse("--LR", "3", "--input", "a").endswith("unknown argument --LR; use --rate; prog.py --input a")
+    assert parse("--lr", "3", "4", "--input", "a").endswith("unknown argument --lr; use --rate; prog.py --input a")
     assert parse("--learning_rate", "3", "--input", "a b").endswith("; use --rate; prog.py --input 'a b'")
     assert parse("--input", "a", "--re", "1").endswith("unknown argument --re; did you mean --rate?")
     assert parse("--input", "a", "--hepl").endswith("unknown argument --hepl; did you mean --help?")

@@ -29,9 +29,9 @@ def test_a_name_of_any_bytes_is_printed_in_one_line(capsys):
     assert str(DataError(f"{NAME} cannot be read")) == f"{SHOWN} cannot be read"
     assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\x7f \udcff.png"
     say_error(NAME)
-    say("two\nlines \udcff")
+    say("two\nlines \udcff\x1b[2J")
     printed = capsys.readouterr()
-    assert printed.err == f"{SHOWN}\n" and printed.out == "two\nlines \\udcff\n"
+    assert printed.err == f"{SHOWN}\n" and printed.out == "two\nlines \\udcff\\x1b[2J\n"
 
 
 def test_an_error_of_a_loader_process_is_its_last_line():
@@ -240,3 +240,19 @@ def test_a_bar_goes_on_where_nobody_reads_it(monkeypatch):
     monkeypatch.setattr(console, "_leave", left.append)
     assert list(console.track("ab", 2, "reading")) == ["a", "b"]
     assert set(left) == {stream}
+
+
+def test_lines_that_nobody_reads_are_left_and_errors_are_printed_at_once(monkeypatch):
+    left: list[io.StringIO] = []
+    monkeypatch.setattr(console, "_leave", left.append)
+    streams = [Unread(), Unread()]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    say("a line")
+    say_error("an error")
+    assert left == streams
+    read, flushed = io.StringIO(), []
+    monkeypatch.setattr(read, "flush", lambda: flushed.append(read.getvalue()))
+    monkeypatch.setattr(sys, "stderr", read)
+    say_error("an error")
+    assert flushed == ["an error\n"]

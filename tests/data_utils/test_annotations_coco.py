@@ -25,6 +25,7 @@ from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.sources.annotations import coco
+from data_utils.sources.annotations.coco_mask import encode, run_lengths
 from data_utils.sources.annotations.layout import find_file, folder_in, holds_pictures, number_classes, read_lines
 from data_utils.sources.records import Records
 from runtime.errors import DataError
@@ -609,6 +610,19 @@ def test_outlines_far_outside_are_read_up_to_a_million_pixels(tmp_path):
     assert drawn["1.png"].all() and not drawn["2.png"].any()
     write(tmp_path / "annotations.json", [entry(1, 1, 3, [[0, 0, 1_000_000, 0, 0, 9]])], tmp_path)
     assert "polygon 1 has a coordinate that is NaN, infinite or far outside" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("character", ["/", "p"])
+def test_a_character_beside_those_of_run_lengths_is_named(character):
+    assert run_lengths("0") == [0] and run_lengths("o0") == [31]
+    with pytest.raises(ValueError, match=f"'{character}' is no part of one here"):
+        run_lengths(f"0{character}0")
+
+
+@pytest.mark.parametrize("size", [(10, 100), (100, 10)])
+def test_an_outline_far_around_a_long_picture_covers_it(size):
+    far = 900_000
+    assert rle_masks.area(encode([[-far, -far, far, -far, far, far, -far, far]], *size, "a")) == 1000
 
 
 def test_a_run_of_no_pixels_is_no_mistake(tmp_path):

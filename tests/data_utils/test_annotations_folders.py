@@ -17,6 +17,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.cityscapes import EvaluatedIds, find
+from data_utils.sources.annotations.find import holds_masks
 
 SIZE = (12, 20)
 
@@ -418,3 +419,13 @@ def test_the_key_of_the_content_changes_with_the_names_of_the_classes(tmp_path):
         (root / "class_names.txt").write_text(f"__ignore__\n_background_\n{name}\n")
         digests.add(loaded(root)[0].digest)
     assert len(digests) == 2
+
+
+def test_masks_of_one_split_are_enough_and_a_split_may_have_any_name_that_is_given(tmp_path):
+    for split in ("train", "val", "holdout"):
+        for kind in ("images", "masks"):
+            save(tmp_path / split / kind / "a.png", rows(0))
+    (tmp_path / "val/masks/a.png").unlink()
+    assert holds_masks(tmp_path, ())
+    (tmp_path / "train/masks/a.png").unlink()
+    assert not holds_masks(tmp_path, ()) and holds_masks(tmp_path, ("train", "holdout"))

@@ -121,6 +121,7 @@ def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
     assert (image.numpy() == stored(dataset, 2)[0]).all()
     assert (target.mask == IGNORED).all()
+    assert dataset[Slot(2, 0, (20, 32), filler=True)][0].shape == (3, 20, 32)
     info = load_info(folder)
     _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
     assert (target.mask == IGNORED).all() and index == 0
@@ -235,6 +236,15 @@ def test_a_sample_without_anything_to_crop_around_is_cropped_anywhere(info):
     target = SimpleNamespace(locations=lambda: [], shape=(16, 24))
     windows = [samples.choose_window(0, target, (8, 8), np.random.default_rng(seed)) for seed in range(9)]
     assert len({*windows}) > 4 and all(bottom - top == 8 for window in windows for top, bottom in window)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_crop_in_three_is_taken_around_a_pixel_that_a_target_names(info, seed):
+    samples = ImageSamples(info.train, info, Preprocess(), fit_targets=True)
+    target = SimpleNamespace(locations=lambda: [np.array([[15, 3]])], shape=(16, 24))
+    rows, columns = samples.choose_window(0, target, (2, 2), np.random.default_rng(seed))
+    is_around = np.random.default_rng(seed).random() < 1 / 3
+    assert (rows == (14, 16) and columns[0] <= 3 < columns[1]) == is_around
 
 
 def test_a_sample_is_drawn_for_its_own_spacing(info):

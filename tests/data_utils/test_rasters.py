@@ -694,3 +694,9 @@ def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(tmp_pat
     Image.new("L", (24, 20)).save(record["target"])  # since the data set was looked at
     with pytest.raises(DataError, match="image is 24 x 32, its mask 20 x 24"):
         samples.load_crop(0, (24, 32), np.random.default_rng(0))
+
+
+def test_a_mask_with_a_place_is_unknown_where_it_holds_no_number(tmp_path):
+    values = np.array([[[1, 0], [np.nan, 7]]], np.float32)
+    path = write_raster(tmp_path / "a.tif", values, nodata=np.nan)
+    assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]

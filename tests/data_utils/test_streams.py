@@ -35,10 +35,12 @@ from data_utils import pack as pack_module
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import EmbeddedImage
 from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records, load_stream
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.sources.streams import remote, webdataset
@@ -205,6 +207,45 @@ def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
     records = load_info(tmp_path / "folder").train.records
     assert len(records) == 8
     assert len(pack(records, tmp_path / "packed", "train", 2 * pages.nbytes / 2**20 / 2)) == 2
+
+
+class Embedded(EmbeddedImage):
+    """A picture of a hundred bytes inside another file."""
+
+    def read(self) -> bytes:
+        return bytes(100)
+
+
+def test_pictures_inside_other_files_count_by_their_bytes(tmp_path):
+    records = ListRecords([{"image": Embedded(), "target": b"", "name": f"{number}.json"} for number in range(6)])
+    assert len(pack(records, tmp_path, "train", 200 / 2**20)) == 3
+
+
+def test_pages_files_and_rendered_masks_are_packed_as_what_they_are(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 9, (3, 8, 10), dtype=np.uint8)
+    stack = str(tmp_path / "a.tif")
+    tifffile.imwrite(stack, pages, photometric="minisblack")
+    Image.fromarray(pages[0]).save(tmp_path / "m.png")
+    mask = str(tmp_path / "m.png")
+    records = ListRecords(
+        [
+            {"image": {"path": stack, "page": 2}, "target": mask, "name": "2.jpg"},
+            {"image": {"path": stack, "page": 0}, "target": EvaluatedIds(mask), "name": "0.jpg"},
+        ]
+    )
+    (file,) = pack(records, tmp_path, "train")
+    rows = pyarrow.parquet.read_table(file).to_pylist()
+    assert [(row["image"]["path"], row["mask"]["path"]) for row in rows] == [("2.tif", "2.png"), ("0.tif", "0.png")]
+    for row, page in zip(rows, (2, 0), strict=True):
+        with tifffile.TiffFile(io.BytesIO(row["image"]["bytes"])) as tiff:
+            assert np.array_equal(tiff.asarray(), pages[page])
+            assert tiff.pages[0].aspage().compression.name == "ADOBE_DEFLATE"
+    assert rows[0]["mask"]["bytes"] == Path(mask).read_bytes()
+    expected = np.where(np.isin(pages[0], (7, 8)), pages[0], 255)
+    assert np.array_equal(read_image(rows[1]["mask"]["bytes"])[:, :, 0], expected)
+    Path(stack).write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"^2\.jpg cannot be read"):
+        pack(records, tmp_path, "val")
 
 
 def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
@@ -686,6 +727,14 @@ def test_all_splits_are_packed_as_the_flags_say(tmp_path, capsys):
     with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: cell_01\.png: mask cannot be read"):
         run_pack(*flags, "--allow-unpaired")
     assert not (tmp_path / "other").exists()
+
+
+def test_images_that_are_labeled_for_some_classes_make_no_shards(tmp_path):
+    folder = write_folder(tmp_path / "data", 3, seed=0)
+    (folder / "classes.csv").write_text("image,classes\ncell_00.png,car\n")
+    with pytest.raises(DataError, match="shards cannot say which classes an image is labeled for"):
+        run_pack(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -647,6 +647,26 @@ def test_runs_of_the_same_seed_are_shown_and_six_recipes_at_most(tmp_path):
     many = [write_run(tmp_path / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs) for epochs in range(10, 17)]
     result = compared(many, tmp_path / "many.html")
     assert result.page.count('id="training-loss-series-') == 6 and Page(result.page).text.count("\nG\n") >= 1
+    assert set(re.findall(r'class="key series-(\d)"', result.page)) == set("012345")
+
+
+def test_pictures_of_a_thousand_pixels_are_reduced_to_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypatch):
+    runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.0, 0.1])]
+    monkeypatch.setattr("train_utils.reporting.comparison.page.overlaid", lambda title, lines: None)  # no charts
+    noise = np.random.default_rng(0).integers(0, 256, (24, 1200, 3), dtype=np.uint8)
+    for run in runs:
+        Image.fromarray(noise).save(run / "predictions" / "i0.png")
+    page = compared(runs, tmp_path / "large.html").page
+    assert re.findall(r'<img [^>]*width="(\d+)"\s+height="(\d+)"', page) == [("1000", "20")] * 2
+    monkeypatch.setattr("train_utils.reporting.comparison.page.MAX_PAGE", 40_000)
+    assert 20_000 < len(compared(runs, tmp_path / "small.html").page) <= 40_000
+
+
+def test_a_loss_that_no_run_has_logged_has_no_chart(tmp_path):
+    run = write_run(tmp_path / "a")
+    (run / "metrics.jsonl").write_text('{"step": 40, "eval/mean_iou": 0.5, "eval/loss": 0.1}\n')
+    page = Page(compared([run], tmp_path / "page.html").page)
+    assert "Validation loss" in page.text and "Training loss" not in page.text and page.tags.count("svg") == 2
 
 
 def test_the_score_of_each_image_survives_its_file_whatever_the_name(tmp_path):

@@ -39,6 +39,7 @@ from train_utils.preflight import (
     step_bytes,
 )
 from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
 
 
 @pytest.mark.parametrize(("optimizer", "trained"), [("adamw", 3), ("sgd", 2)])
@@ -270,8 +271,9 @@ def test_segments_grow_where_shapes_differ(sizes, differ):
     assert NetworkShapes(shapes[:1], shapes[1:]).differ == differ
 
 
-def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
-    network = UNet(UNetConfig(base_channels=8, depth=3))
+@pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
+def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less(kind):
+    network = kind(UNetConfig(base_channels=8, depth=3))
     shape, kept = (2, 3, 64, 96), {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -289,7 +291,8 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
         rel=0.05,  # but for what does not grow with the batch, its statistics: measured 3%
     )
     network.activation_checkpointing = True
-    assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
+    share = (step_bytes(network, shape, Copies(3)) - 4 * weights) / (estimate - 4 * weights)
+    assert 0.5 < share < 0.62  # 0.59, and 0.61 with deep supervision
 
 
 class TwoBlocks(torch.nn.Module):
@@ -308,13 +311,14 @@ class TwoBlocks(torch.nn.Module):
         return [self.first, self.second]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(images).sigmoid()).sigmoid()
+        numbers = self.second(self.first(images).sigmoid())
+        return numbers * numbers.view_as(numbers)
 
 
 def test_with_checkpointing_the_inputs_of_blocks_are_kept_what_lies_between_them_and_one_block():
     weights = 4 * (8 * 8 + 8 * 2)
     inputs = 4 * (3 * 8 + 3 * 8)
-    between = 4 * (3 * 8 + 3 * 2)  # both sigmoids
+    between = 4 * (3 * 8 + 3 * 2)  # the sigmoid, and once what is multiplied with itself
     first, second = 4 * (3 * 8 + 3 * 8), 4 * (3 * 8 + 8 * 2 + 3 * 2)  # input and result, of the second its weights too
     needed = inputs + between + max(first, second) + 3 * weights
     assert step_bytes(TwoBlocks(), (3, 8), Copies(2)) == needed

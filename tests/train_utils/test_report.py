@@ -408,6 +408,8 @@ def test_long_curves_are_thinned_and_the_legend_says_the_last_value():
     (line,) = points_of(chart)
     assert 200 < len(line) <= 400
     assert chart.last == {"training": math.sin(100_000 / 9e3)}
+    (line,) = points_of(curve("Loss", {"training": [(step, (step + step // 2) % 2) for step in range(800)]}))
+    assert len(line) == 400 and len({y for _, y in line}) == 1  # the mean of each two
 
 
 def test_the_legend_of_the_page_says_the_last_value(tmp_path):
@@ -555,6 +557,7 @@ def test_the_number_in_a_cell_is_white_on_a_dark_color_and_dark_on_a_light_one(m
     cells = places_of(pixels, np.add(LEAST, share * np.subtract(MOST, LEAST)))
     (top, left), (bottom, right) = cells.min(axis=0), cells.max(axis=0)
     assert len(places_of(pixels[top:bottom, left:right], color)) > 20
+    assert bottom - top > 190 and right - left > 190  # two inches at least
 
 
 @pytest.mark.parametrize("count", [1, 11, 21, 150])

@@ -247,10 +247,11 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     errors = section._errors(scores)
     assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
     html = cells_of(section.html(scores))
-    assert html[0][0] == "landmark" and [row[0] for row in html[1:]] == ["nose", "ear", "all"]
+    assert html[0][:2] == ["landmark", "mean (mm)"] and [row[0] for row in html[1:]] == ["nose", "ear", "all"]
     assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"] and html[2][-2:] == ["1", "1"]
     assert "the mean 9.38 mm" in section.html(scores) and ">error in mm<" in section.html(scores)
-    assert [row[0] for row in rows_of(section.markdown(scores))[2:]] == ["nose", "ear", "all"]
+    table = rows_of(section.markdown(scores))
+    assert table[0][1] == "mean (mm)" and [row[0] for row in table[2:]] == ["nose", "ear", "all"]
     rings = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
     assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == rings
     scores.by_image[:, 1, 0] = PRESENT

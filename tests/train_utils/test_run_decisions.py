@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -319,6 +320,10 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     else:
         assert (best, views, list(judgement)) == (None, {}, [])
         assert "best model" not in printed and not (tmp_path / "predictions").exists()
+        monkeypatch.setattr(results, "write_report", Mock(side_effect=OSError(28, "No space left")))
+        publisher.write_results(state, ["it was fast"])
+        printed = capsys.readouterr().out
+        assert printed.startswith("report.html could not be written") and printed.endswith("it was fast\n")
 
 
 class Calls(SimpleNamespace):

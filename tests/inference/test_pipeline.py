@@ -10,6 +10,7 @@ import tifffile
 import torch
 from PIL import Image
 from prediction import network_of, settings_of, touch, volume_job
+from volumes import write_volume
 
 from data_utils.image_io.formats import PictureFile
 from data_utils.visualize import to_rgb
@@ -64,6 +65,15 @@ def test_what_is_there_and_how_images_are_cut_is_said_once(tmp_path, capsys):
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
     assert [job.output.name for job in work.finished] == ["b"] and len(work.jobs) == 3
     assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
+
+
+def test_slices_of_a_volume_are_told_as_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    write_volume(tmp_path / "v.nii.gz", np.zeros((3, 40, 48), np.float32))
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "v.nii.gz")])
+    predictor = Predictor(network_of(), tile_size=16)
+    prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
+    assert "1 images in tiles of 16 x 16" in capsys.readouterr().out
 
 
 def test_work_is_prepared_in_all_folders_of_the_outputs_and_recorded_with_what_is_replaced(tmp_path, monkeypatch):

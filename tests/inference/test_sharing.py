@@ -12,8 +12,9 @@ from forked import call_in_processes
 from PIL import Image
 from volumes import case, write_nifti
 
+from data_utils.image_io.formats import VolumeFile
 from inference import Predictor
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.pipeline import Work, divide_work
 from inference.tiling import Tiling, stream_logits
 from inference.tiling.sharing import SharedRows
@@ -163,6 +164,16 @@ def test_what_is_computed_whole_or_not_along_all_axes_is_not_shared():
     both = Predictor(UNet(fine), ensemble=[UNet(coarse)], tile_size=16)
     assert not both.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))  # the second one computes it whole
     assert both.is_shareable((160, 80, 80), (1.0, 1.0, 1.0))
+
+
+def test_a_volume_is_shared_where_it_is_cut_at_the_spacing_of_the_network():
+    fine = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(1.0, 1.0, 1.0)))
+    predictor = Predictor(UNet(fine), tile_size=16)
+    volume = VolumeFile(("v.nii",))
+    job = VolumeJob(
+        image=Path("v.nii"), size=(12, 12, 12), output=Path("out/v"), volume=volume, spacing=(4.0, 4.0, 4.0)
+    )
+    assert divide_work(Work([job], [[job]], set()), predictor, Mesh.of_process(0, 2, 2), 2) == ([[job]], [])
 
 
 def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(tmp_path):

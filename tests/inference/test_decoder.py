@@ -1,5 +1,6 @@
 """Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,26 +53,45 @@ def test_the_mirror_image_is_read_from_right_to_left_with_the_outputs_of_the_oth
     assert new_decoder(Classes(NAMES)).mirrored_back(logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
 
 
-def test_the_average_is_the_mean_of_the_probabilities_of_all_views():
-    decoder = new_decoder(Classes(NAMES))
+@pytest.mark.parametrize("task", [Classes(NAMES), SIDED])
+def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
+    decoder = new_decoder(task)
     views = [torch.tensor([p, 1 - p, 0.0])[:, None] for p in (0.1, 0.3, 0.8)]
     average = decoder.average([decoder.logits_of(view) for view in views])
     torch.testing.assert_close(decoder.probabilities(average)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
+@pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Classes(NAMES), torch.uint8)])
 @pytest.mark.parametrize("wants", [False, True])
-def test_strips_hold_what_is_asked_for_of_the_rows_that_were_read(wants):
-    decoder = new_decoder(Overlapping(NAMES))
+def test_strips_hold_what_is_asked_for_of_the_rows_that_were_read(task, dtype, wants):
+    decoder = new_decoder(task)
     logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     strips = list(decoder.read([logits[:, :1], logits[:, 1:]], probabilities=wants))
-    assert [strip.rows.shape for strip in strips] == [(1, 5), (3, 5)] and strips[0].rows.dtype == "int32"
+    assert [strip.rows.shape for strip in strips] == [(1, 5), (3, 5)] and strips[0].rows.dtype == str(dtype)[6:]
     assert [strip.probabilities is not None for strip in strips] == [wants] * 2 and not strips[0].extras
     extras = {"certainty": logits[0]}
     strip = decoder.add(logits, probabilities=wants, extras=extras)
     assert (strip.extras["certainty"] == logits[0].numpy()).all() and (strip.probabilities is not None) == wants
     pieces = [decoder.add_on_device(piece[None]) for piece in (logits[:, :1], logits[:, 1:])]
-    assert pieces[0].dtype == torch.int32
+    assert pieces[0].dtype == dtype
     assert (decoder.finish_on_device(pieces)[0].numpy() == strip.rows).all()
+
+
+def test_objects_are_the_same_from_strips_and_on_the_device():
+    decoder = new_decoder(Objects())
+    logits = torch.full((3, 6, 8), -9.0)
+    logits[1:, 1:3, 1:3] = logits[1:, 4:, 5:] = 9.0
+    logits[0] = 0.0
+    pieces = [decoder.add_on_device(piece[None]) for piece in logits.split(4, dim=1)]
+    labels = decoder.finish_on_device(pieces)[0]
+    strips = list(decoder.read(logits.split(4, dim=1), probabilities=False))
+    rows = [strip.rows for strip in strips if strip.rows is not None]
+    assert np.array_equal(np.concatenate(rows), labels.numpy()) and len(decoder.objects) == 2
+    assert np.unique(decoder.mask(labels.numpy())).tolist() == [0, 1, 2]
+
+
+def test_of_a_single_class_all_is_sure():
+    assert new_decoder(Classes(("a",))).uncertainty(torch.zeros(1, 1, 2)).tolist() == [[0, 0]]
 
 
 def test_a_class_that_is_exactly_as_likely_as_not_is_not_there():

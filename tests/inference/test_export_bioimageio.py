@@ -270,7 +270,7 @@ def test_a_model_without_card_or_run_shows_the_middle_of_a_test_image_beside_its
 def test_a_cover_is_the_first_picture_of_a_run_whole_and_on_white(tmp_path, monkeypatch):
     folder = tmp_path / "predictions" / "val"
     folder.mkdir(parents=True)
-    for name in "ihgfedcba":
+    for name in "gfeabcd":
         color = "red" if name == "a" else "blue"
         Image.new("RGB", (40, 40), color).convert("P").save(folder / f"{name}.png")
     (tmp_path / "model").mkdir()

@@ -24,7 +24,7 @@ from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
-from tasks.matching import classes_of, numbers_of
+from tasks.matching import classes_of, numbers_of, pack_labels
 from tasks.objects import Objects
 
 
@@ -300,6 +300,7 @@ def test_views_of_maps_average_to_the_maps_themselves():
     assert decoder.probabilities(logits[None], dim=1).shape == (1, 3, 6, 5)
     answers = decoder.decode(logits)
     assert torch.equal(answers == 0, logits[:2].argmax(0) == 0)
+    assert decoder.mask(pack_labels(np.array([0, 3]), np.array([0, 2]))).tolist() == [0, 3]
 
 
 @pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])

@@ -80,6 +80,7 @@ def test_every_model_counts_in_a_folder_of_masks(tmp_path):
     assert list(two) == [str(tmp_path / "a"), str(tmp_path / "b"), "me/cells"]
     assert two[str(tmp_path / "a")] == one[str(tmp_path / "a")] != two[str(tmp_path / "b")]
     assert two["me/cells"] is None
+    assert provenance_of(settings_of(model="https://me:secret@host/x"))["models"] == {"https://host/x": None}
     before = one[str(tmp_path / "a")]
     (tmp_path / "a" / "config.json").write_bytes(b"{} ")
     assert provenance_of(settings_of(model=str(tmp_path / "a")))["models"][str(tmp_path / "a")] != before

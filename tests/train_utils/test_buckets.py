@@ -83,7 +83,8 @@ def test_all_levels_of_deep_supervision_take_part_in_the_pass_that_orders_gradie
             self.forward = network.forward
 
     monkeypatch.setattr(buckets, "DistributedDataParallel", Wrapped)
-    network = DeeplySupervisedUNet(UNetConfig(base_channels=2, depth=2))
+    network = DeeplySupervisedUNet(UNetConfig(base_channels=2, depth=3))
+    assert len(network.heads) == 1
     ready = []
     for name, parameter in network.named_parameters():
         parameter.register_hook(lambda gradient, name=name: ready.append(name))

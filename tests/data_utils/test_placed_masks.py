@@ -150,6 +150,8 @@ def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
         with mock.patch("data_utils.image_io.placed_masks.ROWS", 3):
             assert np.array_equal(picture.read(0, 8), read)
             assert np.array_equal(picture.read(2, 7, 3, 8), read[2:7, 3:8])
+            part = on_grid(str(mask), grid, "m").render_part((2, 7), (3, 8))
+            assert np.array_equal(part, read.reshape(8, 9)[2:7, 3:8])
     expected = np.zeros((8, 9), int)
     expected[:] = read[0, 0]  # what stands for nothing known
     for row in range(1, 8):

@@ -227,10 +227,10 @@ def code_of(folder: Path) -> ModuleType:
 @pytest.mark.parametrize(
     "config",
     [
-        UNetConfig(1, 2, 4, 2, "batch", "bilinear", block="residual"),
+        UNetConfig(3, 2, 4, 2, "batch", "bilinear", block="residual", preprocess=COLORS),
         UNetConfig(1, 2, 16, 3, "group", "transpose", block="residual"),
         UNetConfig(1, 2, 16, 2, "instance", "bilinear_aligned", block="residual"),
-        UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0, preprocess=COLORS),
+        UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0),
     ],
     ids=["batch", "group", "instance", "lite0"],
 )

@@ -43,7 +43,9 @@ def test_a_job_has_what_the_tightest_of_the_groups_around_it_leaves(tmp_path):
 
 def test_groups_of_the_first_version_lie_by_their_controller(tmp_path):
     write_group(tmp_path / "memory/docker/a", "800", 500, 30, VERSION_1)
+    write_group(tmp_path / "memory/docker/b", "800", 799, 0, VERSION_1)  # of other processes
     assert free(tmp_path, "11:cpu,cpuacct:/docker/b\n9:memory:/docker/a\n0::/other\n") == 330
+    assert free(tmp_path, "11:name=memory:/docker/b\n9:memory:/docker/a\n") == 330
     assert free(tmp_path, "9:hugetlb,memory:/docker/a:b/..\n9:hugetlb,memory:/docker/a\n") == 330
 
 

@@ -85,6 +85,19 @@ def test_a_mistake_that_the_main_process_finds_ends_the_others_without_a_word(mo
     assert waits == [5]
 
 
+def test_a_mistake_of_the_main_process_is_told_to_the_others_before_it_ends(monkeypatch):
+    told = []
+    monkeypatch.setattr(distributed, "_of_main", lambda outcome: told.append(outcome) or outcome)
+    mistake = DataError("no masks")
+
+    def fail() -> None:
+        raise mistake
+
+    with pytest.raises(DataError):
+        on_main(SimpleNamespace(is_main_process=True, num_processes=2), fail)
+    assert told == [(None, mistake)]
+
+
 def test_several_processes_wait_in_a_group_that_notices_ends_and_has_no_time_limit(monkeypatch):
     groups = []
     waits = []

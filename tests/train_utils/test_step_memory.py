@@ -250,7 +250,7 @@ def test_a_run_that_runs_out_of_memory_names_the_step_and_records_what_may_fit(t
     flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--batch-size", "4"]
     with pytest.raises(MemoryShortage, match="process 0: out of memory in step 1 with micro-batches of 4; run the"):
         run_train(tmp_path / "run", *flags)
-    assert memory_limit(tmp_path / "runs" / "a") == (2, False)
+    assert memory_limit(tmp_path / "run") == (2, False)
 
 
 @pytest.mark.parametrize("was_needed", [True, False])

@@ -93,6 +93,7 @@ def test_labels_lie_where_the_last_folder_of_images_does(tmp_path):
         (tmp_path / folder).mkdir(parents=True)
     assert labels_of(tmp_path / "images/site/images/train", tmp_path) == tmp_path / "images/site/Labels/train"
     assert labels_of(tmp_path / "imgs/b", tmp_path) == tmp_path / "labels/b"
+    assert labels_of(tmp_path / "imgs/b/c", tmp_path) == tmp_path / "labels/b/c"
     assert labels_of(tmp_path / "images/site", tmp_path / "images") == tmp_path / "images/site"
     assert labels_of(tmp_path / "Images/c", tmp_path) == tmp_path / "labels/c"
 

@@ -303,6 +303,7 @@ def test_a_model_reads_bands_or_places_or_pictures():
         (["a.1 red.tif", "a.2 red.tif"], ("1", "2")),
         (["a_x_1.tif", "a_x_2.tif", "a_y_3.tif"], ("1", "2", "3")),  # the first word in which all of them differ
         (["red.tif", "nir-2.tif"], ("red", "nir")),
+        (["B02_10m.tif", "B05_20m.tif"], ("B02", "B05")),
         (["a_b.tif"], ("a_b",)),
         (["a.tif", "a_b.tif"], ("a", "a_b")),
     ],

@@ -33,8 +33,9 @@ from unet.config import IGNORE_INDEX, Preprocess
 
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
-SAMPLE_FORMAT = 339  # a tag of TIFFs
+BITS_PER_SAMPLE, SAMPLE_FORMAT = 258, 339  # tags of TIFFs
 UNSIGNED = (1,)
+WHITE = 255
 
 
 class DecodedImage(NamedTuple):
@@ -256,13 +257,16 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
     """All pixels of a mask as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
     is_unsigned = _is_unsigned(picture)
+    factor = _brightness_factor(picture)
     picture = _upright(picture)
     mode = picture.mode
     if mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
     if is_unsigned:  # Pillow has no mode for numbers of 32 bits without sign
         return np.asarray(picture).view(np.uint32)
-    if mode in ("1", "L", "I", "F") or mode.startswith("I;16"):
+    if mode == "L":
+        return np.asarray(picture) // factor
+    if mode in ("1", "I", "F") or mode.startswith("I;16"):
         return np.asarray(picture)
     if mode == "P" and not is_gif:
         return np.asarray(picture)
@@ -296,6 +300,15 @@ def _is_unsigned(picture: Image.Image) -> bool:
         return False
     tags = getattr(picture, "tag_v2", None)  # a copy has none
     return tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED
+
+
+def _brightness_factor(picture: Image.Image) -> int:
+    """What Pillow multiplies the numbers of a TIFF of 2 or 4 bits by, so that the largest is white; else 1."""
+    if picture.mode != "L" or picture.format != "TIFF":
+        return 1
+    tags = getattr(picture, "tag_v2", {})  # a copy has none
+    bits = tags.get(BITS_PER_SAMPLE, (8,))[0]
+    return WHITE // (2**bits - 1)
 
 
 def _mask_values(array: np.ndarray) -> np.ndarray:

@@ -259,6 +259,12 @@ def test_pixels_that_fill_no_bytes_are_a_picture_and_no_bands(tmp_path, dtype, b
         read_image(BandSource((str(path),), ("1",)), "a.tif")
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_classes_of_two_and_four_bits_are_read_as_stored(tmp_path, bits):
+    path = write_raster(tmp_path / "a.tif", np.array([[[0, 1, 2, 3]]], np.uint8), nbits=bits)
+    assert read_mask(path, "a.tif").tolist() == [[0, 1, 2, 3]]
+
+
 def test_a_damaged_header_is_one_line(tmp_path):
     bands, _ = scene(0)
     path = write_raster(tmp_path / "a.tif", bands, compress="deflate", tiled=True, blockxsize=16, blockysize=16)

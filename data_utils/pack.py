@@ -119,8 +119,8 @@ def main() -> None:
         raise DataError(f"{args.folder}: bands are files here, and shards hold one file for each image; join them")
     for records in read_label_files([*splits.values()], args.folder):
         if records.label_sets:
-            place = next(iter(records.label_sets.values()))
-            raise DataError(f"{place}: shards cannot say which classes an image is labeled for; train on the folder")
+            where = next(iter(records.label_sets.values()))
+            raise DataError(f"{where}: shards cannot say which classes an image is labeled for; train on the folder")
     for records in splits.values():
         raise_problems(inspect_split(records, "checking files", choose_inspector(records)), len(records))
     for split, records in splits.items():

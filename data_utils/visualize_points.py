@@ -36,7 +36,7 @@ def render_points(
     """A picture (H, W[, C]) with its points, uint8 (H', W', 3): found ones are discs, true ones rings, with a line.
 
     Args:
-        predicted, truth: (K, 2) places (y, x) in pixels; the center of the first is 0.
+        predicted, truth: (K, 2) positions (y, x) in pixels; the center of the first is 0.
         is_found, is_true: (K,) bool, which of them are drawn.
     """
     rgb, factor = enlarged(to_rgb(image))
@@ -44,7 +44,7 @@ def render_points(
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
     colors = point_colors(len(predicted))
-    found_spots = [_spot(place, factor) for place in predicted]
+    found_spots = [_spot(position, factor) for position in predicted]
     true_spots = {}
     if truth is not None and is_true is not None:
         true_spots = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
@@ -96,15 +96,15 @@ def render_volume_points(
 
 
 def _on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
-    """Places (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
+    """Positions (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
     spots = (points + 0.5) * factors - 0.5
     spots[:, 0] = height - 1 - spots[:, 0]
     return spots
 
 
-def _spot(place: np.ndarray, factor: int) -> tuple[float, float]:
-    """(x, y) in an enlarged picture of a place (y, x)."""
-    y, x = np.nan_to_num((place + 0.5) * factor - 0.5).tolist()
+def _spot(position: np.ndarray, factor: int) -> tuple[float, float]:
+    """(x, y) in an enlarged picture of a position (y, x)."""
+    y, x = np.nan_to_num((position + 0.5) * factor - 0.5).tolist()
     return x, y
 
 

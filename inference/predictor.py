@@ -71,13 +71,13 @@ class Landmark(NamedTuple):
     """A point of an image.
 
     Args:
-        place: (y, x) or (z, y, x) in pixels; the center of the first is 0.
+        position: (y, x) or (z, y, x) in pixels; the center of the first is 0.
         presence: the probability that it is in the image.
-        confidence: the share of the map's weight that lies around the place.
+        confidence: the share of the map's weight that lies around the position.
     """
 
     name: str
-    place: tuple[float, ...]
+    position: tuple[float, ...]
     presence: float
     confidence: float
 
@@ -180,8 +180,8 @@ class Predictor:
         positions = points.positions(size)
         landmarks = []
         for index, point in enumerate(self.task.names):
-            place = tuple(positions[index].tolist())
-            landmarks.append(Landmark(point, place, float(points.presence[index]), float(points.confidence[index])))
+            position = tuple(positions[index].tolist())
+            landmarks.append(Landmark(point, position, float(points.presence[index]), float(points.confidence[index])))
         return landmarks
 
     @torch.inference_mode()

@@ -121,21 +121,21 @@ class ObjectTruths:
     def __init__(self, splits: Sequence[Records], objects: Sequence[str]) -> None:
         self.missing: list[str] = []
         self.objects = objects
-        self._places: dict[str, tuple[Records, int] | None] = {}  # None for names that several images have
+        self._records: dict[str, tuple[Records, int] | None] = {}  # None for names that several images have
         for records in splits:
             for index in range(len(records)):
                 record = records[index]
                 path = stem_of(Path(record["name"]))
                 for name in {path.as_posix(), path.name, Path(str(record["image"])).stem}:
-                    self._places[name] = None if name in self._places else (records, index)
+                    self._records[name] = None if name in self._records else (records, index)
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> AnnotatedObjects | None:
         """The true objects of an input, None where there are none, which is noted in `missing`."""
         # where each image has a folder, the names of the folders tell images apart
         for name in (page_stem.as_posix(), page_stem.name, *reversed(page_stem.parent.parts)):
-            place = self._places.get(name)
-            if place is not None:
-                records, index = place
+            entry = self._records.get(name)
+            if entry is not None:
+                records, index = entry
                 source = records[index]["target"]
                 assert isinstance(source, RenderedMask)
                 return AnnotatedObjects(source, indices_of_values(records.classes, self.objects))

@@ -1,4 +1,4 @@
-"""Landmarks: the place of each named point in an image, or that it is not there, from one map for each point."""
+"""Landmarks: the position of each named point in an image, or that it is not there, from one map for each point."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +16,7 @@ from unet.config import UNetConfig
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
 
-# Where a point is in doubt, presence raises all its places alike, also the wrong ones: a smaller weight leaves fewer
+# Where a point is in doubt, presence raises all its positions alike, also the wrong ones: a smaller weight leaves fewer
 # points far off (docs/landmarks.md).
 PRESENCE_WEIGHT = 0.25
 
@@ -27,7 +27,7 @@ class Landmarks(Task):
 
     The map of a point holds a weight exp(logit) at each pixel; beside them stands one for "nowhere". The probability of
     a pixel is its share of all weights, so presence needs no output of its own: it is the share of the whole map. The
-    cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms, the place of present
+    cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms, the position of present
     points and the presence of known ones; the second has a smaller weight here.
 
     Args:
@@ -59,7 +59,7 @@ class Landmarks(Task):
     name = "landmarks"
     compared_by = "closeness"
     target = PointTarget
-    terms = 2  # the places and the presence
+    terms = 2  # the positions and the presence
     measured = ("sigma", "nowhere", "mirrors", "always_there")
 
     @property
@@ -113,7 +113,7 @@ class Landmarks(Task):
         return weight, pull, mass, is_present, is_known
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(2,): the summed terms of the places, and those of the presence times PRESENCE_WEIGHT."""
+        """(2,): the summed terms of the positions, and those of the presence times PRESENCE_WEIGHT."""
         weight, pull, mass, is_present, is_known = partial
         # each strip has counted them once
         is_present = (is_present > 0).to(pull.dtype)

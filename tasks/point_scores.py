@@ -43,7 +43,7 @@ class LandmarkScores(Scores):
         return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))
 
     def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:
-        """Count (1, K, n + 2): places as shares of the image's sides, presence, confidence."""
+        """Count (1, K, n + 2): positions as shares of the image's sides, presence, confidence."""
         unit = target.unit[0]
         size = upload(target.size[0], unit.device)
         points = prediction[0, :, :-2] * size - 0.5
@@ -203,9 +203,9 @@ def auroc(positive: Tensor, negative: Tensor) -> float | None:
     if not len(positive) or not len(negative):
         return None
     values = torch.cat([positive, negative])
-    _, places, counts = values.unique(return_inverse=True, return_counts=True)
+    _, numbers, counts = values.unique(return_inverse=True, return_counts=True)
     ends = counts.cumsum(0)
-    ranks = (ends - (counts - 1) / 2)[places]  # equal values share the mean of their ranks
+    ranks = (ends - (counts - 1) / 2)[numbers]  # equal values share the mean of their ranks
     least = len(positive) * (len(positive) + 1) / 2
     return ((ranks[: len(positive)].sum() - least) / (len(positive) * len(negative))).item()
 

@@ -267,8 +267,8 @@ def _draw_sample(stream: Records, seed: int) -> ListRecords:
     share = math.ceil(STATISTICS_IMAGES / len(groups))
     sample = []
     for group in groups:
-        for place in rng.permutation(sizes[group])[:share]:
-            sample.append(stream[int(firsts[group] + place)])
+        for index in rng.permutation(sizes[group])[:share]:
+            sample.append(stream[int(firsts[group] + index)])
     return ListRecords(sample)
 
 

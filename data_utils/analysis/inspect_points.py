@@ -63,7 +63,7 @@ def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
 def point_locations(pixels: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
     """The pixel (1, n) of each present point, by its number from 1, from `pixels` (K, n) in an image of `size`."""
     locations: ClassLocations = {}
-    for number, (place, state) in enumerate(zip(pixels, source.states, strict=True), 1):
+    for number, (position, state) in enumerate(zip(pixels, source.states, strict=True), 1):
         if state == PRESENT:
-            locations[number] = place.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
+            locations[number] = position.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
     return locations

@@ -50,8 +50,8 @@ def point_warnings(inspected: InspectedSplits, sided_pairs: Sequence[tuple[int, 
     images = list(_images(inspected))
     for image in images:
         for number in image.outside():
-            place = ", ".join(f"{side:g}" for side in image.source.positions[number])
-            outside.append(f"{image.name} ({names[number]} at {place})")
+            position = ", ".join(f"{side:g}" for side in image.source.positions[number])
+            outside.append(f"{image.name} ({names[number]} at {position})")
         for first, second in image.doubles():
             doubles.append(f"{image.name} ({names[first]} and {names[second]})")
     lines = []
@@ -95,8 +95,8 @@ class _ImagePoints(NamedTuple):
         last = np.array(self.size[::-1]) - 0.5
         numbers = []
         for number in self.present:
-            place = self.positions[number]
-            if (place < -0.5).any() or (place > last).any():
+            position = self.positions[number]
+            if (position < -0.5).any() or (position > last).any():
                 numbers.append(number)
         return numbers
 

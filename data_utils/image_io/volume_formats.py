@@ -123,9 +123,9 @@ def _check_extensions(path: str) -> None:
     with opened(path, "rb") as file:
         head = file.read(NIFTI2_BYTES)
     for byte_order in "<>":
-        for header_bytes, place, kind in ((348, 108, "f"), (NIFTI2_BYTES, 168, "q")):
+        for header_bytes, offset, kind in ((348, 108, "f"), (NIFTI2_BYTES, 168, "q")):
             if len(head) >= header_bytes and struct.unpack_from(f"{byte_order}i", head)[0] == header_bytes:
-                (voxels_begin,) = struct.unpack_from(byte_order + kind, head, place)
+                (voxels_begin,) = struct.unpack_from(byte_order + kind, head, offset)
                 if not voxels_begin <= MOST_EXTENSIONS:
                     raise ValueError(f"its voxels begin behind {voxels_begin:,.0f} bytes of a header")
 

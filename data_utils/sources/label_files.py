@@ -177,12 +177,12 @@ class LabelFiles:
             folders += [above / site for above in self._up_to_root(folder)]
             site = site.parent
         folders += self._up_to_root(folder.parent)[:-1]
-        for place in folders:
-            file = place / RULE
-            if place not in self._rules:
-                self._rules[place] = ImageLabels(read_rule(file), str(file)) if file.exists() else None
-            if self._rules[place] is not None:
-                return self._rules[place]
+        for candidate in folders:
+            file = candidate / RULE
+            if candidate not in self._rules:
+                self._rules[candidate] = ImageLabels(read_rule(file), str(file)) if file.exists() else None
+            if self._rules[candidate] is not None:
+                return self._rules[candidate]
         return None
 
     def _up_to_root(self, folder: Path) -> list[Path]:

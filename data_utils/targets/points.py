@@ -1,4 +1,4 @@
-"""Named points, from the place that a file gives them to that in a network's input."""
+"""Named points, from the position that a file gives them to that in a network's input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of each landmark from its map, read strip by strip."""
+"""The position of each landmark from its map, read strip by strip."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ class PredictedPoints(NamedTuple):
     """The columns of a prediction of `LandmarkDecoder`.
 
     Args:
-        places: (K, n), as shares of the image's sides.
+        shares: (K, n), the positions as shares of the image's sides.
         presence: (K,), how likely each point is in the image.
-        confidence: (K,), the share of the map's weight that lies around the place.
+        confidence: (K,), the share of the map's weight that lies around the position.
     """
 
-    places: np.ndarray
+    shares: np.ndarray
     presence: np.ndarray
     confidence: np.ndarray
 
@@ -42,20 +42,20 @@ class PredictedPoints(NamedTuple):
 
     def positions(self, size: Sequence[int]) -> np.ndarray:
         """(K, n) in pixels of an image of `size`; the center of its first pixel is 0."""
-        return self.places * np.array(size) - 0.5
+        return self.shares * np.array(size) - 0.5
 
 
 class LandmarkDecoder(Decoder):
-    """For each point (K, n + 2): its place as shares of the sides, 0 to 1; its presence; its confidence.
+    """For each point (K, n + 2): its position as shares of the sides, 0 to 1; its presence; its confidence.
 
-    The place is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
+    The position is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
     one. Presence is the share of the map among map and "nowhere", 1 of a point that no training image lacked;
-    confidence is the share of the map's weight that lies around the place.
+    confidence is the share of the map's weight that lies around the position.
     """
 
     dtype = "float64"
     reading = (
-        "a map for each point, whose largest logit marks the place; the softmax over the map and one more logit,"
+        "a map for each point, whose largest logit marks the position; the softmax over the map and one more logit,"
         " `nowhere` of the task in the config, says how likely the point is in the image, where it is none of the"
         " task's points that are `always_there`; a model whose task mirrors is"
         " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
@@ -138,12 +138,12 @@ class PeakFinder:
         self._search(rows, self._rows)
         dtype = widest_float(self._peaks.device)
         size = upload(torch.tensor([self._rows, *rows.shape[2:]], dtype=dtype), self._peaks.device)
-        places = (self._pixels + self._offsets().to(size) + 0.5) / size
+        shares = (self._pixels + self._offsets().to(size) + 0.5) / size
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
         presence = (self._weights - self.nowhere).sigmoid()
         presence = presence.masked_fill(upload(self.is_always_there, presence.device), 1.0)
-        return torch.cat([places, presence[:, None], confidence[:, None]], dim=1)
+        return torch.cat([shares, presence[:, None], confidence[:, None]], dim=1)
 
     def _search(self, rows: Tensor, stop: int) -> None:
         """Look for higher pixels in the rows before row `stop` of the image; `rows` (K, n, ...) are the last ones."""
@@ -169,12 +169,12 @@ class PeakFinder:
         span = torch.arange(2 * self.radius + 1, device=rows.device)
         index = [torch.arange(len(rows), device=rows.device).view(-1, *[1] * axes)]
         for axis in range(axes):
-            positions = pixels[:, axis, None] + span
+            coordinates = pixels[:, axis, None] + span
             if axis == 0:
-                positions = positions - start
+                coordinates = coordinates - start
             shape = [len(rows)] + [1] * axes
             shape[1 + axis] = len(span)
-            index.append(positions.view(shape))
+            index.append(coordinates.view(shape))
         return padded[tuple(index)]
 
     def _offsets(self) -> Tensor:
@@ -188,13 +188,13 @@ class PeakFinder:
         if widest_float(device) != torch.float64:
             device = torch.device("cpu")
         span = torch.arange(-self.radius, self.radius + 1, dtype=torch.float64, device=device)
-        positions = torch.cartesian_prod(*[span] * axes).view(-1, axes)
+        grid = torch.cartesian_prod(*[span] * axes).view(-1, axes)
         logits = (self._patches.flatten(1) - self._peaks[:, None]).to(device).double()
-        weights = (2 * logits).exp().nan_to_num(0, 0, 0) * (positions.square().sum(dim=1) <= self.radius**2)
+        weights = (2 * logits).exp().nan_to_num(0, 0, 0) * (grid.square().sum(dim=1) <= self.radius**2)
         logits = logits.nan_to_num(0, 0, 0)
         rows, columns = torch.triu_indices(axes, axes, device=device)
-        products = positions[:, rows] * positions[:, columns]
-        terms = torch.cat([torch.ones_like(positions[:, :1]), positions, products], dim=1)
+        products = grid[:, rows] * grid[:, columns]
+        terms = torch.cat([torch.ones_like(grid[:, :1]), grid, products], dim=1)
         # weighted least squares, one system for each point; the host does not wait to learn which have no solution
         weighted = weights[:, :, None] * terms
         solution, _ = torch.linalg.solve_ex(terms.T @ weighted, weighted.mT @ logits[:, :, None])
@@ -210,8 +210,8 @@ class PeakFinder:
 
 def _unraveled(indices: Tensor, size: Sequence[int]) -> Tensor:
     """(K, n) the pixels of flat indices (K,); torch's `unravel_index` makes the host wait for a GPU."""
-    places = []
+    coordinates = []
     for side in reversed(size):
-        places.append(indices % side)
+        coordinates.append(indices % side)
         indices = indices // side
-    return torch.stack(places[::-1], dim=1)
+    return torch.stack(coordinates[::-1], dim=1)

@@ -84,8 +84,8 @@ def _areas_of_classes(
     pixels = np.bincount(picture.ravel(), minlength=len(names))
     for index, name in enumerate(names):
         if index and pixels[index]:
-            for inside, place in _components(picture == index):
-                yield index, inside, f"{name} {place}"
+            for inside, description in _components(picture == index):
+                yield index, inside, f"{name} {description}"
 
 
 def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], str]]:
@@ -100,8 +100,8 @@ def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], s
         if len(rows) < smallest:
             continue
         inside = (rows + box[0].start, columns + box[1].start)
-        place = f"of {len(rows):,} pixels at row {int(inside[0].mean())}, column {int(inside[1].mean())}"
-        components.append((inside, place))
+        description = f"of {len(rows):,} pixels at row {int(inside[0].mean())}, column {int(inside[1].mean())}"
+        components.append((inside, description))
     return components
 
 

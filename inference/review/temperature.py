@@ -23,20 +23,20 @@ class TemperatureFit:
 
     def add(self, probabilities: np.ndarray, mask: np.ndarray) -> None:
         """Count an image: probabilities (classes, H, W), mask (H, W) of class indices."""
-        places = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
-        places = places[:: max(1, len(places) // PIXELS)]
-        if not len(places):
+        known = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
+        known = known[:: max(1, len(known) // PIXELS)]
+        if not len(known):
             return
-        labels = mask.ravel()[places].astype(np.int64)
-        counted = probabilities.reshape(len(probabilities), -1)[:, places].astype(np.float64)  # (classes, n)
+        labels = mask.ravel()[known].astype(np.int64)
+        counted = probabilities.reshape(len(probabilities), -1)[:, known].astype(np.float64)  # (classes, n)
         # the logits, but for a number that all classes of a pixel share
         logits = np.log(np.maximum(counted, SMALLEST_PROBABILITY))
-        label_logits = logits[labels, np.arange(len(places))]
+        label_logits = logits[labels, np.arange(len(known))]
         for index, temperature in enumerate(TEMPERATURES):
             # no overflow: the largest of these is at least -ln(classes) / temperature, and at most 0
             log_sums = np.log(np.exp(logits / temperature).sum(axis=0))
             self.sums[index] += (log_sums - label_logits / temperature).sum()
-        self.pixels += len(places)
+        self.pixels += len(known)
 
     def temperature(self) -> float:
         """The temperature with the least cross-entropy: the lowest point of a parabola through the best three."""

@@ -128,9 +128,9 @@ def as_prediction(table: PointTable, job: Job) -> np.ndarray:
         assert job.size is not None
         height, width = size = job.size
         voxels = to_pixels(table.source(0), (height, width), job.name)
-    places = (voxels + 0.5) / np.array(size)
+    shares = (voxels + 0.5) / np.array(size)
     presence = (table.states[0] == PRESENT).astype(float) if table.presence is None else table.presence[0]
-    return np.column_stack([places, presence, presence])
+    return np.column_stack([shares, presence, presence])
 
 
 @lru_cache(maxsize=2)  # each process reads it once

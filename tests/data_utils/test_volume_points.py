@@ -204,8 +204,8 @@ def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_pat
     landmarks = Predictor.from_pretrained(run.folder / "model").points(image)
     truth = files.read(image.with_name("case0.mrk.json"))
     _, header = read_volume(VolumeFile((str(image),)), "case0")
-    places = to_voxels(truth.positions[0], truth.space, header)
-    errors = [np.linalg.norm(np.subtract(point.place, place)) for point, place in zip(landmarks, places, strict=True)]
+    positions = to_voxels(truth.positions[0], truth.space, header)
+    errors = np.linalg.norm(np.subtract([landmark.position for landmark in landmarks], positions), axis=1)
     assert min(errors) < 2
 
 

@@ -1758,7 +1758,7 @@ MUTANTS = [
         "data_utils/sources/points/tps.py", "_point", "min(position) < 0", "max(position) < 0", "test_point_formats.py"
     ),
     Mutant(
-        "data_utils/sources/points/tps.py", "_place", "max(0.0, float(side))", "float(side)", "test_point_formats.py"
+        "data_utils/sources/points/tps.py", "_position", "max(0.0, float(side))", "float(side)", "test_point_formats.py"
     ),
     Mutant(
         "data_utils/sources/points/tps.py",

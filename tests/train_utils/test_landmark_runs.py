@@ -97,7 +97,7 @@ def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, 
     assert maps.shape == (3, *SIZE)
     landmarks = Predictor.from_pretrained(run.folder / "model").points(folder / "images" / "frame_00.png")
     assert [landmark.name for landmark in landmarks] == list(NAMES)
-    assert np.allclose([landmark.place[::-1] for landmark in landmarks], single.positions[0])
+    assert np.allclose([landmark.position[::-1] for landmark in landmarks], single.positions[0])
     # what is there already is scored again from its files
     again = predict(run.folder / "model", [folder / "images"], tmp_path / "out", *flags)
     assert "24 of 24 files of points are there already" in again.stdout
@@ -151,7 +151,7 @@ def test_views_and_ensembles_find_the_same_points(run, folder):
     assert is_there.any()
     for first, second, is_present in zip(whole, averaged, is_there, strict=True):
         if is_present:
-            assert np.hypot(*np.subtract(first.place, second.place)) < 2
+            assert np.hypot(*np.subtract(first.position, second.position)) < 2
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_exact_tiles_change_nothing(network):
     (tiling,) = tiled.tilings((100, 120))
     assert tiling is not None and tiling.exact and whole.tilings((100, 120)) == [None]
     for first, second in zip(whole.points(image), tiled.points(image), strict=True):
-        assert np.allclose(first.place, second.place, atol=1e-3)
+        assert np.allclose(first.position, second.position, atol=1e-3)
         assert first[2:] == pytest.approx(second[2:], abs=1e-5)
 
 
@@ -247,7 +247,7 @@ def test_folds_an_average_of_weights_and_an_encoder_take_points(folder, tmp_path
     exported = tmp_path / "model.onnx"
     export(UNet.from_pretrained(run.folder / "model"), exported)
     again = Predictor.from_pretrained(exported).points(folder / "images" / "frame_03.png")
-    assert np.allclose([point.place for point in points], [point.place for point in again], atol=0.05)
+    assert np.allclose([point.position for point in points], [point.position for point in again], atol=0.05)
 
 
 def test_an_onnx_file_holds_maps_and_how_they_are_read(run, folder, tmp_path):
@@ -257,7 +257,7 @@ def test_an_onnx_file_holds_maps_and_how_they_are_read(run, folder, tmp_path):
     assert exported.task == Predictor.from_pretrained(run.folder / "model").task
     own = Predictor.from_pretrained(run.folder / "model").points(image)
     for first, second in zip(own, exported.points(image), strict=True):
-        assert first.name == second.name and np.allclose(first.place, second.place, atol=0.01)
+        assert first.name == second.name and np.allclose(first.position, second.position, atol=0.01)
         assert first[2:] == pytest.approx(second[2:], abs=1e-3)
     result = predict(tmp_path / "model.onnx", [image], tmp_path / "out")
     assert result.returncode == 0 and (tmp_path / "out" / "frame_03.csv").exists()

@@ -148,8 +148,8 @@ def _object(table: PointTable, row: int) -> Entry:
     is_present = table.states[row] == PRESENT
     positions = table.positions[row]
     keypoints: list[float] = []
-    for place, is_there in zip(positions, is_present.tolist(), strict=True):
-        x, y = place.tolist() if is_there or table.presence is not None else (0.0, 0.0)
+    for position, is_there in zip(positions, is_present.tolist(), strict=True):
+        x, y = position.tolist() if is_there or table.presence is not None else (0.0, 0.0)
         keypoints += [x, y, SEEN if is_there else HIDDEN]
     box = [0.0] * 4
     if is_present.any():

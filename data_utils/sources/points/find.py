@@ -164,8 +164,8 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
     for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
         below = children(parent)
         image_folders = [below[name] for name in (*IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below]
-        for place in [*image_folders, parent]:
-            inner = children(place)
+        for folder in [*image_folders, parent]:
+            inner = children(folder)
             folders += [inner[split] for split in splits if split in inner]
         folders += [*image_folders, parent]
     return [str(folder) for folder in dict.fromkeys(folders)]

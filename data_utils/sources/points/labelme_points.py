@@ -79,10 +79,10 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
         if not isinstance(shape, dict) or shape.get("shape_type") != "point":
             continue
         positions = shape.get("points")
-        place = positions[0] if isinstance(positions, list) and len(positions) == 1 else None
-        if not isinstance(place, list) or len(place) != 2:
+        coordinates = positions[0] if isinstance(positions, list) and len(positions) == 1 else None
+        if not isinstance(coordinates, list) or len(coordinates) != 2:
             raise DataError(f"{where}: a point has {str(positions)[:60]}, expected [[x, y]]")
-        position = [number(side, where) for side in place]
+        position = [number(side, where) for side in coordinates]
         note = read_note(str(shape.get("description") or ""), where)
         builder.add(str(file), image, str(shape.get("label")), PRESENT, position, note)
 
@@ -96,10 +96,10 @@ def write_shapes(table: PointTable) -> str:
         if not is_present and table.presence is None:
             continue
         note = "" if table.presence is None else written_note(*table.predicted(0, column))
-        place = table.positions[0, column].tolist()
+        coordinates = table.positions[0, column].tolist()
         shape: dict[str, Any] = {
             "label": name,
-            "points": [place],
+            "points": [coordinates],
             "group_id": None,
             "description": note,
             "shape_type": "point",

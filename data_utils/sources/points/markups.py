@@ -54,18 +54,18 @@ def read_markups(file: Path) -> PointTable | None:
             raise DataError(f"{where} is no object")
         name = str(point.get("label") or point.get("id") or index)
         status = point.get("positionStatus", "defined")
-        place = point.get("position")
+        coordinates = point.get("position")
         note = read_note(str(point.get("description", "")), where)
-        if note is not None:  # a predicted point has a place, whether or not it is there
+        if note is not None:  # a predicted point has a position, whether or not it is there
             status = "defined"
         if status == "missing":
             builder.add(str(file), stem_of(file), name, ABSENT)
-        elif status != "defined" or place is None:
+        elif status != "defined" or coordinates is None:
             builder.add(str(file), stem_of(file), name, UNKNOWN)
-        elif not isinstance(place, list) or len(place) != 3:
-            raise DataError(f"{where}: position is {str(place)[:60]}, expected three numbers")
+        elif not isinstance(coordinates, list) or len(coordinates) != 3:
+            raise DataError(f"{where}: position is {str(coordinates)[:60]}, expected three numbers")
         else:
-            position = [number(side, where) for side in place]
+            position = [number(side, where) for side in coordinates]
             builder.add(str(file), stem_of(file), name, PRESENT, position, note)
     return builder.table(space)
 

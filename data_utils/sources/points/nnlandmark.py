@@ -32,18 +32,18 @@ def read_nnlandmark(file: Path) -> PointTable | None:
         builder.add_image(str(file), case)
         for name, entry in points.items():
             where = f"{file}: {name} of {case}"
-            place = entry
+            coordinates = entry
             predicted = None
             if isinstance(entry, dict):
-                place = entry["coordinates"]
+                coordinates = entry["coordinates"]
                 if {"likelihood", "presence"} <= entry.keys():
                     predicted = number(entry["likelihood"], where), number(entry["presence"], where)
-            if place is None:
+            if coordinates is None:
                 builder.add(str(file), case, name, UNKNOWN)
-            elif len(place) != 3:
-                raise DataError(f"{where}: has {len(place)} coordinates, expected three, in voxels")
+            elif len(coordinates) != 3:
+                raise DataError(f"{where}: has {len(coordinates)} coordinates, expected three, in voxels")
             else:
-                position = [number(side, where) for side in place]
+                position = [number(side, where) for side in coordinates]
                 builder.add(str(file), case, name, PRESENT, position, predicted)
     return builder.table() if builder.names else None
 
@@ -65,12 +65,12 @@ def write_nnlandmark(table: PointTable) -> str:
     for row, image in enumerate(table.images):
         points: dict[str, Any] = {}
         for column, name in enumerate(table.names):
-            place = table.positions[row, column].tolist()
+            coordinates = table.positions[row, column].tolist()
             if table.presence is not None:
                 confidence, presence = table.predicted(row, column)
-                points[name] = {"coordinates": place, "likelihood": confidence, "presence": presence}
+                points[name] = {"coordinates": coordinates, "likelihood": confidence, "presence": presence}
             elif table.states[row, column] == PRESENT:
-                points[name] = place
+                points[name] = coordinates
         cases[case_of(image)] = points
     return json.dumps(cases, indent=2) + "\n"
 

@@ -1,4 +1,4 @@
-"""Places in an image or volume: from what a file of points says to pixels as the image is read, and back.
+"""Positions in an image or volume: from what a file of points says to pixels as the image is read, and back.
 
 Files of images say pixels, from the top or from the bottom. Files of volumes say voxels along the axes of the volume's
 own file, or mm in one of the two systems of medical images: RAS, the axes of which run to the right, to the front and
@@ -18,7 +18,7 @@ SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # factors on (x, y, 
 
 
 def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarray:
-    """(K, 2) places (y, x) in pixels of an image of `size` (H, W), from the (x, y) of a file.
+    """(K, 2) positions (y, x) in pixels of an image of `size` (H, W), from the (x, y) of a file.
 
     DataError, with the `name` of the image, where they were made for an image of other proportions.
     """
@@ -45,7 +45,7 @@ def from_pixels(pixels: np.ndarray, space: str, size: tuple[int, int]) -> np.nda
 
 
 def to_voxels(positions: np.ndarray, space: str, header: VolumeHeader) -> np.ndarray:
-    """(K, 3) places (z, y, x) in voxels of a volume as it is read, from (x, y, z) in `space`."""
+    """(K, 3) positions (z, y, x) in voxels of a volume as it is read, from (x, y, z) in `space`."""
     if space == PIXELS:
         voxels = np.empty_like(positions)
         for stored_axis, (axis, step) in enumerate(header.stored_axes):

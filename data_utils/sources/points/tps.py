@@ -78,7 +78,7 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
         if field_name == "LM":
             if specimen is not None:
                 yield specimen
-            points = [_point(row, place) for row, place in _following(lines, value, where)]
+            points = [_point(row, point_where) for row, point_where in _following(lines, value, where)]
             specimen = Specimen(points, where)
         elif field_name == "POINTS":  # a curve has points too
             for _ in _following(lines, value, where):
@@ -90,7 +90,7 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
 
 
 def _following(lines: Lines, count: str, where: str) -> Iterator[tuple[str, str]]:
-    """The next lines, as many as `count` says, each with its place."""
+    """The next lines, as many as `count` says, each with what an error says of it."""
     if not re.fullmatch(r"\d{1,5}", count) or int(count) > MOST_POINTS:
         raise DataError(f"{where}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")
     for index in range(int(count)):
@@ -126,11 +126,11 @@ def write_tps(table: PointTable) -> str:
     """The content of a file; the names of points are their numbers, and points between them are unknown."""
     lines: list[str] = []
     numbers = {int(name): column for column, name in enumerate(table.names)}
-    columns = [numbers.get(place) for place in range(1, max(numbers) + 1)]
+    columns = [numbers.get(name) for name in range(1, max(numbers) + 1)]
     for row, image in enumerate(table.images):
         lines.append(f"LM={len(columns)}")
         for column in columns:
-            lines.append(_place(table, row, column))
+            lines.append(_position(table, row, column))
         lines += [f"IMAGE={image}", f"ID={row}"]
         if table.presence is not None:
             notes = [_note(table, row, column) for column in columns]
@@ -138,7 +138,7 @@ def write_tps(table: PointTable) -> str:
     return "\n".join([*lines, ""])
 
 
-def _place(table: PointTable, row: int, column: int | None) -> str:
+def _position(table: PointTable, row: int, column: int | None) -> str:
     """x and y of a point, as other programs read them."""
     if column is None or table.states[row, column] != PRESENT:
         return NOWHERE

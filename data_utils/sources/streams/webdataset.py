@@ -40,7 +40,7 @@ class ShardIndex(NamedTuple):
         extensions = self.extensions[np.unique(self.members[is_of_first, 1])]
         return sorted(os.fsdecode(extension) for extension in extensions.tolist())
 
-    def places(self, extension: str) -> np.ndarray:
+    def locations(self, extension: str) -> np.ndarray:
         """(S, 2) int64: first byte and size of the picture with an extension of each sample; -1 where there is none."""
         locations = np.full((len(self.names), 2), -1, np.int64)
         has_extension = self.extensions[self.members[:, 1]] == os.fsencode(extension)
@@ -90,8 +90,8 @@ class TarRecords(StreamRecords):
             raise DataError(f"{files[0]} holds no pictures")
         image, mask = _extensions(indices[first].extensions_of_first(), files[0], image_column, mask_column)
         names = np.concatenate([index.names for index in indices])
-        images = np.concatenate([index.places(image) for index in indices])
-        masks = np.concatenate([index.places(mask) for index in indices])
+        images = np.concatenate([index.locations(image) for index in indices])
+        masks = np.concatenate([index.locations(mask) for index in indices])
         lacking = np.flatnonzero((images[:, 0] < 0) | (masks[:, 0] < 0))
         if len(lacking):
             name = os.fsdecode(names[lacking[0]].item())

@@ -104,9 +104,9 @@ def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> lis
 
 def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
     """(classes,): how many pixels of each class are predicted."""
-    written = output_format.written_mask(job)
+    mask_file = output_format.written_mask(job)
     pixels = np.zeros(len(output_format.names), np.int64)
-    with open_mask_rows(written, output_format.reader_of(written)) as mask:
+    with open_mask_rows(mask_file, output_format.reader_of(mask_file)) as mask:
         height = mask.size[0]
         for top in range(0, height, SCORED_ROWS):
             rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction

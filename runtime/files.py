@@ -124,12 +124,12 @@ def _lock(descriptor: int) -> None:
 
 
 @contextmanager
-def tolerated(what: str) -> Iterator[None]:
+def tolerated(output: str) -> Iterator[None]:
     """Within, a write error of the disk is printed and ends the block, not the run."""
     try:
         yield
     except WRITE_ERRORS as error:
-        say(f"{what} could not be written ({error})")
+        say(f"{output} could not be written ({error})")
 
 
 def checksum(path: Path) -> str:

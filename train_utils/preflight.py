@@ -107,8 +107,8 @@ class StepFit(NamedTuple):
     def fits_by_estimate(self, batch_split: BatchSplit) -> bool:
         """Whether the estimate of a step fits into what is free of the machine's memory."""
         images = (batch_split.micro_batch_size, *self.shape)
-        needed = step_bytes(self.network, images, self.copies) + input_bytes(self.shape, batch_split)
-        return needed < CPU_SHARE * available_bytes()
+        size = step_bytes(self.network, images, self.copies) + input_bytes(self.shape, batch_split)
+        return size < CPU_SHARE * available_bytes()
 
     def fits_by_trial(self, batch_split: BatchSplit) -> bool:
         """Whether a real step fits on the accelerator, which is left as it was found."""
@@ -420,36 +420,36 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> in
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
-    held: list[Tensor] = []  # kept alive, so that no two storages ever share an identity
+    kept_tensors: list[Tensor] = []  # kept alive, so that no two storages ever share an identity
     block_inputs: list[int] = []  # their bytes; a skip connection counts twice, since its gradient waits too
-    block_begins: list[int] = []  # positions in `held`
+    block_begins: list[int] = []  # positions in `kept_tensors`
     block_ends: list[int] = []
 
     def begin_block(block: nn.Module, arguments: tuple) -> None:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         block_inputs.append(_bytes(tensors))
-        block_begins.append(len(held))
+        block_begins.append(len(kept_tensors))
 
     def end_block(block: nn.Module, arguments: tuple, output: Any) -> None:
-        block_ends.append(len(held))
+        block_ends.append(len(kept_tensors))
 
     for block in trial.blocks:
         block.register_forward_pre_hook(begin_block)
         block.register_forward_hook(end_block)
 
     def hold(tensor: Tensor) -> Tensor:
-        held.append(tensor)
+        kept_tensors.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         trial(torch.empty(shape, device="meta"))
     weights = weight_bytes(trial) + copies.bytes_for(trial)
     if not network.activation_checkpointing:
-        return _bytes(held) + weights
+        return _bytes(kept_tensors) + weights
     block_ranges = list(zip(block_begins, block_ends, strict=True))
-    within_blocks = [_bytes(held[begin:end]) for begin, end in block_ranges]
+    within_blocks = [_bytes(kept_tensors[begin:end]) for begin, end in block_ranges]
     # tensors that no block holds stay in memory for the whole step
-    between_blocks = _bytes(_outside(held, block_ranges))
+    between_blocks = _bytes(_outside(kept_tensors, block_ranges))
     return sum(block_inputs) + between_blocks + max(within_blocks) + weights
 
 

@@ -92,11 +92,12 @@ def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int
     if sync_batchnorm == "off" and config.norm == "batch":
         raise SettingsError(f"{FLAG} needs batch norm over all slabs; leave out --sync-batchnorm off")
     divisor = config.divisors[0]
-    needed = FEWEST_STRIDES * divisor * mesh.size
-    if shortest < needed:
+    fewest_slices = FEWEST_STRIDES * divisor * mesh.size
+    if shortest < fewest_slices:
         raise SettingsError(
-            f"{FLAG} {mesh.size} needs {needed} or more slices along the first axis, {FEWEST_STRIDES * divisor} for"
-            f" each process, but training images have {shortest}; give a smaller number or a larger --crop-size"
+            f"{FLAG} {mesh.size} needs {fewest_slices} or more slices along the first axis,"
+            f" {FEWEST_STRIDES * divisor} for each process, but training images have {shortest}; give a smaller number"
+            " or a larger --crop-size"
         )
 
 
@@ -216,13 +217,13 @@ class _SlabConvolution(torch.autograd.Function):
         x, weight, before, behind = ctx.saved_tensors
         reach = weight.shape[FIRST_AXIS] // 2
         padded = _padded(before, x, behind, reach)
-        needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.bias_sizes is not None]
+        needs_gradient = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.bias_sizes is not None]
         ones = [1] * (weight.ndim - 2)
         zeros = [0] * (weight.ndim - 2)
         grad_padded, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
-            grad, padded, weight, ctx.bias_sizes, ones, _padding(weight), ones, False, zeros, 1, needed
+            grad, padded, weight, ctx.bias_sizes, ones, _padding(weight), ones, False, zeros, 1, needs_gradient
         )
-        if not needed[0]:
+        if not needs_gradient[0]:
             return None, grad_weight, grad_bias, None
         rows = x.shape[FIRST_AXIS]
         mesh = ctx.slabs.mesh

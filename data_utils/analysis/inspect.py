@@ -327,7 +327,7 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
         raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
 
 
-def merge_equal(texts: Sequence[str], shown: int = LISTED) -> list[str]:
+def merge_equal(texts: Sequence[str], limit: int = LISTED) -> list[str]:
     """The texts, `NAME: what is wrong`; those that say the same of many names become one, with the first names.
 
     Texts whose numbers differ say the same; the first one's numbers stand for all.
@@ -341,7 +341,7 @@ def merge_equal(texts: Sequence[str], shown: int = LISTED) -> list[str]:
         if len(alike) < MERGED:
             lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
             continue
-        names = ", ".join(first_few([name for name, _ in alike], shown))
+        names = ", ".join(first_few([name for name, _ in alike], limit))
         _, problem = alike[0]
         lines.append(f"{len(alike)} files ({names}): {problem}")
     return lines

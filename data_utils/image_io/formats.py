@@ -211,11 +211,11 @@ def check_regular(path: str | Path) -> None:
         raise ValueError("it is not a regular file")
 
 
-def check_memory(needed: int, what: str) -> None:
-    """ValueError where so many bytes for `what` are more than this process may have: a small file may claim much."""
-    available = available_bytes() if needed > ALWAYS_FREE else needed  # asking takes time
-    if needed > available:
-        raise ValueError(f"{what} needs {needed / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
+def check_memory(size: int, name: str) -> None:
+    """ValueError where `size` bytes are more than this process may have: a small file may claim much."""
+    available = available_bytes() if size > ALWAYS_FREE else size  # asking takes time
+    if size > available:
+        raise ValueError(f"{name} needs {size / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
 
 
 def decode(picture: Image.Image) -> None:

@@ -46,9 +46,9 @@ class Corners(NamedTuple):
     columns: np.ndarray
     falls: np.ndarray
 
-    def chosen(self, which: np.ndarray) -> "Corners":
+    def chosen(self, indices: np.ndarray) -> "Corners":
         """The corners at indices, or where a mask says so."""
-        return Corners(*[values[which] for values in self])
+        return Corners(*[values[indices] for values in self])
 
 
 class Outliner:
@@ -139,11 +139,11 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
     rows, columns = np.nonzero(~is_straight)
     rows = rows.astype(np.int32)
     columns = columns.astype(np.int32)
-    # number and area of the four pixels at each such place
+    # number and area of the four pixels at each such corner
     pixels = []
     for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        places = rows + down, columns + right
-        pixels.append((window[places], areas[places]))
+        indices = rows + down, columns + right
+        pixels.append((window[indices], areas[indices]))
     top_left, top_right, low_left, low_right = pixels
     parts = []
     for pixel, neighbors, opposite, falls in (

@@ -89,8 +89,8 @@ class Place(NamedTuple):
         rows = (0.0, 0.0, float(height))
         shifts = []
         for column, row in zip(columns, rows, strict=True):
-            there = self.to_pixels(*other.to_world(column, row))
-            shifts.append((there[0] - column, there[1] - row))
+            pixel = self.to_pixels(*other.to_world(column, row))
+            shifts.append((pixel[0] - column, pixel[1] - row))
         first = shifts[0]
         return all(math.dist(first, shift) < SAME * max(height, width) for shift in shifts)
 

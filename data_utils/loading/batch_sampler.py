@@ -53,8 +53,8 @@ class BatchSplit(NamedTuple):
 
     def with_micro_batches(self, size: int) -> "BatchSplit":
         """The same batch in micro-batches of `size`."""
-        needed = math.ceil(self.batch_size / self.groups / size)
-        return self._replace(micro_batch_size=size, accumulation=needed)
+        accumulation = math.ceil(self.batch_size / self.groups / size)
+        return self._replace(micro_batch_size=size, accumulation=accumulation)
 
     def sizes(self, images: int) -> list[int]:
         """How many images of a step each micro-batch has, in the order in which the groups take turns.

@@ -241,7 +241,7 @@ def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]
     return mask_of
 
 
-def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
+def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
     """Path below the folder without extension -> with it, of all files with these extensions, in natural order."""
 
     def fail(error: OSError) -> None:
@@ -264,14 +264,14 @@ def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUF
         endings = "nothing"
         if other_endings:
             endings = f"only {', '.join(sorted(other_endings)[:NAMED])}"
-        hint = f" (or {ANNOTATIONS})" if what == "masks" else ""
+        hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
         hint += format_remedy(sorted(other_endings))
-        raise DataError(f"no {what} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
+        raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}
     for file in sorted(files, key=natural_sort_key):
         stem = os.path.splitext(file)[0]
         if stem in stems:
-            raise DataError(f"two {what} with the same name in {folder}: {stems[stem]} and {file}; keep one")
+            raise DataError(f"two {kind} with the same name in {folder}: {stems[stem]} and {file}; keep one")
         stems[stem] = file
     return stems
 

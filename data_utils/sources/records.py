@@ -208,8 +208,8 @@ class StreamRecords(Records):
         """Read all records of a group at once."""
 
     @abstractmethod
-    def part(self, chosen: np.ndarray) -> "StreamRecords":
-        """The records of the groups that `chosen`, (G,) bool, marks."""
+    def part(self, is_chosen: np.ndarray) -> "StreamRecords":
+        """The records of the groups that `is_chosen`, (G,) bool, marks."""
 
 
 class DerivedRecords(Records):

@@ -175,7 +175,7 @@ def _unpaired_files(
     return lines
 
 
-def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[str, str]:
+def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[str, str]:
     """Path below the folder without extension -> path, of all files that may be volumes."""
     stems: dict[str, str] = {}
     for path in sorted(folder.rglob("*"), key=lambda path: natural_sort_key(str(path))):
@@ -186,7 +186,7 @@ def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[s
         stem = volume_stem(below.as_posix())
         if stem in stems:
             raise DataError(
-                f"two {what} with the same name in {folder}: {os.path.basename(stems[stem])} and {path.name}; keep one"
+                f"two {kind} with the same name in {folder}: {os.path.basename(stems[stem])} and {path.name}; keep one"
             )
         stems[stem] = str(path)
     if not stems:

@@ -222,12 +222,12 @@ def point_records(splits: Sequence[Records]) -> list[PointRecords]:
     return list(point_records.values())
 
 
-def _always_there(records: Records, chosen: Sequence[int]) -> tuple[int, ...]:
-    """The positions in `chosen` of the points that are present in some record and absent in none."""
+def _always_there(records: Records, indices: Sequence[int]) -> tuple[int, ...]:
+    """The positions in `indices` of the points that are present in some record and absent in none."""
     states = []
     for record in records:
         source = record["target"]
         assert isinstance(source, PointSource)
-        states.append(source.states[list(chosen)])
-    counts = count_states(np.array(states).reshape(-1, len(chosen)))
+        states.append(source.states[list(indices)])
+    counts = count_states(np.array(states).reshape(-1, len(indices)))
     return tuple(np.flatnonzero((counts["present"] > 0) & (counts["absent"] == 0)).tolist())

@@ -212,9 +212,9 @@ class MaskWindows:
     def read(self, size: tuple[int, int], window: Window) -> Target:
         """The `window` of the target resized to `size` (H, W)."""
         rows, columns = nearest_pixels(self.size, size, window)
-        needed = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        part = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
         name = self.record["name"]
-        values = read_mask(needed, name)
+        values = read_mask(part, name)
         resized = values[rows - rows[0]][:, columns - columns[0]]
         return self.reader.of_record(self.reader.of_mask(resized, name), self.record)
 

@@ -7,15 +7,15 @@ from tempfile import TemporaryFile
 from runtime.errors import DataError
 
 
-def check_disk(output: Path, needed: int) -> None:
-    """DataError where `output` cannot be a folder that takes files, or its disk has less than `needed` bytes free."""
+def check_disk(output: Path, size: int) -> None:
+    """DataError where `output` cannot be a folder that takes files, or its disk has less than `size` bytes free."""
     resolved = output.resolve()
     folder = next(parent for parent in [resolved, *resolved.parents] if parent.exists())
     if not folder.is_dir():
         raise DataError(f"--output {output}: {folder} is not a folder; choose another")
     free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")
+    if free < size:
+        raise DataError(f"--output {output}: needs about {size / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")
     try:
         output.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=output).close()

@@ -153,14 +153,14 @@ def _plan_volume(
 ) -> Tiling | None:
     """Exact tiles where they compute no voxel more often than blended ones do, else blended ones."""
     grid = config.divisors
-    needed = reach(config)
+    margin = reach(config)
     voxel_bytes = _pixel_bytes(config)
     if tile_size is None:
         if math.prod(size) * voxel_bytes <= WHOLE_VOLUME_MEMORY:
             return None
         tile = None
-        if needed and overlap is None:
-            tile = _exact_tile(config, size, needed)
+        if margin and overlap is None:
+            tile = _exact_tile(config, size, margin)
         if tile is None:
             voxels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // voxel_bytes)
             tile = _blended_tile(config, size, voxels)
@@ -171,23 +171,23 @@ def _plan_volume(
         return None
     if overlap is not None:
         shared = tuple(round_up(overlap, step) for step in grid)
-    elif needed and all(2 * needed[axis] < tile[axis] for axis in cut):
-        shared = tuple(2 * pixels for pixels in needed)
+    elif margin and all(2 * margin[axis] < tile[axis] for axis in cut):
+        shared = tuple(2 * pixels for pixels in margin)
     else:
         shared = tuple(side // 2 // step * step for side, step in zip(tile, grid, strict=True))
     for axis in cut:
         _check_overlap(shared[axis], tile[axis])
-    exact = needed is not None and all(shared[axis] >= 2 * needed[axis] for axis in cut)
+    exact = margin is not None and all(shared[axis] >= 2 * margin[axis] for axis in cut)
     return Tiling(tile, shared, grid, exact)
 
 
-def _exact_tile(config: UNetConfig, size: tuple[int, ...], needed: tuple[int, ...]) -> tuple[int, ...] | None:
+def _exact_tile(config: UNetConfig, size: tuple[int, ...], margin: tuple[int, ...]) -> tuple[int, ...] | None:
     """The smallest tile of which half is overlap along each axis that is cut, as in blended tiles; None: too large.
 
     Other axes are whole.
     """
     tile = []
-    for pixels, length, step in zip(needed, size, config.divisors, strict=True):
+    for pixels, length, step in zip(margin, size, config.divisors, strict=True):
         tile.append(min(4 * pixels, round_up(length, step)))
     fits = math.prod(tile) * _pixel_bytes(config) <= WHOLE_VOLUME_MEMORY
     if fits and tile[0] <= _deepest(config, size):

@@ -172,8 +172,8 @@ MUTANTS = [
     Mutant(
         "inference/decoding/landmarks.py",
         "PredictedPoints.positions",
-        "self.places * np.array(size) - 0.5",
-        "self.places * np.array(size)",
+        "self.shares * np.array(size) - 0.5",
+        "self.shares * np.array(size)",
         "test_task_sections.py",
     ),
     Mutant(
@@ -1082,7 +1082,7 @@ MUTANTS = [
     Mutant(
         "inference/true_masks.py",
         "ObjectTruths.__init__",
-        "None if name in self._places else (records, index)",
+        "None if name in self._records else (records, index)",
         "(records, index)",
         "test_annotated_objects.py",
     ),

@@ -49,10 +49,10 @@ class CheckpointState:
 
     def to_json(self) -> dict[str, Any]:
         """The content of state.json."""
-        own = {
+        entries = {
             "model": self.config.to_json(),
             "run": asdict(self.run_state),
             "score": self.score,
             "scaler": self.scaler,
         }
-        return self.settings.to_json() | own
+        return self.settings.to_json() | entries

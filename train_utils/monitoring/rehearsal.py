@@ -292,17 +292,16 @@ def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple
     return warm_up, steps[WARM_UP_STEPS:]
 
 
-def steps_that_fit(seconds: float, times: MeasuredSeconds, schedule: Schedule, shown: int) -> int:
+def steps_that_fit(seconds: float, times: MeasuredSeconds, schedule: Schedule, pictures: int) -> int:
     """How many steps fit into the `seconds` that are left, with evaluations, saves and the report; below 1: none do.
 
-    One process makes `shown` pictures of an evaluation, and three times PICTURES for the report. The weights of a best
+    One process makes so many pictures of an evaluation, and three times PICTURES for the report. The weights of a best
     model are a third of a checkpoint; one that is saved at no step of the schedule's gets a checkpoint too.
     """
-    pictures = shown * times.image
     best_model = times.save / 3
     if schedule.eval_every % schedule.checkpoint_every:
         best_model += times.save
-    evaluation = times.evaluation + pictures + best_model
+    evaluation = times.evaluation + pictures * times.image + best_model
     end = evaluation + times.save + 3 * PICTURES * times.image + FINISH_SECONDS
     step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
     return int((seconds - end) / step)

@@ -344,18 +344,18 @@ def read(path: Path) -> CocoFile:
     return CocoFile(path, categories, used_categories, images, objects, {}, (path,))
 
 
-def _entries(content: dict[str, Any], key: str, needed: dict[str, str], path: Path) -> list[Entry]:
-    """The list under `key`; its entries have what is needed, in its types. A test split may lack the list."""
+def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Path) -> list[Entry]:
+    """The list under `key`; its entries have the `fields`, in their types. A test split may lack the list."""
     entries = None
     if "images" in content:
         entries = content.get(key, [])
     if not isinstance(entries, list):
         raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")
     for number, entry in enumerate(entries):
-        lacking = [name for name in needed if not isinstance(entry, dict) or name not in entry]
+        lacking = [name for name in fields if not isinstance(entry, dict) or name not in entry]
         if lacking:
             raise DataError(f"{path}: entry {number} of {key!r} lacks {', '.join(lacking)}")
-        for name, expected in needed.items():
+        for name, expected in fields.items():
             if not isinstance(entry[name], TYPES[expected]):
                 raise DataError(f"{path}: entry {number} of {key!r} has {name} {entry[name]!r}, expected {expected}")
     return entries
@@ -384,16 +384,16 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, i
     return classes, dict(zip(names, values, strict=True))
 
 
-def _category_names(categories: dict[int, Entry], used: set[int]) -> dict[int, str]:
+def _category_names(categories: dict[int, Entry], used_ids: set[int]) -> dict[int, str]:
     """The names of a file's categories by id."""
     names = {number: str(category["name"]) for number, category in categories.items()}
-    return _without_project(names, used, [category.get("supercategory") for category in categories.values()])
+    return _without_project(names, used_ids, [category.get("supercategory") for category in categories.values()])
 
 
-def _without_project(names: dict[int, str], used: set[int], supercategories: Sequence[Any]) -> dict[int, str]:
+def _without_project(names: dict[int, str], used_ids: set[int], supercategories: Sequence[Any]) -> dict[int, str]:
     """Names of categories by id, in order, without what Roboflow lists as category 0: the project, above all others."""
     classes = {}
     for number, name in sorted(names.items()):
-        if number or number in used or name not in supercategories:
+        if number or number in used_ids or name not in supercategories:
             classes[number] = name
     return classes

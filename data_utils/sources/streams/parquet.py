@@ -72,9 +72,9 @@ class ParquetRecords(StreamRecords):
         table = _read_columns(self.files[file], number, list(self.columns.values()))
         return _Column(table.column(self.columns["image"])), _Column(table.column(self.columns["mask"]))
 
-    def part(self, chosen: np.ndarray) -> "ParquetRecords":
-        """The records of the groups that `chosen`, (G,) bool, marks."""
-        return ParquetRecords(self.files, self.groups[chosen], self.columns)
+    def part(self, is_chosen: np.ndarray) -> "ParquetRecords":
+        """The records of the groups that `is_chosen`, (G,) bool, marks."""
+        return ParquetRecords(self.files, self.groups[is_chosen], self.columns)
 
 
 class _Column:

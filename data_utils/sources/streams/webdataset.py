@@ -134,12 +134,11 @@ class TarRecords(StreamRecords):
         file = int(self.groups[group, 0])
         return _Ranges(range_starts, read_ranges(self.files[file], ranges))
 
-    def part(self, chosen: np.ndarray) -> "TarRecords":
-        """The records of the groups that `chosen`, (G,) bool, marks."""
-        is_chosen = np.repeat(chosen, self.group_sizes)
-        return TarRecords(
-            self.files, self.groups[chosen], self.names[is_chosen], self.starts[is_chosen], self.lengths[is_chosen]
-        )
+    def part(self, is_chosen: np.ndarray) -> "TarRecords":
+        """The records of the groups that `is_chosen`, (G,) bool, marks."""
+        samples = np.repeat(is_chosen, self.group_sizes)
+        groups = self.groups[is_chosen]
+        return TarRecords(self.files, groups, self.names[samples], self.starts[samples], self.lengths[samples])
 
 
 def group_samples(counts: Sequence[int]) -> np.ndarray:

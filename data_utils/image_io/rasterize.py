@@ -20,7 +20,8 @@ def fill_polygon(mask: np.ndarray, rings: Sequence[np.ndarray], value: int) -> N
 
 def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int, int]]:
     """(row, first column, column behind the last) of what lies inside."""
-    starts = np.concatenate(list(rings))
+    rings = [_turned(ring) for ring in rings]
+    starts = np.concatenate(rings)
     ends = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
     yield from _level_spans(starts, ends, height)
     is_down = starts[:, 1] < ends[:, 1]
@@ -39,6 +40,25 @@ def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int,
     for row, left, right in zip(rows[order][::2].tolist(), columns[::2].tolist(), columns[1::2].tolist(), strict=True):
         if right > left:
             yield row, left, right
+
+
+def _turned(ring: np.ndarray) -> np.ndarray:
+    """The corners (n, 2) of a ring in the direction in which GDAL walks along it, whichever they are given in.
+
+    It looks at the bend at the highest corner, the rightmost of several. Where the ring meets itself there, or does not
+    bend, it looks at the sign of the area.
+    """
+    is_closed = len(ring) > 1 and np.array_equal(ring[0], ring[-1])
+    corners = ring[:-1] if is_closed else ring
+    columns, rows = corners.T
+    top = np.lexsort((-columns, rows))[0]
+    before = corners[top - 1] - corners[top]
+    after = corners[(top + 1) % len(corners)] - corners[top]
+    turn = after[0] * before[1] - before[0] * after[1]
+    visits = (corners == corners[top]).all(axis=1).sum()
+    if visits > 1 or turn == 0:
+        turn = (columns * np.roll(rows, -1) - rows * np.roll(columns, -1)).sum()
+    return ring if turn <= 0 else ring[::-1]
 
 
 def _level_spans(starts: np.ndarray, ends: np.ndarray, height: int) -> Iterator[tuple[int, int, int]]:

@@ -238,6 +238,19 @@ def test_polygons_are_filled_as_rasterio_fills_them():
         assert np.array_equal(mask, rasterize([(polygon, 1)], size, dtype=np.uint8)), number
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_polygons_along_the_centers_of_pixels_are_filled_as_rasterio_fills_them(is_closed):
+    """Edges that GDAL counts as inside or not by the direction of their ring, which it chooses itself."""
+    rng = np.random.default_rng(0)
+    size = (7, 7)
+    for number in range(300):
+        ring = rng.integers(0, 12, (rng.integers(3, 7), 2)) / 2
+        polygon = {"type": "Polygon", "coordinates": [[*ring.tolist(), ring[0].tolist()]]}
+        mask = np.zeros(size, np.uint8)
+        fill_polygon(mask, [np.concatenate([ring, ring[:1]]) if is_closed else ring], 1)
+        assert np.array_equal(mask, rasterize([(polygon, 1)], size, dtype=np.uint8)), number
+
+
 def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
     to_degrees = Transformer.from_crs(UTM, 4326, always_xy=True)
     rings = [square(5, 5, 20), square(10, 10, 5)]
@@ -306,6 +319,7 @@ def test_each_image_may_have_polygons_of_its_own(tmp_path):
             "fewer than 3",
         ),
         (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [["x"]]}}]}), "no list of positions"),
+        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[{}]]}}]}), "no list of positions"),
         (
             json.dumps({"features": [feature(square(0, 0, 9))], "crs": {"properties": {"name": "local"}}}),
             "crs is 'local'",

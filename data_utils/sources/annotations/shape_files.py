@@ -149,7 +149,7 @@ def _checked_ring(ring: Any, where: str) -> np.ndarray:
     """Corners (n, 2); a height is left out."""
     try:
         corners = np.array([position[:2] for position in ring], np.float64)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, KeyError):
         raise DataError(f"{where} has a ring that is no list of positions") from None
     return _checked(corners, where)
 

@@ -109,6 +109,19 @@ def as_color(value: MaskValue) -> MaskValue:
     return value, value, value
 
 
+def has_colors(values: Iterable[MaskValue]) -> bool:
+    """Whether some of them are colors: then the greys beside them are too."""
+    return any(isinstance(value, tuple) for value in values)
+
+
+def in_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
+    """The pixels of each value, greys as the colors that they are."""
+    color_pixels: Counter[MaskValue] = Counter()
+    for value, count in pixels.items():
+        color_pixels[as_color(value)] += count
+    return color_pixels
+
+
 def as_grey(value: MaskValue) -> MaskValue:
     """A color that is grey as its level."""
     if isinstance(value, tuple) and len(set(value)) == 1:

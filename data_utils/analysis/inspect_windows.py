@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.inspect import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
-from data_utils.class_map import MAX_VALUES, as_color, key_of, pack
+from data_utils.class_map import MAX_VALUES, as_color, has_colors, in_colors, key_of, pack
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import same_proportions
@@ -52,6 +52,8 @@ def _inspect_strips(
         counts = count_values(values)
         keys = pack(values).ravel()
         pixels.update(counts)
+        if has_colors(pixels):  # strips of grey only are colors too
+            pixels = in_colors(pixels)
         problem = too_many(pixels, name) if has_classes else None
         if problem:
             return problem
@@ -60,12 +62,8 @@ def _inspect_strips(
             evenly_spaced = np.linspace(0, count - 1, min(count, LOCATIONS)).astype(int)
             row, column = divmod(indices[evenly_spaced], values.shape[1])
             samples[value].append((count, np.stack([top + row, column], axis=1)))
-    if any(isinstance(value, tuple) for value in pixels):  # strips of grey only are colors too
+    if has_colors(pixels):
         kind = "colors"
-        color_pixels: Counter = Counter()
-        for value, count in pixels.items():
-            color_pixels[as_color(value)] += count
-        pixels = color_pixels
         greys = [value for value in samples if isinstance(value, int)]
         for value in greys:
             samples[as_color(value)] += samples.pop(value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.inspect import Content, InspectedSplits, SplitInspection, count_values, mask_value_from_json
-from data_utils.class_map import MAX_SCATTERED, REPAIR, classes_example, is_run, pack, show
+from data_utils.class_map import MAX_SCATTERED, REPAIR, classes_example, has_colors, in_colors, is_run, pack, show
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
@@ -69,12 +69,15 @@ class BorderCounts:
 
     def classes(self) -> list[MaskValue]:
         """The values that form areas, if at least as many others lie almost only between them; else an empty list."""
+        pixels, between, areas = self.pixels, self.between, self.areas
+        if has_colors(pixels):  # masks and strips of grey only are colors too
+            pixels, between, areas = map(in_colors, (pixels, between, areas))
         classes = []
         invented = 0
-        for value, count in self.pixels.items():
-            if self.areas[value] >= AREA_SHARE * count:
+        for value, count in pixels.items():
+            if areas[value] >= AREA_SHARE * count:
                 classes.append(value)
-            elif self.between[value] >= INVENTED_SHARE * count:
+            elif between[value] >= INVENTED_SHARE * count:
                 invented += 1
         if len(classes) < 2 or invented < max(FEWEST, len(classes)):
             return []

@@ -96,6 +96,9 @@ def test_strips_of_grey_in_a_color_mask_hold_colors(tmp_path, monkeypatch):
     assert set(found.class_locations[0, 0, 0][:, 0] // 32) == {0, 1, 2}  # of grey strips and of the one in color
     mask[40, 50] = 9
     assert inspect_in_windows(write_color_pair(tmp_path, mask)).kind == "greys"
+    mask[:32] = np.arange(32 * 64).reshape(32, 64, 1) % 200
+    mask[32:64] = (np.arange(32 * 64).reshape(32, 64, 1) % 100) * (1, 2, 0)
+    assert inspect_in_windows(write_color_pair(tmp_path, mask)).kind == "too many mask values"
 
 
 def test_values_are_too_many_over_all_strips_and_numbers_of_objects_have_places(tmp_path, monkeypatch):

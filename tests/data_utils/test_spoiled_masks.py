@@ -348,6 +348,20 @@ def test_the_neighbors_of_a_border_lie_within_two_pixels():
     assert counts.between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
 
 
+def test_a_grey_mask_among_colors_holds_colors():
+    area = np.zeros((9, 9), np.uint8)
+    counts = BorderCounts.none()
+    counts.add(area)
+    counts.add(area + 90)
+    fade = np.uint8([10, 20, 30, 40, 50, 60, 70, 80])[None].repeat(9, axis=0)
+    counts.add(
+        np.stack(
+            [np.pad(fade, ((0, 0), (4, 4)), constant_values=((0, 0), (0, 90)))] * 2 + [area.repeat(2, 1)[:, :16]], 2
+        )
+    )
+    assert counts.classes() == [(0, 0, 0), (90, 90, 90), (90, 90, 0)]
+
+
 def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -> tuple[SplitInspection, ListRecords]:
     """A split of these masks, of which one look has found the same values in all."""
     inspection = SplitInspection.of_count(len(masks))

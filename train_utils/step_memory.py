@@ -96,7 +96,8 @@ class StepMemory:
             if size == 1 and self.network.activation_checkpointing:
                 line += " and activation checkpointing"
                 raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
-            limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
+            recomputes = size == 1 or self.network.activation_checkpointing
+            limit = MemoryLimit(math.ceil(size / 2), recomputes)
             self._record(limit)
             remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
             raise MemoryShortage(

@@ -22,6 +22,7 @@ QUERY = re.compile(
     r"(?P<query>[?#](?=\S)\S*?)(?=['\"`),.;:>\]}]*(?:\s|$))",
     re.IGNORECASE,
 )
+NAMED_URL = "url: "
 NAMED_BEFORE_AT = ("abfs", "abfss", "az", "file", "hf")  # a container, folder or repository; a password has a colon
 
 
@@ -69,6 +70,8 @@ def _without_query(match: re.Match[str]) -> str:
     """Elsewhere than on the web a `?` may stand in a name or a pattern: only `?name=value` is a query."""
     head = match["head"]
     query = match["query"]
-    is_web = head.lower().startswith(("http", "url:")) and "?" in query and " " not in head
+    is_named = head.lower().startswith(NAMED_URL)
+    address = head[len(NAMED_URL) :] if is_named else head
+    is_web = (is_named or head.lower().startswith("http")) and "?" in query and " " not in address
     has_named_value = re.match(r"[?#][^/=]*=", query) is not None
     return head if is_web or has_named_value else match[0]

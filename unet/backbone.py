@@ -34,12 +34,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.frozen = False
         self.backbone = random_backbone(config)
-        features = dry_pass(self.backbone, config)
+        parameters = list(self.backbone.parameters())
+        with torch.enable_grad():
+            features = dry_pass(self.backbone, config)
+            total = sum(feature.sum() for feature in features)
+            grads = torch.autograd.grad(total, parameters, allow_unused=True)
         self.first_level = level_of(features[0])
         self.channels = [feature.shape[1] for feature in features]
-        total = sum(feature.sum() for feature in features)
-        parameters = list(self.backbone.parameters())
-        grads = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.requires_grad_(grad is not None)
 
@@ -130,9 +131,8 @@ def dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
     """Features of an empty image, to measure channels and strides: some configs state them wrongly (HGNetV2)."""
     device = next(backbone.parameters()).device
     was_training = backbone.training
-    with torch.enable_grad():
-        images = torch.zeros((1, config.get("num_channels", 3), SIDE, SIDE), device=device)
-        features = backbone.eval()(images).feature_maps
+    images = torch.zeros((1, config.get("num_channels", 3), SIDE, SIDE), device=device)
+    features = backbone.eval()(images).feature_maps
     backbone.train(was_training)
     return features
 

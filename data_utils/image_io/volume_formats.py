@@ -138,10 +138,13 @@ class ItkVolume(StoredVolume):
         self.itk = load_simpleitk(path)
         if path.lower().endswith(META_SUFFIXES):
             check_meta_image(path)
+            self.format = "MetaImageIO"
         else:
             check_nrrd(path)
+            self.format = "NrrdImageIO"
         reader = self.itk.ImageFileReader()
         reader.SetFileName(path)
+        reader.SetImageIO(self.format)  # SimpleITK alone knows no .MHA in capitals
         with _last_line():
             reader.ReadImageInformation()
         if reader.GetDimension() != 3:
@@ -156,7 +159,7 @@ class ItkVolume(StoredVolume):
 
     def read(self) -> np.ndarray:
         with _last_line():
-            voxels = self.itk.GetArrayFromImage(self.itk.ReadImage(self.path))
+            voxels = self.itk.GetArrayFromImage(self.itk.ReadImage(self.path, imageIO=self.format))
         return voxels.reshape(*self.shape[::-1], self.channels).transpose(2, 1, 0, 3)
 
 

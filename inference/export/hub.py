@@ -54,8 +54,8 @@ class Hub(ExportFormat):
         if config.kernels or config.strides:
             return "has its own kernels or strides, which a folder for the Hub does not take"
         if preprocess.pixel_types not in ((), ("uint8",)) or config.in_channels not in (1, 3):
-            kinds = " and ".join(preprocess.pixel_types)
-            return f"takes {config.in_channels} channels of {kinds}; a pipeline of transformers gives 3 of 8 bits"
+            kinds = f" of {' and '.join(preprocess.pixel_types)}" if preprocess.pixel_types else ""
+            return f"takes {config.in_channels} channels{kinds}; a pipeline of transformers gives 3 of 8 bits"
         return None
 
     def write(self, model: UNet, path: Path, options: Options) -> None:

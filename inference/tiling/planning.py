@@ -184,11 +184,11 @@ def _plan_volume(
 def _exact_tile(config: UNetConfig, size: tuple[int, ...], margin: tuple[int, ...]) -> tuple[int, ...] | None:
     """The smallest tile of which half is overlap along each axis that is cut, as in blended tiles; None: too large.
 
-    Other axes are whole.
+    Other axes are whole. Along an axis of which a voxel needs no neighbors, a tile is one step of the pooling grid.
     """
     tile = []
     for pixels, length, step in zip(margin, size, config.divisors, strict=True):
-        tile.append(min(4 * pixels, round_up(length, step)))
+        tile.append(min(max(4 * pixels, step), round_up(length, step)))
     fits = math.prod(tile) * _pixel_bytes(config) <= WHOLE_VOLUME_MEMORY
     if fits and tile[0] <= _deepest(config, size):
         return tuple(tile)

@@ -596,8 +596,9 @@ def test_pictures_of_a_tar_are_named_or_found(tmp_path):
 
     for extensions in (("jpg", "png"), ("jpg", "seg.png"), ("image.png", "mask.png"), ("JPG", "label.png", "txt")):
         assert len(TarRecords.open([tar(*extensions)], None, None)) == 1
-    with pytest.raises(DataError, match=r"which of a\.png, b\.png are image and mask"):
-        TarRecords.open([tar("a.png", "b.png")], None, None)
+    empty = Path(tar("txt")).rename(tmp_path / "empty.tar")
+    with pytest.raises(DataError, match=r"/a\.tar: which of a\.png, b\.png are image and mask"):
+        TarRecords.open([str(empty), tar("a.png", "b.png")], None, None)
     assert len(TarRecords.open([tar("a.png", "b.png")], "b.png", "a.png")) == 1
     with pytest.raises(DataError, match="holds no pictures"):
         TarRecords.open([tar("txt")], None, None)

@@ -583,7 +583,7 @@ def test_a_mask_of_a_nifti_2_is_one_too(tmp_path):
     assert isinstance(back, nibabel.Nifti2Image) and np.array_equal(back.affine, LPS)
 
 
-@pytest.mark.parametrize("name", ["a.nrrd", "a.mha", "A.NRRD"])
+@pytest.mark.parametrize("name", ["a.nrrd", "a.mha", "A.NRRD", "A.MHA"])
 def test_voxels_of_several_numbers_are_channels_of_nrrd_and_mha_too(tmp_path, name):
     itk = pytest.importorskip("SimpleITK")
     voxels = np.random.default_rng(0).integers(0, 99, (3, 4, 5, 2), np.uint8)

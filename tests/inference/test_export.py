@@ -471,6 +471,7 @@ def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
     assert Hub().problem(UNetConfig(1, 2, 4, 1)) is Hub().problem(KINDS["lite0"]) is None
     four = UNetConfig(4, 2, 4, 1, preprocess=Preprocess(pixel_types=("uint8",)))
     assert "takes 4 channels of uint8; a pipeline" in Hub().problem(four)
+    assert "takes 4 channels; a pipeline" in Hub().problem(UNetConfig(4, 2, 4, 1))
     for axes in ({"kernels": ((3, 3), (3, 1))}, {"strides": ((2, 1),)}):
         assert "its own kernels or strides" in Hub().problem(UNetConfig(3, 2, 4, 1, **axes))
     assert "two classes of one name" in Hub().problem(UNetConfig(3, 2, preprocess=Preprocess(class_names=("a", "a"))))

@@ -276,6 +276,7 @@ def test_the_record_of_predictions_names_models_without_secrets():
         ("404, message='Not Found', url='https://host/x?t=secret'", "404, message='Not Found', url='https://host/x'"),
         ("(see https://host/x?t=secret).", "(see https://host/x)."),
         ("retries exceeded with url: /x?t=secret (Caused by", "retries exceeded with url: /x (Caused by"),
+        ("retries exceeded with url: /x?secret (Caused by", "retries exceeded with url: /x (Caused by"),
         (str(Path("s3://key:secret@bucket/x?t=secret")), "s3:/bucket/x"),
     ],
 )

@@ -241,7 +241,7 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
     assert metrics[0] == ("Mean radial error (mm)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
     assert metrics[2] == ("AUROC of presence", 1.0) and section.draw_pictures(scores) == {}
-    answer = "name, place in pixels, presence and confidence of each"
+    answer = "name, position in pixels, presence and confidence of each"
     assert use_of(section, scores) == f'points = predictor.points("image.png")  # {answer}'
     assert tags_of(section, scores) == ["unet", "landmark-detection", "keypoint-detection"]
     errors = section._errors(scores)

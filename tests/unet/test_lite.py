@@ -104,6 +104,12 @@ def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_si
             assert torch.equal(loaded(images[:, :, : size[0], : size[1]]), logits)
 
 
+def test_a_network_may_be_built_where_no_gradients_are_computed():
+    with torch.no_grad():
+        network = built()
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
 def test_random_weights_are_no_file(monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
     weight = built(encoder_weights="random").encoder.backbone.stem.conv.weight

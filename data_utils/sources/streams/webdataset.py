@@ -88,7 +88,7 @@ class TarRecords(StreamRecords):
         first = next((number for number, index in enumerate(indices) if len(index.names)), None)
         if first is None:
             raise DataError(f"{files[0]} holds no pictures")
-        image, mask = _extensions(indices[first].extensions_of_first(), files[0], image_column, mask_column)
+        image, mask = _extensions(indices[first].extensions_of_first(), files[first], image_column, mask_column)
         names = np.concatenate([index.names for index in indices])
         images = np.concatenate([index.locations(image) for index in indices])
         masks = np.concatenate([index.locations(mask) for index in indices])

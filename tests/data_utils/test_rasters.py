@@ -503,6 +503,7 @@ def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it():
     ):
         assert indices_of_band(names, wanted) == indices, wanted
     assert indices_of_band([*names, "x_B2"], "b2") == [0]  # its own name comes first
+    assert has_band_name("a.B2.c", "B2") and has_band_name("a B2 c", "B2") and has_band_name("a_B2_c", "B2")
     assert has_band_name("a-B2-c", "B2") and not has_band_name("aB2", "B2") and not has_band_name("B2c", "B2")
 
 

@@ -678,6 +678,10 @@ def test_damaged_tables_are_one_line(tmp_path, tables):
     table(tables).save_to_disk(tmp_path / "data")
     (tmp_path / "data" / "state.json").unlink()
     assert "cannot be loaded" in error_of(tmp_path / "data")
+    (tmp_path / "mixed").mkdir()
+    table(tables).to_parquet(tmp_path / "mixed" / "a.parquet")
+    table(tables, mask="other").to_parquet(tmp_path / "mixed" / "b.parquet")
+    assert "mixed cannot be loaded (" in error_of(tmp_path / "mixed")
 
 
 def test_a_row_without_mask_is_named(tmp_path, tables):

@@ -159,6 +159,8 @@ def test_a_legend_has_a_square_for_each_class_that_is_tinted():
         assert (square[4:16, 4:16] == color).all()
         assert (square == color).all(axis=2).sum() == 12 * 12
     wide = legend(["sky", "a class with a long name"], colors)
+    narrow = np.asarray(legend(["background", "sea"], colors))
+    assert narrow.shape[1] > 120 and (narrow[:20, 100:] < 128).any()  # the whole of "background (no tint)"
     assert wide.width > pixels.shape[1] and (np.asarray(wide)[:, 20:] < 128).any()
 
 

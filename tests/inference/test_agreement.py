@@ -3,6 +3,8 @@
 Module: inference/review/agreement.py.
 """
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,17 @@ def test_masks_agree_by_class_and_picture_as_often_as_they_have_before():
     assert probabilities[numbers["car", IN_PREDICTION]] == pytest.approx(0.95, abs=0.03)
     assert probabilities[numbers["sign", IN_PREDICTION]] == pytest.approx(0.30, abs=0.03)
     assert probabilities[numbers["car", IN_MASK]] == pytest.approx(0.60, abs=0.03)
+
+
+def test_an_area_takes_sixteen_bytes():
+    area = area_of("car", True)
+    agreement = Agreement()
+    tracemalloc.start()
+    for _ in range(20_000):
+        agreement.add(area)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 16 * 20_000 <= size < 24 * 20_000
 
 
 def test_masks_agree_more_often_on_large_areas_and_sure_ones_where_they_have_before():

@@ -507,6 +507,12 @@ def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, is_proved, tmp_p
     np.testing.assert_array_equal(classes, Predictor(model).mask(image))
 
 
+def test_openvino_takes_numbers_where_not_all_images_have_bytes(tmp_path):
+    mixed = UNet(UNetConfig(3, 2, 2, 1, preprocess=Preprocess(pixel_types=("uint16", "uint8")))).eval()
+    EXPORT_FORMATS["openvino"].write(mixed, tmp_path, Options())
+    assert openvino.Core().read_model(tmp_path / "model.xml").input(0).element_type == openvino.Type.f32
+
+
 class TwoFiles(Empty):
     """A format of a folder, which nothing opens."""
 

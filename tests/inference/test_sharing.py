@@ -102,8 +102,8 @@ def test_messages_go_to_the_processes_of_the_own_group(messages):
     follower = SharedRows(Mesh(2, 1, 2), 2, torch.device("cpu"))
     assert next(follower.inputs()) == 3
     with follower.follow((DataError,)):
-        raise DataError("cut")
-    assert messages == [(4, [3]), (4, list(b"cut"))]
+        raise DataError("caf\u00e9")
+    assert messages == [(4, [5]), (4, list(b"caf\xc3\xa9"))]
 
 
 def test_a_group_is_made_by_all_its_processes_before_the_first_input(monkeypatch):

@@ -158,11 +158,13 @@ def bench_memory(work: Path, theirs_too: bool) -> dict:
     del theirs_too
     folder = work / "start" if (work / "start").exists() else write_pairs(work / "start", 20_000, SMALL, 400)
     info = load_dataset_info(DataConfig(str(folder), scale=0.25))
-    model = UNetConfig(preprocess=info.preprocess())
+    config = UNetConfig(preprocess=info.preprocess())
     steps = len(info.train) // BATCH
-    split = BatchSplit(BATCH, processes=1, micro_batch_size=BATCH, accumulation=1)
-    shapes = network_shapes(info, model)
-    loader, _ = build_loaders(info, model, shapes, split, range(5 * steps), num_workers=2, device=torch.device("cpu"))
+    batch_split = BatchSplit(BATCH, groups=1, micro_batch_size=BATCH, accumulation=1)
+    shapes = network_shapes(info, config)
+    loader, _ = build_loaders(
+        info, config, shapes, batch_split, range(5 * steps), num_workers=2, device=torch.device("cpu")
+    )
     found = {}
     for step, _ in enumerate(loader, start=1):
         if step % steps == 0:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import mixed_sizes, objects
 from benchmarks.candidates import CANDIDATES, changes
+from benchmarks.data import bench_memory, write_pairs
 from benchmarks.landmarks import (
     LOSSES,
     along_axes,
@@ -60,6 +61,13 @@ def test_the_stand_in_for_wandb_marks_steps_and_evaluations(tmp_path, monkeypatc
     marks = [json.loads(line) for line in (tmp_path / "marks.jsonl").read_text().splitlines()]
     assert [mark["step"] for mark in marks] == [True, False]
     assert marks[0]["seconds"] < marks[1]["seconds"]
+
+
+def test_memory_is_measured_after_each_of_five_epochs(tmp_path):
+    write_pairs(tmp_path / "start", 10, (40, 48), distinct=10)
+    memory = bench_memory(tmp_path, theirs_too=False)
+    assert [*memory] == [f"epoch {number}" for number in range(1, 6)]
+    assert all(value.endswith(" MiB") and float(value.split()[0]) > 0 for value in memory.values())
 
 
 def test_a_candidate_of_the_recipe_may_be_several_changes():

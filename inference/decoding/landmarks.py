@@ -66,7 +66,7 @@ class LandmarkDecoder(Decoder):
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         super().__init__(task, scratch)
         assert isinstance(task, Landmarks)
-        self._peaks = PeakFinder(task)
+        self._finder = PeakFinder(task)
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         raise NotImplementedError("a landmark is read from its whole map, by `PeakFinder`")
@@ -82,19 +82,19 @@ class LandmarkDecoder(Decoder):
         return torch.stack(list(views)).mean(dim=0)
 
     def add_on_device(self, logits: Tensor) -> None:
-        self._peaks.add(logits[0])
+        self._finder.add(logits[0])
 
     def finish_on_device(self, answers: Sequence[Tensor]) -> Tensor:
-        prediction = self._peaks.finish()
-        self._peaks = PeakFinder(self.task)  # for the next image
+        prediction = self._finder.finish()
+        self._finder = PeakFinder(self.task)  # for the next image
         return prediction[None]
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
-        self._peaks.add(logits)
+        self._finder.add(logits)
         return self.downloaded(logits, None, probabilities=probabilities, extras=extras)
 
     def finish(self) -> Iterator[Strip]:
-        yield Strip(self._peaks.finish().cpu().numpy())
+        yield Strip(self._finder.finish().cpu().numpy())
 
 
 class PeakFinder:
@@ -105,9 +105,9 @@ class PeakFinder:
         self.is_always_there = torch.zeros(task.outputs, dtype=torch.bool)
         self.is_always_there[list(task.always_there)] = True
         self.radius = max(2, math.ceil(2 * task.sigma))
-        self._rows = 0  # how many were read
-        self._searched = 0  # how many of them were searched for the highest pixel: those with all rows around them
-        self._read: Tensor | None = None  # the last rows of the logits
+        self._rows_read = 0
+        self._rows_searched = 0  # for the highest pixel: of the rows that were read, those with all rows around them
+        self._last_rows: Tensor | None = None  # of the logits
         self._peaks = Tensor()  # (K,) the highest logit
         self._pixels = Tensor()  # (K, n) where it is
         self._patches = Tensor()  # (K, side, ...) the logits around it
@@ -119,25 +119,25 @@ class PeakFinder:
             logits = logits.float()
         weights = logits.flatten(1).logsumexp(dim=1)
         rows = logits
-        if self._read is None:
+        if self._last_rows is None:
             self._weights = weights
             self._peaks = torch.full_like(weights, -torch.inf)
             self._pixels = weights.new_zeros((len(logits), logits.ndim - 1), dtype=torch.int64)
             self._patches = logits.new_zeros((len(logits), *[2 * self.radius + 1] * (logits.ndim - 1)))
         else:
             self._weights = torch.logaddexp(self._weights, weights)
-            rows = torch.cat([self._read, logits], dim=1)
-        self._rows += logits.shape[1]
-        self._search(rows, self._rows - self.radius)
-        self._read = rows[:, -2 * self.radius :]
+            rows = torch.cat([self._last_rows, logits], dim=1)
+        self._rows_read += logits.shape[1]
+        self._search(rows, self._rows_read - self.radius)
+        self._last_rows = rows[:, -2 * self.radius :]
 
     def finish(self) -> Tensor:
         """The prediction (K, n + 2)."""
-        rows = self._read
+        rows = self._last_rows
         assert rows is not None, "an image has logits"
-        self._search(rows, self._rows)
+        self._search(rows, self._rows_read)
         dtype = widest_float(self._peaks.device)
-        size = upload(torch.tensor([self._rows, *rows.shape[2:]], dtype=dtype), self._peaks.device)
+        size = upload(torch.tensor([self._rows_read, *rows.shape[2:]], dtype=dtype), self._peaks.device)
         shares = (self._pixels + self._offsets().to(size) + 0.5) / size
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
@@ -147,14 +147,14 @@ class PeakFinder:
 
     def _search(self, rows: Tensor, stop: int) -> None:
         """Look for higher pixels in the rows before row `stop` of the image; `rows` (K, n, ...) are the last ones."""
-        start = self._rows - rows.shape[1]  # where they lie in the image
-        if stop <= self._searched:
+        start = self._rows_read - rows.shape[1]  # where they lie in the image
+        if stop <= self._rows_searched:
             return
-        candidates = rows[:, self._searched - start : stop - start]
+        candidates = rows[:, self._rows_searched - start : stop - start]
         peaks, indices = candidates.flatten(1).max(dim=1)
         pixels = _unraveled(indices, candidates.shape[1:])
-        pixels[:, 0] += self._searched
-        self._searched = stop
+        pixels[:, 0] += self._rows_searched
+        self._rows_searched = stop
         is_higher = peaks > self._peaks
         patches = self._around(rows, start, pixels)
         other_axes = [1] * (rows.ndim - 1)

@@ -19,14 +19,14 @@ class Areas(NamedTuple):
 
     Args:
         numbers: (A,) the number that the pixels of each hold.
-        rings: (A,) how many rings each has: its outline, then those of its holes.
-        lengths: (R,) how many corners each ring has.
+        ring_counts: (A,) how many rings each has: its outline, then those of its holes.
+        ring_lengths: (R,) how many corners each ring has.
         corners: (N, 2) (column, row), 0 at the corner of the first pixel; clockwise, as the image is seen.
     """
 
     numbers: np.ndarray
-    rings: np.ndarray
-    lengths: np.ndarray
+    ring_counts: np.ndarray
+    ring_lengths: np.ndarray
     corners: np.ndarray
 
 
@@ -37,14 +37,14 @@ class Corners(NamedTuple):
         areas: the area that each belongs to.
         numbers: the number that the pixels of that area hold.
         rows, columns: where each lies.
-        falls: whether the area has a single pixel there, above and left or below and right.
+        is_on_falling_diagonal: whether the area has a single pixel there, above and left or below and right.
     """
 
     areas: np.ndarray
     numbers: np.ndarray
     rows: np.ndarray
     columns: np.ndarray
-    falls: np.ndarray
+    is_on_falling_diagonal: np.ndarray
 
     def chosen(self, indices: np.ndarray) -> "Corners":
         """The corners at indices, or where a mask says so."""
@@ -110,9 +110,9 @@ class Outliner:
         while self._corners:  # they are freed one by one, for there may be many
             corners = self._corners.pop()
             areas = components[corners.areas]
-            is_of_open = is_open[areas]
-            open_corners.append(corners._replace(areas=new_numbers[areas]).chosen(is_of_open))
-            finished_corners.append(corners._replace(areas=areas).chosen(~is_of_open))
+            is_unfinished = is_open[areas]
+            open_corners.append(corners._replace(areas=new_numbers[areas]).chosen(is_unfinished))
+            finished_corners.append(corners._replace(areas=areas).chosen(~is_unfinished))
         self._corners = [_concatenated(open_corners)]
         self._last_areas = np.where(self._last_areas > 0, new_numbers[last_areas], 0)
         self._area_count = int(is_open.sum())
@@ -125,7 +125,7 @@ class Outliner:
 def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
     """The corners between the rows of a window (n + 1, W + 2) of numbers; `row` is that of the first ones.
 
-    Where four pixels meet, each has a corner of its area in two cases: it is alone, or it is one end of an L of three.
+    Where four pixels meet, each has a corner of its area in two cases: it is alone, or the middle of an L of three.
 
         a b      a a
         c d      a b
@@ -146,7 +146,7 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
         pixels.append((window[indices], areas[indices]))
     top_left, top_right, low_left, low_right = pixels
     parts = []
-    for pixel, neighbors, opposite, falls in (
+    for pixel, neighbors, opposite, is_on_falling_diagonal in (
         (top_left, (top_right, low_left), low_right, True),
         (low_right, (top_right, low_left), top_left, True),
         (top_right, (top_left, low_right), low_left, False),
@@ -155,8 +155,8 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
         number, area = pixel
         first, second = (neighbor[0] for neighbor in neighbors)
         is_alone = (number > 0) & (number != first) & (number != second)
-        is_three = (number > 0) & (number == first) & (number == second) & (number != opposite[0])
-        for is_corner, is_falling in ((is_alone, falls), (is_three, False)):
+        is_middle_of_three = (number > 0) & (number == first) & (number == second) & (number != opposite[0])
+        for is_corner, is_falling in ((is_alone, is_on_falling_diagonal), (is_middle_of_three, False)):
             corners = np.flatnonzero(is_corner)
             part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(corners)
             parts.append(part)
@@ -180,19 +180,19 @@ def _areas(corners: Corners) -> Areas:
     index_type = np.int32 if count < 2**31 else np.int64
     # In this order a line along a row leads from each corner with an even index to the next one. Where an area touches
     # itself with a corner, this stands there twice. Its rings part there: each keeps to the side of what lies outside.
-    order = np.where(corners.falls, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)
+    order = np.where(corners.is_on_falling_diagonal, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)
     along_columns = np.lexsort((order, corners.rows, corners.columns, corners.areas))
     partner = np.empty(count, index_type)
     partner[along_columns[::2]] = along_columns[1::2]
     partner[along_columns[1::2]] = along_columns[::2]
     del order, along_columns
-    walk, lengths = _walk(partner)
-    starts = np.cumsum(lengths) - lengths
+    walk, ring_lengths = _walk(partner)
+    starts = np.cumsum(ring_lengths) - ring_lengths
     areas = corners.areas[walk[starts]]
     # the first corner of all is one of the outline, so that this is the first ring
-    _, firsts, rings = np.unique(areas, return_index=True, return_counts=True)
+    _, firsts, ring_counts = np.unique(areas, return_index=True, return_counts=True)
     numbers = corners.numbers[walk[starts[firsts]]]
-    return Areas(numbers, rings, lengths, np.stack([corners.columns[walk], corners.rows[walk]], axis=1))
+    return Areas(numbers, ring_counts, ring_lengths, np.stack([corners.columns[walk], corners.rows[walk]], axis=1))
 
 
 def _walk(partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -109,4 +109,4 @@ def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple
     sizes = np.bincount(file_of_group, weights=records.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))
     held_out = np.isin(file_of_group, _first_groups(order, sizes, sizes.sum() * fraction))
-    return records.part(~held_out), records.part(held_out)
+    return records.subset(~held_out), records.subset(held_out)

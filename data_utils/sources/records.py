@@ -183,14 +183,14 @@ class StreamRecords(Records):
         self._process = os.getpid()
         self._lock = Lock()
 
-    def _group_of(self, i: int) -> tuple[int, int]:
+    def _locate(self, i: int) -> tuple[int, int]:
         """The group of a record, and its place in it."""
         if not 0 <= i < len(self):
             raise IndexError(f"record {i} of {len(self)}")
         group = int(np.searchsorted(self.ends, i, side="right"))
         return group, int(i - self.ends[group] + self.group_sizes[group])
 
-    def _group(self, group: int) -> Any:
+    def _group_content(self, group: int) -> Any:
         """The content of a group; those used last are kept."""
         if self._process != os.getpid():  # a loader process reads for itself
             self._read = OrderedDict()
@@ -208,7 +208,7 @@ class StreamRecords(Records):
         """Read all records of a group at once."""
 
     @abstractmethod
-    def part(self, is_chosen: np.ndarray) -> "StreamRecords":
+    def subset(self, is_chosen: np.ndarray) -> "StreamRecords":
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
 
 

@@ -82,7 +82,7 @@ class PolygonSink:
 def polygons_of(areas: Areas, place: Place) -> Iterator[Rings]:
     """The rings of each area in the world, which are read before the next area's are."""
     rings = _rings_in_world(areas, place)
-    for count in areas.rings.tolist():
+    for count in areas.ring_counts.tolist():
         yield islice(rings, count)
 
 
@@ -90,12 +90,12 @@ def _rings_in_world(areas: Areas, place: Place) -> Iterator[np.ndarray]:
     """All rings; outlines run counterclockwise and holes clockwise, as GeoJSON has it."""
     a, b, _, d, e, _ = place.transform
     is_clockwise = a * e - b * d < 0  # in the world too, as where rows run south
-    is_outline = np.zeros(len(areas.lengths), bool)
-    is_outline[np.cumsum(areas.rings) - areas.rings] = True
-    stops = np.cumsum(areas.lengths)
+    is_outline = np.zeros(len(areas.ring_lengths), bool)
+    is_outline[np.cumsum(areas.ring_counts) - areas.ring_counts] = True
+    stops = np.cumsum(areas.ring_lengths)
     first = 0
     while first < len(stops):
-        start = int(stops[first] - areas.lengths[first])
+        start = int(stops[first] - areas.ring_lengths[first])
         # as many rings as can be moved together, but one at least
         last = max(first + 1, int(np.searchsorted(stops, start + MOVED, "right")))
         columns, rows = areas.corners[start : stops[last - 1]].T.astype(float)

@@ -300,7 +300,7 @@ def test_a_folder_of_one_object_masks_that_is_gone_or_holds_too_many_is_one_line
     write_set(tmp_path, {"a": 1})
     (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
     folder = tmp_path / "a" / "masks"
-    monkeypatch.setattr(one_object_masks, "pictures", lambda _: ["m1.png"] * 65_536)
+    monkeypatch.setattr(one_object_masks, "picture_names", lambda _: ["m1.png"] * 65_536)
     with pytest.raises(DataError, match=f"{folder}: holds 65,536 masks, at most 65,535 are read"):
         record["target"].render()
     monkeypatch.undo()

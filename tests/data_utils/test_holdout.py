@@ -11,7 +11,7 @@ from runtime.errors import DataError
 class Stream(StreamRecords):
     """Files of records that are never read."""
 
-    def part(self, chosen: np.ndarray) -> "Stream":
+    def subset(self, chosen: np.ndarray) -> "Stream":
         return Stream(self.files, self.groups[chosen], self.group_sizes[chosen])
 
     def _read_group(self, group: int) -> None:

@@ -69,7 +69,7 @@ class Stream(StreamRecords):
     def __getitem__(self, i: int) -> dict:
         return self.records[i]
 
-    def part(self, chosen: np.ndarray) -> "Stream":
+    def subset(self, chosen: np.ndarray) -> "Stream":
         raise AssertionError
 
     def _read_group(self, group: int) -> None:

@@ -856,10 +856,10 @@ class Groups(StreamRecords):
         return group
 
     def __getitem__(self, i):
-        group, place = self._group_of(i)
-        return self._group(group), place
+        group, place = self._locate(i)
+        return self._group_content(group), place
 
-    def part(self, chosen):
+    def subset(self, chosen):
         raise NotImplementedError
 
 

@@ -348,11 +348,11 @@ def test_each_process_reads_a_row_group_once(packed, monkeypatch):
     info = load_info(packed, streaming=True, **STREAM)
     # without what the sample has read
     info = replace(info, train=replace(info.train, records=pickle.loads(pickle.dumps(info.train.records))))
-    reads, group_of = Counter(), ParquetRecords._group
+    reads, group_content = Counter(), ParquetRecords._group_content
     monkeypatch.setattr(
         ParquetRecords,
-        "_group",
-        lambda self, g: (reads.update([g] if g not in self._read else []), group_of(self, g))[1],
+        "_group_content",
+        lambda self, g: (reads.update([g] if g not in self._read else []), group_content(self, g))[1],
     )
     seen(info, 1, 0, range(6), 8, 8)
     assert set(reads.values()) == {1} and len(reads) == len(info.train.records.group_sizes)
@@ -1070,7 +1070,7 @@ def test_row_groups_without_rows_are_left_out_and_rows_are_counted_from_the_firs
     assert records.group_sizes.tolist() == [2, 1]
     assert [(record["image"], record["target"]) for record in records] == [(b"1", b"4"), (b"2", None), (b"3", b"6")]
     assert [records.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]
-    fewer = records.part(np.array([False, True]))
+    fewer = records.subset(np.array([False, True]))
     assert len(fewer) == 1 and fewer[0] == records[2]
 
 

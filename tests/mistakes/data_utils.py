@@ -585,7 +585,7 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/outlines.py",
         "_areas",
-        "np.where(corners.falls, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)",
+        "np.where(corners.is_on_falling_diagonal, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)",
         "np.arange(count, dtype=index_type)",
         "test_polygons.py",
     ),
@@ -1312,7 +1312,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/annotations/one_object_masks.py",
         "OneObjectRecords.digest",
-        "paths += [os.path.join(folder, name) for name in pictures(folder)]",
+        "paths += [os.path.join(folder, name) for name in picture_names(folder)]",
         "pass",
         "test_annotated_objects.py",
     ),
@@ -1800,7 +1800,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/records.py",
-        "StreamRecords._group",
+        "StreamRecords._group_content",
         "self._read.move_to_end(group)",
         "pass",
         "test_streams.py",

@@ -32,7 +32,7 @@ class OneObjectMasks(RenderedMask):
 
     def render(self) -> np.ndarray:
         """(H, W) uint16: the number of the file, in the order of the names; where several overlap, the last one's."""
-        names = pictures(self.folder)
+        names = picture_names(self.folder)
         if not names:
             size, _ = read_header(self.image, self.image)
             return np.zeros(size, np.uint16)
@@ -78,18 +78,18 @@ class OneObjectRecords(PairedRecords):
         for i in range(len(self)):
             image, folder = self.paths(i)
             paths.append(image)
-            paths += [os.path.join(folder, name) for name in pictures(folder)]
+            paths += [os.path.join(folder, name) for name in picture_names(folder)]
         return digest_of_files(paths, "\n".join([TASK, *paths]).encode(errors="surrogateescape"))
 
 
-def pictures(folder: str) -> list[str]:
+def picture_names(folder: str) -> list[str]:
     """The names of the pictures in a folder, in their natural order. DataError where it cannot be read."""
     try:
         names = os.listdir(folder)
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    pictures = [name for name in names if is_visible_file(name, IMAGE_SUFFIXES)]
-    return sorted(pictures, key=natural_sort_key)
+    visible_names = [name for name in names if is_visible_file(name, IMAGE_SUFFIXES)]
+    return sorted(visible_names, key=natural_sort_key)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -111,7 +111,7 @@ def images_of_set(root: Path) -> list[tuple[str, Path]]:
     images = []
     for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
         inside = children(folder)
-        names = pictures(str(inside[IMAGES])) if IMAGES in inside else []
+        names = picture_names(str(inside[IMAGES])) if IMAGES in inside else []
         if len(names) != 1:
             return []
         images.append((folder.name, inside[IMAGES] / names[0]))
@@ -135,14 +135,14 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
     unpaired: list[str] = []
     for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
         inside = children(folder)
-        images = pictures(str(inside[IMAGES])) if IMAGES in inside else []
+        images = picture_names(str(inside[IMAGES])) if IMAGES in inside else []
         if len(images) > 1:
             raise DataError(f"{inside[IMAGES]}: holds {len(images)} images, expected the one that masks/ belongs to")
         if images and MASKS in inside:
             image = inside[IMAGES].relative_to(root) / images[0]
             pairs.append((image.as_posix(), inside[MASKS].relative_to(root).as_posix()))
         else:
-            lacking = MASKS if images else "image"
-            unpaired.append(f"{folder.name}: has no {lacking}")
+            missing_part = MASKS if images else "image"
+            unpaired.append(f"{folder.name}: has no {missing_part}")
     check_unpaired(unpaired, len(pairs), allow_unpaired, root)
     return OneObjectRecords(root, root, pairs, (), unpaired)

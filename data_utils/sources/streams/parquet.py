@@ -48,8 +48,8 @@ class ParquetRecords(StreamRecords):
         return cls(files, np.array(groups, np.int64).reshape(-1, 4), columns)
 
     def __getitem__(self, i: int) -> Record:
-        group, row = self._group_of(i)
-        images, masks = self._group(group)
+        group, row = self._locate(i)
+        images, masks = self._group_content(group)
         image = _as_struct(images[row])
         mask = _as_struct(masks[row])
         name = image.get("path") or self._row_name(group, row)
@@ -57,7 +57,7 @@ class ParquetRecords(StreamRecords):
         return {"image": image["bytes"], "target": mask["bytes"], "name": name}
 
     def name(self, i: int) -> str:
-        group, row = self._group_of(i)
+        group, row = self._locate(i)
         file, number = self.groups[group, :2].tolist()
         path = _read_path(self.files[file], number, self.columns["image"], row)
         return path or self._row_name(group, row)
@@ -72,7 +72,7 @@ class ParquetRecords(StreamRecords):
         table = _read_columns(self.files[file], number, list(self.columns.values()))
         return _Column(table.column(self.columns["image"])), _Column(table.column(self.columns["mask"]))
 
-    def part(self, is_chosen: np.ndarray) -> "ParquetRecords":
+    def subset(self, is_chosen: np.ndarray) -> "ParquetRecords":
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
         return ParquetRecords(self.files, self.groups[is_chosen], self.columns)
 

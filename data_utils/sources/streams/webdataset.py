@@ -105,8 +105,8 @@ class TarRecords(StreamRecords):
         return cls(files, groups, names, starts, lengths.astype(np.uint32))
 
     def __getitem__(self, i: int) -> Record:
-        group, _ = self._group_of(i)
-        ranges = self._ranges(group, i, i + 1) if self.is_scattered else self._group(group)
+        group, _ = self._locate(i)
+        ranges = self._ranges(group, i, i + 1) if self.is_scattered else self._group_content(group)
         image_start, mask_start = self.starts[i].tolist()
         image_size, mask_size = self.lengths[i].tolist()
         image = ranges.cut(image_start, image_size)
@@ -134,7 +134,7 @@ class TarRecords(StreamRecords):
         file = int(self.groups[group, 0])
         return _Ranges(range_starts, read_ranges(self.files[file], ranges))
 
-    def part(self, is_chosen: np.ndarray) -> "TarRecords":
+    def subset(self, is_chosen: np.ndarray) -> "TarRecords":
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
         samples = np.repeat(is_chosen, self.group_sizes)
         groups = self.groups[is_chosen]

@@ -26,27 +26,35 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, batch_split: BatchSp
         return
     model.to(memory_format=torch.contiguous_format)  # neither takes channels-last weights
     if kind == DistributedType.FSDP:
-        if not accelerator.is_fsdp2:
-            raise LaunchError(
-                "the launch profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml does"
-            )
-        if accelerator.mixed_precision == "fp16":
-            raise LaunchError("FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
-        # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
-        # but beside float32 statistics it does not take them
-        plugin = accelerator.state.fsdp_plugin
-        plugin.mixed_precision_policy = None
-        if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
-            # the profile names our own block; each stage of an encoder is gathered as a whole too
-            stages = sorted({type(stage).__name__ for stage in model.encoder.stages})
-            block_names = [*plugin.transformer_cls_names_to_wrap, *stages]
-            # --max-minutes' rehearsal may have added the stages already
-            plugin.transformer_cls_names_to_wrap = list(dict.fromkeys(block_names))
-        if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
-            forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
-            # the method is bound to the model, so that a copy of the model calls its own
-            model.forward = MethodType(forward, model)  # type: ignore[method-assign]
-        return
+        _prepare_fsdp(accelerator, model)
+    else:
+        _prepare_deepspeed(accelerator, batch_split, clip)
+
+
+def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
+    if not accelerator.is_fsdp2:
+        raise LaunchError(
+            "the launch profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml does"
+        )
+    if accelerator.mixed_precision == "fp16":
+        raise LaunchError("FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
+    # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
+    # but beside float32 statistics it does not take them
+    plugin = accelerator.state.fsdp_plugin
+    plugin.mixed_precision_policy = None
+    if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
+        # the profile names our own block; each stage of an encoder is gathered as a whole too
+        stages = sorted({type(stage).__name__ for stage in model.encoder.stages})
+        block_names = [*plugin.transformer_cls_names_to_wrap, *stages]
+        # --max-minutes' rehearsal may have added the stages already
+        plugin.transformer_cls_names_to_wrap = list(dict.fromkeys(block_names))
+    if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
+        forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
+        # the method is bound to the model, so that a copy of the model calls its own
+        model.forward = MethodType(forward, model)  # type: ignore[method-assign]
+
+
+def _prepare_deepspeed(accelerator: Accelerator, batch_split: BatchSplit, clip: float) -> None:
     config = accelerator.state.deepspeed_plugin.deepspeed_config
     stage = config["zero_optimization"]["stage"]
     if stage != 2:

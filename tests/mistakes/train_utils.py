@@ -1620,9 +1620,13 @@ MUTANTS = [
     ),
     Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_tuning.py"),
     Mutant(
-        "train_utils/sharding.py", "prepare_sharding", "config['gradient_clipping'] = clip", "pass", "test_sharding.py"
+        "train_utils/sharding.py",
+        "_prepare_deepspeed",
+        "config['gradient_clipping'] = clip",
+        "pass",
+        "test_sharding.py",
     ),
-    Mutant("train_utils/sharding.py", "prepare_sharding", "stage != 2", "stage > 2", "test_sharding.py"),
+    Mutant("train_utils/sharding.py", "_prepare_deepspeed", "stage != 2", "stage > 2", "test_sharding.py"),
     Mutant(
         "train_utils/sharding.py",
         "_restore_partitions",

@@ -35,7 +35,6 @@ TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
 LARGE_MASK = ".tif"  # the mask has more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
-ONE_CLASS = 2  # names, with the background
 STRIP = 64  # rows of a TIFF that are compressed together
 
 
@@ -58,6 +57,10 @@ class ObjectFormat(MaskFormat):
     @classmethod
     def of_model(cls, config: UNetConfig) -> "ObjectFormat":
         return cls(Objects.from_config(config).classes.names)
+
+    @property
+    def has_one_class(self) -> bool:
+        return len(self.names) == 2  # with the background
 
     def of_prediction(self, decoder: Decoder) -> "ObjectFormat":
         shades = np.zeros(len(decoder.objects) + 1, np.uint8)
@@ -94,7 +97,7 @@ class ObjectFormat(MaskFormat):
         return job.file(MASK)
 
     def written_mask(self, job: Job) -> MaskFile:
-        if len(self.names) == ONE_CLASS:
+        if self.has_one_class:
             return super().written_mask(job)
         return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.names[1:]))
 

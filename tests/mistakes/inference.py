@@ -435,7 +435,7 @@ MUTANTS = [
     Mutant(
         "inference/outputs/objects.py",
         "ObjectFormat.written_mask",
-        "len(self.names) == ONE_CLASS",
+        "self.has_one_class",
         "True",
         "test_written_kinds.py",
     ),

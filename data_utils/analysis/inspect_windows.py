@@ -48,6 +48,7 @@ def _inspect_strips(
     samples: dict[Any, list[tuple[int, np.ndarray]]] = defaultdict(list)
     is_colored = False
     for top, strip in strips(mask):
+        # all strips agree on `is_colored`: it follows from the channels and the type of the mask's file
         values, is_colored, _ = decode_mask(strip, name)
         counts = count_values(values)
         keys = pack(values).ravel()

@@ -151,8 +151,8 @@ MUTANTS = [
     Mutant(
         "runtime/redact.py",
         "_without_query",
-        "head.lower()",
-        "head",
+        "head.lower().startswith('http')",
+        "head.startswith('http')",
         "test_redact.py",
     ),
     Mutant("runtime/redact.py", "_without_query", "'?' in query", "True", "test_redact.py"),

@@ -247,11 +247,11 @@ class Overlapping(PixelsAndRegions):
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Overlapping":
         names = config.preprocess.class_names or tuple(map(str, range(1, config.num_classes + 1)))
-        partners, mirrors = sides_of_model(config)
+        partners, mirrors = mirroring_of_model(config)
         return cls(names, partners=partners, mirrors=mirrors)
 
 
-def sides_of_model(config: UNetConfig) -> tuple[tuple[int, ...], bool]:
+def mirroring_of_model(config: UNetConfig) -> tuple[tuple[int, ...], bool]:
     """The partner of each class in the mirror, and whether images may be mirrored. ModelError for others."""
     values = config.task or {}
     order = list(range(config.num_classes))

@@ -15,7 +15,7 @@ from tasks.overlapping import (
     OverlapScores,
     OverlapTarget,
     class_tables,
-    sides_of_model,
+    mirroring_of_model,
     table_scores,
     text_of_means,
 )
@@ -127,7 +127,7 @@ class Regions(Overlapping):
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Regions":
         regions = regions_of_model(config)
-        partners, mirrors = sides_of_model(config)
+        partners, mirrors = mirroring_of_model(config)
         names = tuple(region.name for region in regions)
         return cls(names, partners=partners, mirrors=mirrors, regions=regions)
 

@@ -58,9 +58,9 @@ class StepLoss:
             targets: (B, *spatial).
             counts: `counts` of the whole step.
         """
-        return self.of_rendered(logits, self.task.render(targets), counts)
+        return self.share_from_rendered(logits, self.task.render(targets), counts)
 
-    def of_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+    def share_from_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """This micro-batch's share of the loss of a step, from targets that `Task.render` has made."""
         by_level = [logits] if isinstance(logits, Tensor) else logits
         counts = torch.where(counts > 0, counts, 1).view(-1, self.task.terms)

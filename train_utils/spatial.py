@@ -161,9 +161,9 @@ class SlabLoss(StepLoss):
         image_sums = [total.view_as(values) for total, values in zip(totals, slab_sums, strict=True)]
         return self.task.finish(tuple(image_sums))
 
-    def of_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+    def share_from_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """Each process of a group has an equal share of what all of them have computed."""
-        return super().of_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
+        return super().share_from_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
 
 
 def new_step_loss(task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> StepLoss:

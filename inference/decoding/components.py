@@ -25,7 +25,7 @@ class Component(NamedTuple):
 
 
 @cache
-def sides(axes: int) -> np.ndarray:
+def side_neighbors(axes: int) -> np.ndarray:
     """The structure for `scipy.ndimage.label` that connects pixels through their sides."""
     from scipy.ndimage import generate_binary_structure
 
@@ -62,7 +62,7 @@ class ComponentStream:
         """The components that end above the last row of the next strip (n, ...)."""
         from scipy.ndimage import find_objects, label
 
-        labels, count = label(strip, sides(strip.ndim))
+        labels, count = label(strip, side_neighbors(strip.ndim))
         pieces: list[Component] = []
         for number, box in enumerate(find_objects(labels), 1):
             values = np.where(labels[box] == number, strip[box], 0)
@@ -70,19 +70,19 @@ class ComponentStream:
             start[0] += self._top
             pieces.append(Component(tuple(start), values))
         self._top += len(strip)
-        members = [*self._open, *([piece] for piece in pieces)]
+        piece_lists = [*self._open, *([piece] for piece in pieces)]
         group_of = self._groups(labels[0], count)
         groups: dict[int, list[Component]] = {}
-        for group, boxes in zip(group_of.tolist(), members, strict=True):
-            groups.setdefault(group, []).extend(boxes)
+        for group, piece_list in zip(group_of.tolist(), piece_lists, strict=True):
+            groups.setdefault(group, []).extend(piece_list)
         # each pixel of the last row has the number of its group, from 1, or 0 for none
         numbers = np.concatenate([[0], group_of + 1])
         last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
         open_groups = np.unique(last_row[last_row > 0])
         self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
         self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
-        for boxes_of_group in groups.values():
-            yield joined(boxes_of_group)
+        for pieces_of_group in groups.values():
+            yield joined(pieces_of_group)
 
     def finish(self) -> Iterator[Component]:
         """The components that touch the last row of the image."""

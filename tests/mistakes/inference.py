@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/decoding/components.py",
-        "sides",
+        "side_neighbors",
         "generate_binary_structure(axes, 1)",
         "generate_binary_structure(axes, axes)",
         "test_object_decoding.py",

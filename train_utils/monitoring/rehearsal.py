@@ -40,8 +40,8 @@ Item = TypeVar("Item")
 
 PLANNED_SHARE = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
 GOOD_STEPS = 1000  # steps that give a first useful model
-PACE_STEPS = 20  # steps after which the pace of a run is known,
-EARLY_SHARE = 0.1  # if they are at least this share of all
+PACE_STEPS = 20  # before this many steps the pace of a run is not known
+EARLY_SHARE = 0.1  # before this share of its steps the pace is not known either
 LATE_SHARE = 1.05  # a run that takes more than this share of its time is late
 WARM_UP_STEPS = 3  # the least number of steps that are not timed
 FIRST_STEPS = 2  # the first timed ones, which say how many more are timed

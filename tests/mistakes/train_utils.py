@@ -878,7 +878,7 @@ MUTANTS = [
         "test_task_sections.py",
     ),
     Mutant(
-        "train_utils/reporting/report.py", "_middle", "median(values)", "sum(values) / len(values)", "test_report.py"
+        "train_utils/reporting/report.py", "_median", "median(values)", "sum(values) / len(values)", "test_report.py"
     ),
     Mutant(
         "train_utils/reporting/report.py",
@@ -932,7 +932,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/review/masks.py",
-        "_compared_slices",
+        "SliceComparison.slices",
         "f'slice {number}: ' if run.has_volumes else ''",
         "''",
         "test_review.py",

@@ -67,24 +67,38 @@ def write_report(
         "started": settings.environment["started"],
         "judgement": judgement,
         "extent": dict(extent or {}) | _epochs(records),
-        "best_tiles": {} if best is None else _tiles(best, section, records),
-        "task_sections": "" if best is None else section.html(best.scores),
-        "calibration": None if best is None else _calibration(best),
         "compared_by": compared_by,
         "views_hint": section.views_hint,
         "speed": _speed(records, int(settings.profile["processes"])),
         "shares": _shares(records),
         "speed_notes": [_upper_first(note) for note in speed_notes],
-        "curves": _curves(records, section, None if best is None else best.step),
         "flags": _readable(_flags(settings)),
         "resolved": _readable(_resolved(settings)),
         "machine": _machine(),
         "run": _readable(settings.environment),
     }
+    content |= _best_content(best, section, records)
     bytes_without_views = len(page_bytes(render("report.html.jinja", **content, views={})))
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - bytes_without_views))
     with replaced_file(folder / "report.html") as file:
         file.write(page_bytes(page))
+
+
+def _best_content(best: Evaluation | None, section: Section, records: Sequence[dict]) -> dict[str, Any]:
+    """What the page shows of the best evaluation, by the template's names; nothing where there is none."""
+    if best is None:
+        return {
+            "best_tiles": {},
+            "task_sections": "",
+            "calibration": None,
+            "curves": _curves(records, section, best_step=None),
+        }
+    return {
+        "best_tiles": _tiles(best, section, records),
+        "task_sections": section.html(best.scores),
+        "calibration": _calibration(best),
+        "curves": _curves(records, section, best.step),
+    }
 
 
 def _calibration(best: Evaluation) -> dict[str, Any] | None:
@@ -122,7 +136,7 @@ def _upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _middle(records: Sequence[dict], key: str) -> float | None:
+def _median(records: Sequence[dict], key: str) -> float | None:
     """The median of a column of the log; None where it is empty."""
     values = [value for _, value in series(records, key)]
     return median(values) if values else None
@@ -131,16 +145,16 @@ def _middle(records: Sequence[dict], key: str) -> float | None:
 def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
     """Medians over the run's log lines, and the highest memory peak."""
     tiles = {}
-    rate = _middle(records, "perf/images_per_second")
+    rate = _median(records, "perf/images_per_second")
     if rate is not None:
         tiles["images/s"] = f"{rate:.3g}"
-    share = _middle(records, "perf/peak_flops_percent")
+    share = _median(records, "perf/peak_flops_percent")
     if share is not None:
         tiles["of the device's peak"] = f"{share:.3g}%"
     memory = series(records, "perf/peak_memory_gb")
     if memory:
         tiles["peak GPU memory"] = f"{max(value for _, value in memory):.3g} GB"
-    teraflops = _middle(records, "perf/teraflops_per_device")
+    teraflops = _median(records, "perf/teraflops_per_device")
     if teraflops is not None:
         speed = f"{teraflops:.3g} TFLOP/s" if teraflops >= 1 else f"{1e3 * teraflops:.3g} GFLOP/s"
         tiles["of the model, on each device"] = speed
@@ -152,7 +166,7 @@ def _shares(records: Sequence[dict]) -> dict[str, float]:
     """Percent of a step that each of its parts takes: medians over the run's log lines."""
     shares = {}
     for label, key in PARTS_OF_STEP.items():
-        share = _middle(records, f"perf/{key}_percent")
+        share = _median(records, f"perf/{key}_percent")
         if share is not None:
             shares[label] = share
     return shares

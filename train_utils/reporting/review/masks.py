@@ -214,14 +214,39 @@ def _ranks(values: Sequence[float]) -> list[int]:
     return ranks
 
 
+class SliceComparison:
+    """The slices of a validation record, whose areas are compared one slice after the other.
+
+    Args:
+        agreement: gets all areas.
+
+    Attributes:
+        doubts: for each slice that `slices` has come to, the areas on which its mask and the model do not agree.
+    """
+
+    def __init__(self, run: ReviewedRun, index: int, agreement: Agreement) -> None:
+        self.doubts: list[list[Doubt]] = []
+        self._run = run
+        self._index = index
+        self._agreement = agreement
+
+    def slices(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """`predicted_slices` of the record; `doubts` grows with each."""
+        run = self._run
+        for number, (probabilities, mask) in enumerate(predicted_slices(run, self._index)):
+            where = f"slice {number}: " if run.has_volumes else ""
+            self.doubts.append(doubted_areas(probabilities, mask, run.class_names, self._agreement, where))
+            yield probabilities, mask
+
+
 def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Iterator[Opinion]:
     """What the model of a run says of each image that its mask says something about; areas go into `agreement`."""
     for index in range(len(run.info.val)):
         if index in run.info.val.bad:
             continue
-        doubts: list[list[Doubt]] = []
+        comparison = SliceComparison(run, index, agreement)
         try:
-            worst = worst_slices(_compared_slices(run, index, agreement, doubts))
+            worst = worst_slices(comparison.slices())
         except DataError as error:
             lines.append(f"{error}; it is left out")
             continue
@@ -232,20 +257,10 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         slices = [scored.number for scored in worst]
         doubts_of_worst: list[Doubt] = []
         for number in slices:
-            doubts_of_worst += doubts[number]
+            doubts_of_worst += comparison.doubts[number]
         shifts = shift_lines(worst, run.has_volumes)
         image = HeldOutImage(run, index, slices)
         yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), doubts_of_worst, shifts)
-
-
-def _compared_slices(
-    run: ReviewedRun, index: int, agreement: Agreement, doubts: list[list[Doubt]]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """`predicted_slices`, whose areas go into `agreement`; those on which model and mask do not agree into `doubts`."""
-    for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
-        where = f"slice {number}: " if run.has_volumes else ""
-        doubts.append(doubted_areas(probabilities, mask, run.class_names, agreement, where))
-        yield probabilities, mask
 
 
 def shift_lines(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:

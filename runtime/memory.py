@@ -50,12 +50,12 @@ def keep_freed_memory(device: torch.device) -> None:
 def grow_segments(device: torch.device) -> None:
     """Have torch's allocator on a CUDA device grow its segments, unless the environment has settings for it.
 
-    Call it where shapes differ: segments of one size leave gaps that no other shape fits into. That this saves memory
-    was read in torch's documentation; no GPU has shown it here.
+    Call it where shapes differ: segments of one size leave gaps that no other shape fits into.
     """
     is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
     if device.type != "cuda" or sys.platform != "linux" or is_set:
         return
+    # no GPU has shown what this saves (docs/performance.md)
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 

@@ -46,17 +46,14 @@ def group_norm(
 ) -> Tensor:
     """`F.group_norm` of x (B, C, *spatial), in the type and memory format of x.
 
-    Args:
-        sum_slabs: adds up over the processes that have a slab of each volume, where x is such a slab. Weight and bias
-            then get the gradient of this slab.
-
     On CUDA torch's copies x to channels-first, and under autocast to float32: the next convolution has to copy it back.
     Here statistics and factors are at least float32, and nothing as large as x has another type than x.
 
-    The copies were read in torch 2.13's source (`native_group_norm` calls `contiguous`, autocast lists group norm under
-    float32). What they cost has not been measured: `benchmarks/train.py -- --norm group` on a GPU would show it, beside
-    a network of `nn.GroupNorm`.
+    Args:
+        sum_slabs: adds up over the processes that have a slab of each volume, where x is such a slab. Weight and bias
+            then get the gradient of this slab.
     """
+    # no GPU has shown what the copies cost (docs/performance.md)
     with torch.autocast(x.device.type, enabled=False):
         return _GroupNorm.apply(x, groups, weight, bias, eps, sum_slabs)
 

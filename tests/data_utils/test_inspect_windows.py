@@ -23,13 +23,18 @@ def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
     return {"image": str(folder / "image.tif"), "target": str(file), "name": "a"}
 
 
+def in_strips(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Have all TIFFs read in strips of 32 rows."""
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", width * 32)
+
+
 def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
     mask = np.random.default_rng(0).choice(np.uint8([0, 0, 0, 5]), (160, 64))
     mask[150, 7] = 9
     record = write_pair(tmp_path, mask)
     whole = inspect(record)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    in_strips(monkeypatch, 64)
     found = inspect_in_windows(record)
     assert (found.size, found.mask_size, found.kind, found.pixels) == (
         whole.size,
@@ -50,8 +55,7 @@ def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, mon
     mask[:32] = 5
     mask[40] = 5  # one row of the second strip
     record = write_pair(tmp_path, mask)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    in_strips(monkeypatch, 64)
     rows = inspect_in_windows(record).class_locations[5][:, 0]
     assert len(rows) == 64 and 0 < (rows == 40).sum() < 20
 
@@ -61,16 +65,9 @@ def test_a_strip_weighs_as_many_pixels_as_it_holds_however_many_are_sampled(tmp_
     mask[0] = 5  # 64 pixels, all of them sampled
     mask[40, :20] = 5
     record = write_pair(tmp_path, mask)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 64 * 32)
+    in_strips(monkeypatch, 64)
     rows = inspect_in_windows(record).class_locations[5][:, 0]
     assert len(rows) == 64 and (rows == 40).sum() >= 12
-
-
-def in_strips(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """Have all TIFFs read in strips of 32 rows."""
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", width * 32)
 
 
 def write_color_pair(folder: Path, mask: np.ndarray) -> dict:

@@ -37,7 +37,7 @@ def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
     return np.where(field > 0, answers, 0).astype(np.int32)
 
 
-def found(answers: np.ndarray, cuts: list[int], **rules):
+def decode_in_strips(answers: np.ndarray, cuts: list[int], **rules):
     """Labels and objects, where strips end at `cuts`; `rules` are those of the task."""
     finder = ObjectFinder(Objects(**rules))
     for start, stop in zip([0, *cuts], [*cuts, len(answers)], strict=True):
@@ -48,11 +48,11 @@ def found(answers: np.ndarray, cuts: list[int], **rules):
 @pytest.mark.parametrize("size", [(90, 70), (24, 20, 22)])
 def test_any_strips_give_the_same_objects(size):
     answers = noisy_answers(size, seed=0)
-    assert len(found(answers, [])[1]) > label(answers > 0)[1] > 1  # some components are cut
+    assert len(decode_in_strips(answers, [])[1]) > label(answers > 0)[1] > 1  # some components are cut
     for rules in ({}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}):
-        labels, objects = found(answers, [], **rules)
+        labels, objects = decode_in_strips(answers, [], **rules)
         for cuts in ([len(answers) // 2], [1, 2, 3, 20], list(range(1, len(answers)))):
-            other_labels, other_objects = found(answers, cuts, **rules)
+            other_labels, other_objects = decode_in_strips(answers, cuts, **rules)
             assert other_objects == objects
             np.testing.assert_array_equal(other_labels, labels)
 
@@ -76,9 +76,9 @@ class Shuffled(ComponentStream):
 
 def test_objects_do_not_depend_on_the_order_in_which_components_end(monkeypatch):
     answers = noisy_answers((90, 70), seed=3)
-    labels, objects = found(answers, [20, 40], fills_holes=True)
+    labels, objects = decode_in_strips(answers, [20, 40], fills_holes=True)
     monkeypatch.setattr("inference.decoding.finder.ComponentStream", Shuffled)
-    other_labels, other_objects = found(answers, [7, 60], fills_holes=True)
+    other_labels, other_objects = decode_in_strips(answers, [7, 60], fills_holes=True)
     np.testing.assert_array_equal(other_labels, labels)
     # colors are free to differ
     assert [item._replace(shade=0) for item in other_objects] == [item._replace(shade=0) for item in objects]
@@ -94,7 +94,7 @@ def test_objects_are_numbered_by_their_first_pixels():
     ids[:2, 2] = 1
     ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
     for cuts in ([], [1], [3]):
-        labels, objects = found(answers_of(ids), cuts)
+        labels, objects = decode_in_strips(answers_of(ids), cuts)
         numbers = numbers_of(labels)
         assert (numbers[0, 2], numbers[0, 5], numbers[4, 0]) == (1, 2, 2)
         assert [(item.number, item.size) for item in objects] == [(1, 2), (2, 10)]
@@ -112,24 +112,24 @@ RINGS = [
 
 
 def test_what_an_object_encloses_alone_is_filled():
-    labels, objects = found(answers_of(RINGS), [3], fills_holes=True)
+    labels, objects = decode_in_strips(answers_of(RINGS), [3], fills_holes=True)
     expected = np.array(RINGS)
     expected[1, 1] = 1  # neither the hole of a ring about another object, nor one that opens at a corner
     np.testing.assert_array_equal(labels > 0, expected > 0)
     assert (objects[0].size, objects[0].center) == (9, (1.0, 1.0)) and objects[0].score == pytest.approx(0.8)
-    np.testing.assert_array_equal(found(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
+    np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
 
 
 def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
     ids = np.zeros((12, 14), int)
     ids[2:9, 3:12] = 1
     ids[3:7, 4:6] = 0
-    labels, (item,) = found(answers_of(ids), [], fills_holes=True)
+    labels, (item,) = decode_in_strips(answers_of(ids), [], fills_holes=True)
     assert item.size == 63 and item.center == pytest.approx((5.0, 7.0)) and (labels > 0).sum() == 63
 
 
 def test_a_speck_that_is_left_out_is_filled_over():
-    (outer,) = found(answers_of(RINGS), [], fills_holes=True, smallest=13)[1]
+    (outer,) = decode_in_strips(answers_of(RINGS), [], fills_holes=True, smallest=13)[1]
     assert outer.size == 25 and outer.box == (0, 4, 5, 9)
 
 
@@ -138,10 +138,10 @@ def test_objects_at_the_border_may_be_left_out():
     for left in (0, 4, 8, 12, 16, 27):
         ids[3:6, left : left + 3] = 1
     ids[0:3, 5], ids[6:9, 9] = 1, 1  # up to the first and the last row
-    labels, objects = found(answers_of(ids), [4], drops_border=True)
+    labels, objects = decode_in_strips(answers_of(ids), [4], drops_border=True)
     assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
     assert sorted(np.unique(numbers_of(labels)).tolist()) == [0, 1, 2]
-    assert found(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
+    assert decode_in_strips(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
 
 
 def test_flags_for_objects_need_a_model_of_objects():
@@ -181,7 +181,7 @@ def test_only_components_that_the_last_band_touches_are_kept():
 def test_touching_discs_are_told_apart_and_numbered_from_top_to_bottom():
     true = discs((120, 90), 40, seed=2)
     assert label(true)[1] < true.max()  # some touch
-    labels, objects = found(true_answers(true), [64])
+    labels, objects = decode_in_strips(true_answers(true), [64])
     numbers = numbers_of(labels)
     assert len(objects) == true.max() == numbers.max()
     pairs = np.unique(np.stack([true.ravel(), numbers.ravel()]), axis=1).T
@@ -195,7 +195,7 @@ def test_objects_say_where_they_are():
     answers = np.zeros((20, 30), np.int32)
     answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
     answers[15, 20] = 1 | 255 << 8 | 255 << 16
-    _, objects = found(answers, [6, 12])
+    _, objects = decode_in_strips(answers, [6, 12])
     first, second = objects
     assert (first.number, first.class_index, first.size, first.box) == (1, 2, 18, (4, 5, 10, 8))
     assert first.center == (6.5, 6.0) and first.score == pytest.approx(0.8)
@@ -209,7 +209,7 @@ def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():
     answers[6, :3] = 1 | 10 << 8 | 255 << 16  # two objects that touch, the first and the last one
     answers[1:6:2, 6:13:2] = deep  # twelve others end before
     answers[1, 6] = 0
-    _, objects = found(answers, [])
+    _, objects = decode_in_strips(answers, [])
     assert [detected.size > 1 for detected in objects] == [True, *[False] * 11, True]
     assert objects[0].shade != objects[12].shade
 
@@ -234,12 +234,12 @@ def test_depth_and_certainty_are_rounded_to_levels_and_are_those_of_no_backgroun
 def test_an_object_has_the_class_of_most_of_its_pixels():
     answers = np.full((4, 4), 1 | 255 << 8, np.int32)
     answers[0] = 2 | 255 << 8
-    labels, objects = found(answers, [])
+    labels, objects = decode_in_strips(answers, [])
     assert objects[0].class_index == 1 and (classes_of(labels) == 1).all()
 
 
 def test_objects_that_are_too_small_are_left_out():
-    labels, objects = found(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
+    labels, objects = decode_in_strips(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
     assert [item.size for item in objects] == [2] and set(numbers_of(labels).ravel()) == {0, 1}
 
 
@@ -249,7 +249,7 @@ def test_objects_that_are_too_small_are_left_out():
     ids=["no object", "one that fills the image", "objects of one pixel"],
 )
 def test_extreme_images(ids):
-    labels, objects = found(true_answers(ids), [3])
+    labels, objects = decode_in_strips(true_answers(ids), [3])
     assert len(objects) == len(np.unique(ids[ids > 0]))
     np.testing.assert_array_equal(numbers_of(labels) > 0, ids > 0)
 
@@ -268,7 +268,7 @@ def test_a_component_without_a_deep_part_is_one_object():
 def test_thousands_of_objects_of_one_pixel():
     ids = np.zeros((60, 120), np.int32)
     ids[::2, ::2] = np.arange(1, 30 * 60 + 1).reshape(30, 60)
-    labels, objects = found(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32), [7, 32])
+    labels, objects = decode_in_strips(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32), [7, 32])
     assert len(objects) == 1800
     np.testing.assert_array_equal(numbers_of(labels), ids)
 
@@ -406,6 +406,6 @@ def test_pieces_whose_boxes_overlap_are_joined():
 def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):
     assert finder.MOST_OBJECTS == 8_388_607  # 23 bits
     monkeypatch.setattr(finder, "MOST_OBJECTS", 2)
-    assert len(found(answers_of([[1, 0, 1]]), [])[1]) == 2
+    assert len(decode_in_strips(answers_of([[1, 0, 1]]), [])[1]) == 2
     with pytest.raises(DataError, match="the prediction has more than 2 objects; cut the image into parts"):
-        found(answers_of([[1, 0, 1, 0, 1]]), [])
+        decode_in_strips(answers_of([[1, 0, 1, 0, 1]]), [])

@@ -6,13 +6,6 @@ MUTANTS = [
     Mutant(
         "runtime/cache.py",
         "_size_and_time",
-        "stat.st_size, stat.st_mtime_ns",
-        "0, stat.st_mtime_ns",
-        "test_dataset_info.py",
-    ),
-    Mutant(
-        "runtime/cache.py",
-        "_size_and_time",
         "(stat.st_size, stat.st_mtime_ns)",
         "(0, stat.st_mtime_ns)",
         "test_dataset_info.py",

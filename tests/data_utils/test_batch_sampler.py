@@ -46,25 +46,25 @@ def images_of_steps(
     """(index, epoch, shape) of the real images of each step, put together over processes and micro-batches."""
     shapes = padded_shapes(sizes())
     accumulation = -(-batch_size // (micro_batch_size * world_size))
-    split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
-    sampler = TrainingSampler(shapes, split, seed, steps)
+    batch_split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
+    sampler = TrainingSampler(shapes, batch_split, seed, steps)
     return [[slot[:3] for batch in step for slot in batch if not slot.filler] for step in steps_of(sampler)]
 
 
 def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
     """The micro-batches of each step: equally many on each process, none larger than allowed or without an image."""
-    split = sampler.batch_split
+    batch_split = sampler.batch_split
     steps: list[list[list[Slot]]] = [[]]
     for number, batch in enumerate(sampler):
-        if number % split.groups == 0 and steps[-1] and steps[-1][-1][0].ends_step:
+        if number % batch_split.groups == 0 and steps[-1] and steps[-1][-1][0].ends_step:
             steps.append([])
         steps[-1].append(batch)
-        assert 1 <= len(batch) <= split.micro_batch_size
+        assert 1 <= len(batch) <= batch_split.micro_batch_size
         assert len({(slot.filler, slot.ends_step) for slot in batch}) == 1
     for step in steps:
         ends = [batch[0].ends_step for batch in step]
-        assert ends == [False] * (len(step) - split.groups) + [True] * split.groups
-        assert not step[-split.groups][0].filler  # the first process has an image in each round
+        assert ends == [False] * (len(step) - batch_split.groups) + [True] * batch_split.groups
+        assert not step[-batch_split.groups][0].filler  # the first process has an image in each round
     return steps
 
 
@@ -131,14 +131,14 @@ def test_so_many_pixels_share_a_forward_pass_on_each_kind_of_device():
 def test_a_process_without_an_image_repeats_one_and_all_others_have_equally_many(
     batch, processes, micro_batch, accumulation, sizes, line
 ):
-    split = BatchSplit(batch, processes, micro_batch, accumulation)
-    assert str(split) == line
-    (step,) = steps_of(TrainingSampler(np.full((batch, 2), 32), split, 0, range(1)))
+    batch_split = BatchSplit(batch, processes, micro_batch, accumulation)
+    assert str(batch_split) == line
+    (step,) = steps_of(TrainingSampler(np.full((batch, 2), 32), batch_split, 0, range(1)))
     assert len(step) == processes * accumulation
     real = [slots for slots in step if not slots[0].filler]
     assert [len(slots) for slots in real] == sizes
     fillers = step[len(real) :]
-    assert [len(slots) for slots in fillers] == [1] * split.idle_groups
+    assert [len(slots) for slots in fillers] == [1] * batch_split.idle_groups
     assert all(slots[0].index == step[0][0].index and slots[0].filler for slots in fillers)
 
 
@@ -153,18 +153,18 @@ def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it():
 
 
 def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
-    split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
-    assert (split.world_size, split.group_words, split.idle_groups) == (6, "groups of 3 processes", 0)
-    assert split._replace(batch_size=1, accumulation=1).idle_groups == 1
-    assert "x 2 groups of 3 processes x 2 accumulation steps" in str(split)
+    batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
+    assert (batch_split.world_size, batch_split.group_words, batch_split.idle_groups) == (6, "groups of 3 processes", 0)
+    assert batch_split._replace(batch_size=1, accumulation=1).idle_groups == 1
+    assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)
 
 
 def test_the_last_round_of_micro_batches_ends_a_step_for_every_process():
     shapes = np.array([(8, 8)] * 4)
-    split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
-    batches = list(TrainingSampler(shapes, split, 0, range(1)))
+    batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
+    batches = list(TrainingSampler(shapes, batch_split, 0, range(1)))
     assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
-    shared = split._replace(groups=1, processes_per_volume=2)
+    shared = batch_split._replace(groups=1, processes_per_volume=2)
     batches = list(TrainingSampler(shapes, shared, 0, range(1)))
     assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
     assert batches[0] == batches[1] and batches[2] == batches[3] and batches[0] != batches[2]
@@ -196,9 +196,9 @@ def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
 
 def test_steps_may_be_made_in_any_order():
     shapes = np.full((5, 2), 8)
-    split = BatchSplit(4, 1, 4, 1)
-    steps = {step: next(iter(TrainingSampler(shapes, split, 0, [step]))) for step in range(4)}
-    assert list(TrainingSampler(shapes, split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
+    batch_split = BatchSplit(4, 1, 4, 1)
+    steps = {step: next(iter(TrainingSampler(shapes, batch_split, 0, [step]))) for step in range(4)}
+    assert list(TrainingSampler(shapes, batch_split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
 
 
 def test_padding_counts_for_each_image_that_is_padded():

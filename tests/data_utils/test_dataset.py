@@ -72,9 +72,9 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
     """Drawn by each image's key for the padded size, and by nothing else."""
     info = load_info(folder, augment="strong", seed=3, val_fraction=0.2)
     shapes = NetworkShapes(np.tile((20, 32), (len(info.train), 1)), info.val.sizes)
-    split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
+    batch_split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
     loader, _ = build_loaders(
-        info, UNetConfig(), shapes, split, range(4), num_workers=workers, device=torch.device("cpu")
+        info, UNetConfig(), shapes, batch_split, range(4), num_workers=workers, device=torch.device("cpu")
     )
     statistic, seen = torch.full((3,), 50.0), Counter()
     for batch in loader:

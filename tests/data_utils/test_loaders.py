@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import load_info, write_folder
+from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading import loaders
@@ -24,6 +25,16 @@ from unet.config import UNetConfig
 def info(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
     folder = write_folder(tmp_path_factory.mktemp("data"), 6, seed=0, size=(16, 24))
     return load_info(folder, crop_size=(8, 8), augment="strong", val_fraction=0.4)
+
+
+def loaders_of(
+    info: DatasetInfo, batch_split: BatchSplit, *, steps: int = 2, num_workers: int | None = 0
+) -> tuple[DataLoader, DataLoader]:
+    """The loaders of so many training steps of a small network, on the CPU, and of its evaluations."""
+    config = UNetConfig(base_channels=2, depth=1)
+    shapes = network_shapes(info, config)
+    device = torch.device("cpu")
+    return build_loaders(info, config, shapes, batch_split, range(steps), num_workers=num_workers, device=device)
 
 
 def test_shapes_of_both_splits_are_known_by_their_sides():
@@ -46,10 +57,7 @@ def test_the_order_of_training_follows_the_seed_of_the_data(info):
     orders = []
     for seed in (0, 1, 0):
         seeded = replace(info, config=replace(info.config, seed=seed))
-        split = BatchSplit(3, groups=1, micro_batch_size=3, accumulation=1)
-        model = UNetConfig(base_channels=2, depth=1)
-        shapes = network_shapes(seeded, model)
-        train, _ = build_loaders(seeded, model, shapes, split, range(4), num_workers=0, device=torch.device("cpu"))
+        train, _ = loaders_of(seeded, BatchSplit(3, groups=1, micro_batch_size=3, accumulation=1), steps=4)
         orders.append([[slot.index for slot in slots] for slots in train.batch_sampler])
     assert orders[0] == orders[2] != orders[1]
 
@@ -84,13 +92,8 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
     monkeypatch.setattr(loaders, "raise_open_file_limit", lambda: raised.append(True))
     train, val = Stream(info.train.records), Stream(info.val.records)
     streamed = replace(info, train=replace(info.train, records=train), val=replace(info.val, records=val))
-    model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
-    device = torch.device("cpu")
-    built = build_loaders(
-        streamed, model, network_shapes(info, model), split, range(2), num_workers=asked, device=device
-    )
-    for loader in built:
+    batch_split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
+    for loader in loaders_of(streamed, batch_split, num_workers=asked):
         assert (loader.num_workers, loader.dataset.threads) == (processes, threads)
         assert loader.persistent_workers is (processes > 0)
     assert len(raised) == (processes > 0)  # each tensor on its way is an open file
@@ -100,10 +103,8 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
 
 def test_a_loader_process_outlasts_signals_to_stop(info, monkeypatch):
     monkeypatch.setattr(signals.ctypes, "CDLL", Mock())  # this process is not to end with its parent
-    model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, groups=2, micro_batch_size=2, accumulation=1, processes_per_volume=2)
-    shapes = network_shapes(info, model)
-    train, val = build_loaders(info, model, shapes, split, range(2), num_workers=0, device=torch.device("cpu"))
+    batch_split = BatchSplit(4, groups=2, micro_batch_size=2, accumulation=1, processes_per_volume=2)
+    train, val = loaders_of(info, batch_split)
     assert len(val.batch_sampler) % 4 == 0  # a batch for each process of the launch
     handlers = {number: signal.getsignal(number) for number in signals.stop_signals()}
     try:
@@ -123,11 +124,7 @@ def test_volumes_are_evaluated_one_by_one_and_decoded_for_both_splits(info, monk
         monkeypatch.setattr(dataset, "cache", lambda self: decoded.append(type(self).__name__))
     monkeypatch.setattr("data_utils.loading.samples.ImageSamples.share_batches", False)
     monkeypatch.setattr("data_utils.loading.samples.ImageSamples.are_cached", True)
-    model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1)
-    _, val = build_loaders(
-        info, model, network_shapes(info, model), split, range(2), num_workers=0, device=torch.device("cpu")
-    )
+    _, val = loaders_of(info, BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1))
     assert decoded == ["TrainingDataset", "EvaluationDataset"]
     assert len(val.batch_sampler) == len(info.val)
     assert not VolumeSamples.share_batches and VolumeSamples.are_cached
@@ -139,11 +136,9 @@ def test_images_are_decoded_once_only_where_a_flag_says_so(info, monkeypatch, is
     for dataset in (TrainingDataset, EvaluationDataset):
         monkeypatch.setattr(dataset, "cache", lambda self: decoded.append(type(self).__name__))
     chosen = replace(info, config=replace(info.config, cache=is_cached))
-    model = UNetConfig(base_channels=2, depth=1)
-    split = BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1)
+    batch_split = BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1)
     monkeypatch.setattr(loaders, "default_workers", lambda device: 3)
-    shapes = network_shapes(chosen, model)
     for asked, processes in ((0, 0), (None, 3)):
-        built = build_loaders(chosen, model, shapes, split, range(2), num_workers=asked, device=torch.device("cpu"))
-        assert [loader.num_workers for loader in built] == [processes] * 2
+        both_loaders = loaders_of(chosen, batch_split, num_workers=asked)
+        assert [loader.num_workers for loader in both_loaders] == [processes] * 2
     assert decoded == ["TrainingDataset", "EvaluationDataset"] * 2 * is_cached

@@ -93,11 +93,11 @@ def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: 
     """For each process, (epoch, index) and the pixels' sum of the real images of its batches, dealt by accelerate."""
     info = replace(info, config=replace(info.config, seed=3))
     shapes = NetworkShapes(np.tile(SIZE, (len(info.train), 1)), np.tile(SIZE, (1, 1)))
-    split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
+    batch_split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
     found = []
     for rank in range(world):
         loader, _ = build_loaders(
-            info, UNetConfig(), shapes, split, steps, num_workers=workers, device=torch.device("cpu")
+            info, UNetConfig(), shapes, batch_split, steps, num_workers=workers, device=torch.device("cpu")
         )
         shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)
         dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
@@ -305,10 +305,10 @@ def test_the_order_of_a_stream_follows_the_seed_and_the_epoch():
     """The order of its groups, and the order of the records of each."""
     lengths = np.full(12, 8)
     shapes = np.tile(SIZE, (96, 1))
-    split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
+    batch_split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
     groups, records = set(), set()
     for seed in (0, 1):
-        alike = [list(TrainingSampler(shapes, split, seed, range(2 * 96), lengths)) for _ in range(2)]
+        alike = [list(TrainingSampler(shapes, batch_split, seed, range(2 * 96), lengths)) for _ in range(2)]
         assert alike[0] == alike[1]
         indices = np.array([slot.index for (slot,) in alike[0]])
         for epoch in (indices[:96], indices[96:]):
@@ -494,11 +494,11 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
     order = seen(info, 1, 0, range(12), 4, 4)[0]
     shapes = NetworkShapes(np.tile(SIZE, (47, 1)), np.tile(SIZE, (5, 1)))
     config = replace(info.config, seed=3)
-    split = BatchSplit(4, 1, 4, 1)
+    batch_split = BatchSplit(4, 1, 4, 1)
     records = pickle.loads(pickle.dumps(records))
     info = replace(info, config=config, train=replace(info.train, records=records))
     loaders = build_loaders(
-        info, UNetConfig(), shapes, split, range(12), num_workers=num_workers, device=torch.device("cpu")
+        info, UNetConfig(), shapes, batch_split, range(12), num_workers=num_workers, device=torch.device("cpu")
     )
     train, val = loaders
     assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]

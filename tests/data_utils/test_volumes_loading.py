@@ -292,11 +292,11 @@ def test_turns_of_a_patch_follow_the_spacing_of_the_network(tmp_path):
 
 def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_own(tmp_path):
     info = write_volumes(tmp_path, [(10, 24, 28), (12, 24, 28), (10, 24, 28)], (2.0, 1.0, 1.0), crop_size=(8, 8, 8))
-    model = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)
-    shapes = network_shapes(info, model)
+    config = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)
+    shapes = network_shapes(info, config)
     assert shapes.val.tolist() == [[20, 24, 28], [24, 24, 28], [20, 24, 28]]
-    split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
-    _, loader = build_loaders(info, model, shapes, split, range(1), num_workers=0, device=torch.device("cpu"))
+    batch_split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
+    _, loader = build_loaders(info, config, shapes, batch_split, range(1), num_workers=0, device=torch.device("cpu"))
     batches = list(loader)
     assert [batch["indices"] for batch in batches] == [[0], [2], [1]]
     for found in batches:
@@ -307,39 +307,39 @@ def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_o
 
 def test_patches_are_no_smaller_than_two_values_at_the_lowest_level(tmp_path):
     info = write_volumes(tmp_path, LARGE, crop_size=(6, 12, 32))
-    model = UNetConfig(1, 3, dims=3, depth=3, strides=((1, 2, 2), (2, 2, 2), (1, 2, 2)), preprocess=STANDARDIZED)
-    shapes = network_shapes(info, model)
+    config = UNetConfig(1, 3, dims=3, depth=3, strides=((1, 2, 2), (2, 2, 2), (1, 2, 2)), preprocess=STANDARDIZED)
+    shapes = network_shapes(info, config)
     assert shapes.train.tolist() == [[6, 16, 32]] * 3 and shapes.largest == (6, 16, 32)
     without_crops = replace(info, config=replace(info.config, crop_size=None))
-    assert network_shapes(without_crops, model).train.tolist() == [[20, 24, 28]] * 3
+    assert network_shapes(without_crops, config).train.tolist() == [[20, 24, 28]] * 3
 
 
 @pytest.mark.parametrize(("processes", "micro_batch", "workers"), [(2, 2, 0), (1, 2, 2), (3, 1, 0)])
 def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, processes, micro_batch, workers):
     info = write_volumes(tmp_path, [(20, 24, 28), (16, 24, 24), (12, 30, 20), (20, 20, 20)], crop_size=(8, 12, 16))
-    model = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)
+    config = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)
 
-    def images_of_steps(split: BatchSplit, workers: int) -> list[torch.Tensor]:
-        shapes, device = network_shapes(info, model), torch.device("cpu")
-        loader, _ = build_loaders(info, model, shapes, split, range(4), num_workers=workers, device=device)
+    def images_of_steps(batch_split: BatchSplit, workers: int) -> list[torch.Tensor]:
+        shapes, device = network_shapes(info, config), torch.device("cpu")
+        loader, _ = build_loaders(info, config, shapes, batch_split, range(4), num_workers=workers, device=device)
         fill, std = torch.zeros(1), torch.ones(1)
         images = []
         for batch in loader:
             if not batch["slots"][0].filler:
                 given = batch["images"], batch["targets"], batch["draws"], batch["packed_draws"]
                 images.append(augment(*given, fill=fill, std=std)[0])
-        return list(torch.cat(images).split(split.batch_size))
+        return list(torch.cat(images).split(batch_split.batch_size))
 
     alone = images_of_steps(BatchSplit(4, 1, 4, 1), 0)
-    split = BatchSplit(4, processes, micro_batch, math.ceil(4 / processes / micro_batch))
+    batch_split = BatchSplit(4, processes, micro_batch, math.ceil(4 / processes / micro_batch))
     assert len(alone) == 4 and alone[0].shape == (4, 1, 8, 12, 16)
-    assert all(torch.equal(a, b) for a, b in zip(alone, images_of_steps(split, workers), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(alone, images_of_steps(batch_split, workers), strict=True))
 
 
 def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     info = write_volumes(tmp_path, LARGE, crop_size=(8, 8, 8))
-    split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
+    batch_split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
     seen = [
         STANDARDIZED,
         STANDARDIZED,
@@ -350,9 +350,9 @@ def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tm
     ]
     counts = []
     for preprocess in seen:
-        model = UNetConfig(1, 3, dims=3, depth=2, preprocess=preprocess)
+        config = UNetConfig(1, 3, dims=3, depth=2, preprocess=preprocess)
         build_loaders(
-            info, model, network_shapes(info, model), split, range(1), num_workers=0, device=torch.device("cpu")
+            info, config, network_shapes(info, config), batch_split, range(1), num_workers=0, device=torch.device("cpu")
         )
         counts.append(len(list(cache_folder().glob("*.arrow"))))
     assert counts == [2, 2, 4, 6, 8]  # training and validation

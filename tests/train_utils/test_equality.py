@@ -42,8 +42,8 @@ def losses_of_a_run(
     criterion = ClassLoss(CLASSES, "ce+logdice", class_weights=weights, strides=network.head_strides)
     optimizer = build_optimizer(network, name, 1e-3, 1e-2)
     shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
-    split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)
-    sampler = iter(TrainingSampler(shapes, split, seed, range(STEPS)))
+    batch_split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)
+    sampler = iter(TrainingSampler(shapes, batch_split, seed, range(STEPS)))
     losses = []
     for step in range(STEPS):
         for group in optimizer.param_groups:

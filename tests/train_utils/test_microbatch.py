@@ -13,8 +13,8 @@ from train_utils.microbatch import MemoryLimit, memory_limit, split_batch, steps
 
 
 def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
-    split = split_batch(4, 2, None, 8)
-    assert (split.micro_batch_size, split.accumulation) == (1, 2)
+    batch_split = split_batch(4, 2, None, 8)
+    assert (batch_split.micro_batch_size, batch_split.accumulation) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_the
     ],
 )
 def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
-    split = split_batch(batch, world, micro, profile, saved)
-    assert split == BatchSplit(batch, world, *expected, is_fixed=any((micro, profile)))
-    assert split.micro_batch_size * split.accumulation * world >= batch
+    batch_split = split_batch(batch, world, micro, profile, saved)
+    assert batch_split == BatchSplit(batch, world, *expected, is_fixed=any((micro, profile)))
+    assert batch_split.micro_batch_size * batch_split.accumulation * world >= batch
 
 
 @pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])

@@ -47,12 +47,12 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     seen = []
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
     accelerator = SimpleNamespace(device=torch.device("cpu"), gather=lambda values: values)
-    split = BatchSplit(4, 1, 4, 1)
+    batch_split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(StepFit, "fits_by_estimate", lambda self, split: seen.append(self.copies) or True)
+            patch.setattr(StepFit, "fits_by_estimate", lambda self, batch_split: seen.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
-            preflight.fit_batch_split(accelerator, network, None, (1, 8, 8), split, copies)
+            preflight.fit_batch_split(accelerator, network, None, (1, 8, 8), batch_split, copies)
     assert seen == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
@@ -73,10 +73,10 @@ def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):
 
 
 def test_a_pixel_on_the_device_takes_what_it_was_loaded_and_augmented_as():
-    split = BatchSplit(8, 1, 2, accumulation=3)
+    batch_split = BatchSplit(8, 1, 2, accumulation=3)
     images = 2 * 3 * 2  # of this step and of the next one
-    assert preflight.input_bytes((3, 4, 5), split) == images * 20 * (3 + 1 + 12 + 8)
-    assert preflight.input_bytes((1, 2, 4, 5), split) == images * 40 * (4 + 1 + 4 + 8)
+    assert preflight.input_bytes((3, 4, 5), batch_split) == images * 20 * (3 + 1 + 12 + 8)
+    assert preflight.input_bytes((1, 2, 4, 5), batch_split) == images * 40 * (4 + 1 + 4 + 8)
 
 
 def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that_are_known():
@@ -90,7 +90,7 @@ def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that
 
 def checked(
     monkeypatch,
-    split: BatchSplit,
+    batch_split: BatchSplit,
     room: int,
     *,
     needs_recomputing: bool = False,
@@ -106,8 +106,8 @@ def checked(
 
     monkeypatch.setattr(StepFit, "fits_by_estimate", fits_by_estimate)
     criterion = StepLoss(classes(2))
-    accelerator = new_accelerator(split.groups, agreed)
-    return fit_batch_split(accelerator, network, criterion, (3, 16, 24), split, Copies(3)), network
+    accelerator = new_accelerator(batch_split.groups, agreed)
+    return fit_batch_split(accelerator, network, criterion, (3, 16, 24), batch_split, Copies(3)), network
 
 
 def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):
@@ -151,7 +151,9 @@ def test_activations_are_computed_again_where_not_even_one_image_fits(monkeypatc
 
 def test_no_size_is_tried_twice_where_activations_are_computed_again_already(monkeypatch):
     tried = []
-    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, split: tried.append(split.micro_batch_size))
+    monkeypatch.setattr(
+        StepFit, "fits_by_estimate", lambda self, batch_split: tried.append(batch_split.micro_batch_size)
+    )
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = True
     with pytest.raises(SettingsError, match="no memory for a micro-batch of 1 images"):
@@ -184,10 +186,10 @@ def test_an_evaluation_needs_activations_and_four_copies_of_its_logits():
 def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_memory(monkeypatch, free, fits):
     asked = []
     monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies: asked.append(shape) or 600)
-    monkeypatch.setattr(preflight, "input_bytes", lambda shape, split: asked.append(shape) or 50)
+    monkeypatch.setattr(preflight, "input_bytes", lambda shape, batch_split: asked.append(shape) or 50)
     monkeypatch.setattr(preflight, "available_bytes", lambda: free)
-    split = BatchSplit(8, 1, 4, 2)
-    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(split) is fits
+    batch_split = BatchSplit(8, 1, 4, 2)
+    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(batch_split) is fits
     assert asked == [(4, 3, 16, 24), (3, 16, 24)]
 
 
@@ -200,11 +202,13 @@ def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a
 
 
 def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, split: split.micro_batch_size <= 1)
+    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, batch_split: batch_split.micro_batch_size <= 1)
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1, dims=3))
     criterion = StepLoss(classes(2))
-    split = fit_batch_split(new_accelerator(), network, criterion, (1, 8, 16, 24), BatchSplit(2, 1, 2, 1), Copies(3))
-    assert split.accumulation == 2
+    batch_split = fit_batch_split(
+        new_accelerator(), network, criterion, (1, 8, 16, 24), BatchSplit(2, 1, 2, 1), Copies(3)
+    )
+    assert batch_split.accumulation == 2
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "memory: micro-batches of 1 patches of 8 x 16 x 24 fit, 2 were wanted"
     monkeypatch.setattr(preflight, "available_bytes", lambda: 0)
@@ -327,9 +331,9 @@ def test_with_checkpointing_the_inputs_of_blocks_are_kept_what_lies_between_them
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
 def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(reserved, kind, shards):
     network = UNet(UNetConfig(base_channels=4, depth=2))
-    split = BatchSplit(24, 4, 2, 3)
+    batch_split = BatchSplit(24, 4, 2, 3)
     accelerator = new_accelerator(4, kind=kind)
-    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).fits_by_trial(split)
+    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).fits_by_trial(batch_split)
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     images = 2 * 3 * 2  # of two steps of three micro-batches of two
     assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
@@ -369,9 +373,9 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
 
     network.stem.register_forward_hook(note)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    split = BatchSplit(2, 1, 2, 1)
+    batch_split = BatchSplit(2, 1, 2, 1)
     criterion = StepLoss(classes(2, "ce"))
-    assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(split)
+    assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(batch_split)
     assert seen == [True, (2, 4, 32, 32)]  # forward and backward
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -446,8 +450,8 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: free)
     monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
-    split = fit_batch_split(new_accelerator(), *arguments)
-    assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
+    batch_split = fit_batch_split(new_accelerator(), *arguments)
+    assert batch_split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
     assert [size for device, size in tried if device == "cpu"] == [4]
 
 
@@ -467,8 +471,8 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     monkeypatch.setattr(StepFit, "fits_by_trial", lambda *arguments: True)
     monkeypatch.setattr(preflight, "upload", lambda tensor, device: tensor)
     arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
-    split = fit_batch_split(new_accelerator(device="meta"), *arguments)
-    assert split.micro_batch_size == size
+    batch_split = fit_batch_split(new_accelerator(device="meta"), *arguments)
+    assert batch_split.micro_batch_size == size
     assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
 
 
@@ -498,7 +502,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
     monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
-    split = fit_batch_split(
+    batch_split = fit_batch_split(
         new_accelerator(),
         network,
         StepLoss(classes(2, "ce")),
@@ -506,7 +510,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
         BatchSplit(8, 1, 8, 1),
         Copies(3),
     )
-    assert (split.micro_batch_size, split.accumulation) == (2, 4)
+    assert (batch_split.micro_batch_size, batch_split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
 
@@ -527,11 +531,11 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
 def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
     network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), StepLoss(classes(2, "ce")), (3, 32, 32)
 
-    def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
+    def found(batch_split: BatchSplit, room: int) -> tuple[int, int, bool]:
         monkeypatch.setattr(preflight, "available_bytes", lambda: room / 0.65)
         network.activation_checkpointing = False
-        split = fit_batch_split(new_accelerator(), network, criterion, shape, split, Copies(3))
-        return split.micro_batch_size, split.accumulation, network.activation_checkpointing
+        batch_split = fit_batch_split(new_accelerator(), network, criterion, shape, batch_split, Copies(3))
+        return batch_split.micro_batch_size, batch_split.accumulation, network.activation_checkpointing
 
     for wanted, accumulation, less in [
         (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them

@@ -109,9 +109,9 @@ def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tm
     ],
 )
 def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, processes, accumulation, saved, expected):
-    split = split_from_args(settings_of(*flags), profile_of(processes, accumulation), saved)
-    assert (split.micro_batch_size, split.accumulation) == expected
-    assert (split.batch_size, split.groups) == (4, processes)
+    batch_split = split_from_args(settings_of(*flags), profile_of(processes, accumulation), saved)
+    assert (batch_split.micro_batch_size, batch_split.accumulation) == expected
+    assert (batch_split.batch_size, batch_split.groups) == (4, processes)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, processes,
 )
 def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
     settings = settings_of("--processes-per-volume", str(shared))
-    split = split_from_args(settings, profile_of(processes), None)
-    assert (split.groups, split.processes_per_volume, split.world_size) == (groups, shared, processes)
-    assert (split.micro_batch_size, split.accumulation) == (micro_batch, 1)
+    batch_split = split_from_args(settings, profile_of(processes), None)
+    assert (batch_split.groups, batch_split.processes_per_volume, batch_split.world_size) == (groups, shared, processes)
+    assert (batch_split.micro_batch_size, batch_split.accumulation) == (micro_batch, 1)
 
 
 def finished(folder: Path, step: int, total_steps: int, *flags: str) -> SimpleNamespace:

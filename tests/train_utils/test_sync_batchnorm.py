@@ -148,10 +148,10 @@ def test_a_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images
     ],
 )
 def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(capsys, processes, how, is_on, line):
-    split = BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
+    batch_split = BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
     model = UNet(UNetConfig(base_channels=2, depth=1))
     keys = list(model.state_dict())
-    model = synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, split)
+    model = synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, batch_split)
     norms = [norm for norm in model.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
     assert norms and all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
     assert list(model.state_dict()) == keys

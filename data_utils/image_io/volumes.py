@@ -102,9 +102,9 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
         values = _upright(stored[0].read(), header)[..., 0]
     lowest = values.min()
     highest = values.max()
-    is_negative = not lowest >= 0  # or NaN
-    if is_negative or not highest < 2**63:
-        extreme = lowest if is_negative else highest
+    is_below_range = not lowest >= 0  # or NaN
+    if is_below_range or not highest < 2**63:
+        extreme = lowest if is_below_range else highest
         raise DataError(f"{name}: label holds {extreme:g}, expected 0 and above")
     if highest < 256:
         dtype: type[np.generic] = np.uint8

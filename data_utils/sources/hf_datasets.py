@@ -92,11 +92,11 @@ class HFRecords(Records):
         dataset, config, split = self.table_name
         tables = load_tables(dataset, self.table_name.path, config)
         if split not in tables or len(tables[split]) != self.length:
-            raise self._differs()
+            raise self._other_version_error()
         table = tables[split]
         # the digest of files holds the times of their last changes, which copies may not have
         if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
-            raise self._differs()
+            raise self._other_version_error()
         self.rows = self._pictures_of(table)
 
     def _pictures_of(self, table: "Dataset") -> "Dataset":
@@ -107,7 +107,8 @@ class HFRecords(Records):
             rows = rows.cast_column(column, Image(decode=False))
         return rows
 
-    def _differs(self) -> DataError:
+    def _other_version_error(self) -> DataError:
+        """The error that the table on this machine is another one."""
         return DataError(
             f"--dataset {self.table_name.dataset} is another version on machine {platform.node()}"
             " than where the run started; copy it, or share HF_HOME"
@@ -182,7 +183,7 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. DataError where there is none."""
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
-        raise _nothing_there(dataset, path)
+        raise _missing_data_set_error(dataset, path)
     import datasets  # the import takes seconds, which other sources need not wait
 
     failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
@@ -197,8 +198,8 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}
 
 
-def _nothing_there(dataset: str, path: Path) -> DataError:
-    """The advice for a name that is none of a data set."""
+def _missing_data_set_error(dataset: str, path: Path) -> DataError:
+    """The error for a name that is none of a data set."""
     state = "is a file, not .parquet" if path.is_file() else "is not there"
     similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
     remedy = format_remedy([path.name])

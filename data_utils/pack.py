@@ -17,7 +17,7 @@ from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import show
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, open_picture, readable
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, open_picture
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records
@@ -96,7 +96,7 @@ def _stored(source: ImageSource, name: str) -> dict:
         return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
     path = Path(_path(source))
     if isinstance(source, dict):  # a page becomes a file
-        with readable(name), open_picture(path) as picture:
+        with image_errors(name), open_picture(path) as picture:
             picture.seek(source["page"])
             picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
     content = buffer.getvalue() or path.read_bytes()

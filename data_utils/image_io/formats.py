@@ -179,7 +179,7 @@ def format_remedy(names: Iterable[str]) -> str:
 
 
 @contextmanager
-def readable(name: str) -> Iterator[None]:
+def image_errors(name: str) -> Iterator[None]:
     """Within, what a library raises in opening or decoding a file becomes an ImageError with `name`.
 
     At a damaged file a decoder may raise anything: Pillow, tifffile, nibabel and NumPy were seen to raise thirty types.

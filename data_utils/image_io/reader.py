@@ -22,8 +22,8 @@ from data_utils.image_io.formats import (
     check_memory,
     check_regular,
     decode,
+    image_errors,
     open_picture,
-    readable,
 )
 from data_utils.image_io.rasters import Raster, open_raster
 from data_utils.image_io.resize import same_proportions
@@ -70,10 +70,10 @@ class DecodedMask(NamedTuple):
 def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray | Raster]:
     """The picture (and page, of a TIFF), raster or array of a source, not decoded yet; an array may be mapped.
 
-    Raises ImageError, with `name`, for what cannot be opened; what is decoded meanwhile must be `readable` too.
+    Raises ImageError, with `name`, for what cannot be opened; what decodes it stands within `image_errors` too.
     """
     with ExitStack() as stack:
-        with readable(name):
+        with image_errors(name):
             picture = _open(source, name, page, stack)
         yield picture
 
@@ -138,7 +138,7 @@ def decode_image(
     With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
     """
     where = f"{name}: image"
-    with opened(source, where, page) as image, readable(where):
+    with opened(source, where, page) as image, image_errors(where):
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
             size = size_as_seen(image)  # before the draft, which changes it
             extent = _draft(image, draft_for)
@@ -228,7 +228,7 @@ def read_mask(source: ImageSource, name: str) -> np.ndarray:
 def decode_mask(source: ImageSource, name: str) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
     where = f"{name}: mask"
-    with opened(source, where) as picture, readable(where):
+    with opened(source, where) as picture, image_errors(where):
         if isinstance(picture, Raster):
             picture = picture.whole()
         if isinstance(picture, np.ndarray):
@@ -278,7 +278,7 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
 def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
     """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
     where = f"{name}: mask"
-    with opened(source, where) as picture, readable(where):
+    with opened(source, where) as picture, image_errors(where):
         if not isinstance(picture, Image.Image) or picture.mode != "P" or picture.format == "GIF":
             return None
         return np.asarray(_upright(picture).convert("RGB"))
@@ -287,7 +287,7 @@ def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
 def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
     """Whether the pixels of a mask differ in how transparent they are."""
     where = f"{name}: mask"
-    with opened(source, where) as picture, readable(where):
+    with opened(source, where) as picture, image_errors(where):
         if not isinstance(picture, Image.Image) or "A" not in picture.getbands():
             return False
         lowest, highest = _upright(picture).getchannel("A").getextrema()
@@ -353,10 +353,10 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     if isinstance(path, str | Path) and is_tiff(path):
         check_pages(Path(path))
     if isinstance(source, WindowSource):
-        with readable(name), source.open() as picture:
+        with image_errors(name), source.open() as picture:
             pixel = np.asarray(picture.read(0, 1, 0, 1))
             return picture.size, f"{pixel.dtype} x {pixel[0, 0].size}"
-    with opened(source, name) as picture, readable(name):
+    with opened(source, name) as picture, image_errors(name):
         if isinstance(picture, Raster):
             return picture.size, f"{picture.dtype} x {len(picture.bands)}"
         if isinstance(picture, np.ndarray):

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED, check_regular, readable
+from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED, check_regular, image_errors
 from data_utils.image_io.places import has_place_tags
 from runtime.errors import ImageError
 
@@ -40,7 +40,7 @@ def is_tiff(path: str | Path) -> bool:
 
 def page_numbers(path: Path) -> list[int]:
     """Numbers of a TIFF's pages, save the small copies that some programs store beside them."""
-    with readable(str(path)), _opened(path) as tiff:
+    with image_errors(str(path)), _opened(path) as tiff:
         return [number for number, _ in _full_pages(tiff)]
 
 
@@ -56,7 +56,7 @@ def check_pages(path: Path) -> None:
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
-    with readable(str(path)), _opened(path) as tiff:
+    with image_errors(str(path)), _opened(path) as tiff:
         return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
 
 
@@ -152,7 +152,7 @@ def has_codec(compression: int) -> bool:
 
 def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
     """Rows [top, bottom) and columns [left, right) of a page that `has_windows`: (n, m, C), alpha dropped."""
-    with readable(str(path)), path.open("rb") as file:
+    with image_errors(str(path)), path.open("rb") as file:
         read = _stored if page.is_contiguous else _decoded
         window = read(file, page, rows, columns)
     return window[:, :, :3] if page.samplesperpixel == 4 else window

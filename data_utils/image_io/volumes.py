@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassMask, combined
-from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, readable
+from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, image_errors
 from data_utils.image_io.volume_formats import (
     VOLUME_SUFFIXES,
     NiftiVolume,
@@ -71,7 +71,7 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
     """
     stored = _open(source, name)
     header = _header(stored, name)
-    with readable(name):
+    with image_errors(name):
         if len(stored) == 1:
             voxels = _upright(stored[0].read(), header)
         else:
@@ -98,7 +98,7 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
     header = _header(stored, f"{name}: label")
     if header.channels != 1:
         raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
-    with readable(f"{name}: label"):
+    with image_errors(f"{name}: label"):
         values = _upright(stored[0].read(), header)[..., 0]
     lowest = values.min()
     highest = values.max()
@@ -185,7 +185,7 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
 def _open(source: ImageSource, name: str) -> list[StoredVolume]:
     """The files of a volume, whose headers are read now."""
     assert isinstance(source, VolumeFile), source
-    with readable(name):
+    with image_errors(name):
         return [open_stored(path, source.spacing) for path in source.paths]
 
 

@@ -21,8 +21,8 @@ from data_utils.image_io.formats import (
     WindowSource,
     check_regular,
     decode,
+    image_errors,
     open_picture,
-    readable,
 )
 from data_utils.image_io.rasters import Raster, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
@@ -100,7 +100,7 @@ class WindowedRaster(WindowedImage):
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
         if right is None:
             right = self.size[1]
-        with readable(str(self.raster.files[0].path)):
+        with image_errors(str(self.raster.files[0].path)):
             return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
 
 
@@ -136,7 +136,7 @@ class WindowedPicture(WindowedImage):
 
     @cached_property
     def _image(self) -> Image.Image:
-        with readable(str(self.path)):
+        with image_errors(str(self.path)):
             self.picture.seek(self.page)
             decode(self.picture)
             ImageOps.exif_transpose(self.picture, in_place=True)
@@ -163,7 +163,7 @@ def open_windowed_file(source: Path | BandSource | PictureFile, page: int = 0) -
     Raises ImageError for what cannot be read.
     """
     with ExitStack() as stack:
-        with readable(str(_file_of(source))):
+        with image_errors(str(_file_of(source))):
             image = _windowed_file(source, page, stack)
         yield image
 

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import ImageSource, check_memory, readable
+from data_utils.image_io.formats import ImageSource, check_memory, image_errors
 from data_utils.image_io.resize import bicubic, linear, resize_image
 from data_utils.image_io.volumes import VolumeHeader, read_volume
 from runtime.errors import ImageError
@@ -37,7 +37,7 @@ class VolumeInput:
         depth, height, width = preprocess.resampled_size(header.size, header.spacing)
         self.size = (depth, height, width)
         sides = " x ".join(f"{side:g}" for side in header.spacing)
-        with readable(name):
+        with image_errors(name):
             claimed = 4 * channels * depth * height * width
             check_memory(claimed, f"the volume, whose header gives its voxels {sides} mm (z, y, x), resampled,")
         finest = min(header.spacing)

@@ -13,8 +13,8 @@ from data_utils.image_io.formats import (
     check_decoding,
     check_memory,
     format_remedy,
+    image_errors,
     is_visible_file,
-    readable,
 )
 from runtime.errors import DataError, ImageError
 
@@ -39,9 +39,9 @@ def test_a_picture_is_in_memory_three_times_while_it_is_decoded(monkeypatch, mod
 
 
 def test_what_a_library_raises_names_the_file_and_what_we_raise_stays_as_it_is():
-    with pytest.raises(ImageError, match=r"^a\.png cannot be read \(no header\)$"), readable("a.png"):
+    with pytest.raises(ImageError, match=r"^a\.png cannot be read \(no header\)$"), image_errors("a.png"):
         raise IndexError("no header")
-    with pytest.raises(DataError, match=r"^b\.png: has 3 bands$"), readable("a.png"):
+    with pytest.raises(DataError, match=r"^b\.png: has 3 bands$"), image_errors("a.png"):
         raise DataError("b.png: has 3 bands")
 
 
@@ -54,13 +54,13 @@ def test_files_of_other_formats_are_told_how_to_become_images():
     assert format_remedy(["a.png", "B.HEIC", "c.zip"]) == "; convert HEIC to JPEG or PNG"
     assert format_remedy(["mp4"]) == "; take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
     assert format_remedy(["a.png", "notes.txt"]) == format_remedy([]) == ""
-    with pytest.raises(ImageError) as error, readable("b.PDF: image"):
+    with pytest.raises(ImageError) as error, image_errors("b.PDF: image"):
         raise UnidentifiedImageError("cannot identify <BytesIO>")
     assert str(error.value) == (
         "b.PDF: image cannot be read (empty, not an image, or in a format that is not read here; export them as PNG)"
     )
     bomb = r"^a cannot be read \(a bomb To train on it, give --crop-size .* cut it into smaller images\)$"
-    with pytest.raises(ImageError, match=bomb), readable("a"):
+    with pytest.raises(ImageError, match=bomb), image_errors("a"):
         raise Image.DecompressionBombError("a bomb")
 
 

@@ -943,7 +943,7 @@ def test_a_failure_of_the_network_or_a_server_is_tried_again_and_others_are_not(
 
     @remote.retried
     def read(file: str, share: int, *, end: int) -> int:
-        with remote.reachable(file, hint="; so it is"):
+        with remote.file_errors(file, hint="; so it is"):
             if len(pauses) < 2:
                 raise error
         return share + end
@@ -966,7 +966,7 @@ def test_failures_of_s3_are_one_line_and_those_of_its_network_are_tried_again(mo
 
     @remote.retried
     def read(file: str, error: Exception) -> None:
-        with remote.reachable(file):
+        with remote.file_errors(file):
             raise error
 
     for error, times in ((network[0]("no"), 4), (network[1]("no"), 4), (base("no"), 0)):
@@ -1000,7 +1000,7 @@ def test_a_version_of_a_file_is_known_by_whatever_its_system_calls_it(monkeypatc
 
 
 def test_what_is_wrong_with_the_content_of_a_file_keeps_its_line():
-    with pytest.raises(DataError, match=r"^row 3 is damaged$"), remote.reachable("a.tar", hint="; so it is"):
+    with pytest.raises(DataError, match=r"^row 3 is damaged$"), remote.file_errors("a.tar", hint="; so it is"):
         raise DataError("row 3 is damaged")
 
 

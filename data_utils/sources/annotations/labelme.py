@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.class_map import BACKGROUND_NAMES, NamedClasses
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, readable
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, image_errors
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -72,7 +72,7 @@ class LabelmeImage(EmbeddedImage):
     def read(self) -> bytes:
         """The bytes of `imageData`."""
         content = read_labelme(self.file)
-        with readable(f"{self.file}: imageData"):
+        with image_errors(f"{self.file}: imageData"):
             return b64decode(content["imageData"])
 
 

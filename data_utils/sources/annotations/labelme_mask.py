@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from data_utils.image_io.class_masks import LayeredMask
-from data_utils.image_io.formats import open_picture, readable
+from data_utils.image_io.formats import image_errors, open_picture
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.polygons import check_rendered_size, checked_points, fill
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
@@ -109,7 +109,7 @@ class LabelmeMask(LayeredMask):
             return read_header(self.image, self.image)[0]
         if not content.get("imageData"):
             raise DataError(f"{self.file} has no image file beside it, and holds none")
-        with readable(f"{self.file}: imageData"):
+        with image_errors(f"{self.file}: imageData"):
             picture = b64decode(content["imageData"])
         return read_header(picture, f"{self.file}: imageData")[0]
 
@@ -136,7 +136,7 @@ def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, where:
     low = points.min(axis=0).tolist()
     high = points.max(axis=0).tolist()
     if kind == "mask":
-        with readable(where):
+        with image_errors(where):
             stamp = open_picture(BytesIO(b64decode(shape["mask"])))
             if stamp.width > 2 * picture.width or stamp.height > 2 * picture.height:
                 raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")

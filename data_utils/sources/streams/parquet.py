@@ -14,7 +14,7 @@ import numpy as np
 
 from data_utils.sources.hf_datasets import find_columns
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.streams.remote import open_file, reachable, retried
+from data_utils.sources.streams.remote import file_errors, open_file, retried
 from runtime.errors import DataError
 from runtime.redact import redact
 
@@ -132,5 +132,5 @@ def _opened(file: str) -> Iterator[Any]:
     """A pyarrow ParquetFile; DataError for what cannot be read."""
     from pyarrow.parquet import ParquetFile
 
-    with reachable(file), open_file(file) as stream, ParquetFile(stream, pre_buffer=True) as parquet:
+    with file_errors(file), open_file(file) as stream, ParquetFile(stream, pre_buffer=True) as parquet:
         yield parquet

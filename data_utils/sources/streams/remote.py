@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def reachable(name: str, *more: type[Exception], hint: str = "") -> Iterator[None]:
+def file_errors(name: str, *more: type[Exception], hint: str = "") -> Iterator[None]:
     """Turn errors of finding, opening or reading a file, and `more` errors, into a DataError with `name` and `hint`."""
     try:
         yield
@@ -90,7 +90,7 @@ def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
     """The bytes of a file from the first to before the second number of each range."""
     import fsspec
 
-    with reachable(file):
+    with file_errors(file):
         system, path = fsspec.core.url_to_fs(file)
         return [system.cat_file(path, start=start, end=end) for start, end in ranges]  # s3fs has another order
 
@@ -99,7 +99,7 @@ def content_key(file: str) -> str | None:
     """A key that changes with the content of a file; None where its system says neither a version nor a time."""
     import fsspec
 
-    with reachable(file):
+    with file_errors(file):
         system, path = fsspec.core.url_to_fs(file)
         info = {name.lower().replace("_", "-"): value for name, value in system.info(path).items()}
     versions = [(name, str(info[name])) for name in VERSIONS if info.get(name)]
@@ -130,7 +130,7 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     """
     import fsspec
 
-    with reachable(f"--dataset {dataset}"):
+    with file_errors(f"--dataset {dataset}"):
         system, path = fsspec.core.url_to_fs(dataset)
         if "*" in path:
             paths = system.glob(path)

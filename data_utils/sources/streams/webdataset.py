@@ -11,7 +11,7 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.streams.remote import content_key, open_file, reachable, read_ranges, retried
+from data_utils.sources.streams.remote import content_key, file_errors, open_file, read_ranges, retried
 from runtime.cache import cached_arrays, digest
 from runtime.errors import DataError
 
@@ -164,7 +164,7 @@ def _read_headers(file: str) -> ShardIndex:
     extensions: dict[str, int] = {}
     members: list[tuple[int, int, int, int]] = []
     with (
-        reachable(file, tarfile.TarError, hint="; compressed tar files are not streamed"),
+        file_errors(file, tarfile.TarError, hint="; compressed tar files are not streamed"),
         open_file(file, HEADER_BLOCK) as stream,
         tarfile.open(fileobj=stream, mode="r:") as tar,
     ):

@@ -182,7 +182,7 @@ def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem
         return Problem("mask cannot be read", str(error))
     mask_size = mask.shape[:2]
     if not same_proportions(size, mask_size):
-        return other_size(name, size, mask_size)
+        return size_problem(name, size, mask_size)
     pixels = count_values(mask)
     kind = "numbers"
     if mask.ndim == 3:
@@ -193,11 +193,11 @@ def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem
     if not has_classes:
         return inspection
     if is_jpeg and len(pixels) > 2:
-        return lossy(name, pixels)
-    return too_many(pixels, name) or inspection
+        return lossy_problem(name, pixels)
+    return value_count_problem(pixels, name) or inspection
 
 
-def lossy(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
+def lossy_problem(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
     """The problem that a JPEG mask holds more than two values."""
     if len(pixels) > MAX_VALUES and describe_invented(pixels) is None:
         return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED}?")
@@ -208,12 +208,12 @@ def lossy(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
     )
 
 
-def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
+def size_problem(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
     """The problem that image and mask (H, W) have different proportions."""
     return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
 
 
-def too_many(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
+def value_count_problem(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
     """The problem that a mask holds more values than a data set may have classes, or None."""
     excess = excess_values(pixels)
     if excess is None:

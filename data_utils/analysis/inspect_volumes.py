@@ -12,7 +12,7 @@ from data_utils.analysis.inspect import (
     Problem,
     SplitInspection,
     count_values,
-    too_many,
+    value_count_problem,
 )
 from data_utils.analysis.volume_findings import VolumeFindings
 from data_utils.image_io.formats import VolumeFile
@@ -109,7 +109,7 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
     pixels: Counter[MaskValue] = Counter()
     for counts in plane_counts:
         pixels.update(counts)
-    problem = too_many(pixels, name) if has_classes else None
+    problem = value_count_problem(pixels, name) if has_classes else None
     if problem:
         return problem
     rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspect import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
+from data_utils.analysis.inspect import (
+    Inspection,
+    Problem,
+    count_values,
+    inspect,
+    lossy_problem,
+    size_problem,
+    value_count_problem,
+)
 from data_utils.class_map import MAX_VALUES, as_color, has_colors, in_colors, key_of, pack
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
@@ -28,13 +36,13 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
         try:
             with open_windowed(record["target"]) as mask:
                 if not same_proportions(image.size, mask.size):
-                    return other_size(name, image.size, mask.size)
+                    return size_problem(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
                 mode = f"{first.dtype} x {first[0, 0].size}"
                 inspection = _inspect_strips(mask, image.size, mode, name, has_classes=has_classes)
                 is_jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
                 if has_classes and is_jpeg and isinstance(inspection, Inspection) and len(inspection.pixels) > 2:
-                    return lossy(name, inspection.pixels)
+                    return lossy_problem(name, inspection.pixels)
                 return inspection
         except DataError as error:
             return Problem("cannot be read in windows", f"{name}: {error}; store large masks as tiled TIFF")
@@ -55,7 +63,7 @@ def _inspect_strips(
         pixels.update(counts)
         if has_colors(pixels):  # strips of grey only are colors too
             pixels = in_colors(pixels)
-        problem = too_many(pixels, name) if has_classes else None
+        problem = value_count_problem(pixels, name) if has_classes else None
         if problem:
             return problem
         for value, indices in _pixels_of_values(keys, counts):

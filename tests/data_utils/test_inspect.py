@@ -20,12 +20,12 @@ from data_utils.analysis.inspect import (
     inspect,
     locations_from_json,
     locations_to_json,
-    lossy,
+    lossy_problem,
     merge_equal,
     pixels_by_labels,
     raise_problems,
-    too_many,
     total_pixels,
+    value_count_problem,
 )
 from data_utils.class_map import ClassMap
 from runtime.errors import DataError
@@ -61,9 +61,9 @@ def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_p
 
 def test_a_jpeg_of_very_many_values_may_be_a_photograph():
     swapped = "a: mask looks like a photograph: are images and masks swapped?"
-    assert lossy("a", dict.fromkeys(range(256), 1)) == ("lossy mask", swapped)
-    assert "a JPEG with the values 0, 1, 2, " in lossy("a", dict.fromkeys(reversed(range(255)), 1)).text
-    assert "a JPEG with the values" in lossy("a", dict.fromkeys(range(256), 1) | {0: 999, 255: 999}).text
+    assert lossy_problem("a", dict.fromkeys(range(256), 1)) == ("lossy mask", swapped)
+    assert "a JPEG with the values 0, 1, 2, " in lossy_problem("a", dict.fromkeys(reversed(range(255)), 1)).text
+    assert "a JPEG with the values" in lossy_problem("a", dict.fromkeys(range(256), 1) | {0: 999, 255: 999}).text
 
 
 def test_an_image_that_cannot_be_read_is_told_from_its_mask():
@@ -85,7 +85,7 @@ def test_two_hundred_and_fifty_five_values_are_not_too_many():
     assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
     objects = excess_values(dict.fromkeys(reversed(range(300)), 1))
     assert objects.startswith("0, 1, 2, 3, ") and "numbers of objects" in objects
-    problem = too_many(dict.fromkeys(range(300), 1), "a")
+    problem = value_count_problem(dict.fromkeys(range(300), 1), "a")
     assert problem == ("too many mask values", f"a: mask holds more than 255 values: {objects}")
     ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
     assert "numbers of objects" not in excess_values(ends)

@@ -185,8 +185,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/inspect_windows.py",
         "_inspect_strips",
-        "too_many(pixels, name)",
-        "too_many(counts, name)",
+        "value_count_problem(pixels, name)",
+        "value_count_problem(counts, name)",
         "test_inspect_windows.py",
     ),
     Mutant(

@@ -14,12 +14,10 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
-from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners
+from data_utils.sources.records import IMAGE_WITHOUT_MASK, DerivedRecords, Record, Records, SplitOpeners
 from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
-
-WITHOUT_MASK = ": image without mask"  # how the line of such a file ends
 
 
 class ClassVolumeRecords(VolumeRecords):
@@ -122,7 +120,7 @@ def open_class_volumes(
         class_records = VolumeRecords([], config.spacing, Description())
         if (labels / name).is_dir():  # else another split has the class
             class_records = open_cases(images, labels / name, suffixes, replace(config, allow_unpaired=True))
-            without_mask.append({line for line in class_records.unpaired if line.endswith(WITHOUT_MASK)})
+            without_mask.append({line for line in class_records.unpaired if line.endswith(IMAGE_WITHOUT_MASK)})
             unpaired |= set(class_records.unpaired) - without_mask[-1]
         records.append(class_records)
     unpaired |= set.intersection(*without_mask)  # an image lacks a label where it does so in every folder

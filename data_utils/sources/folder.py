@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
-from data_utils.sources.records import Record, Records, folders_of
+from data_utils.sources.records import Record, Records, folders_of, image_without_mask
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -216,7 +216,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
             problems.append(f"{images} holds {unread[0]}, which is not read{format_remedy(unread)}")
         remedy = f" (set the suffix with --mask-suffix{leave_out})"
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
-    unpaired = [f"{file}: image without mask" for file in without_mask]
+    unpaired = [image_without_mask(file) for file in without_mask]
     unpaired += [f"{file}: mask without image" for file in without_image]
     pairs = [(image_files[stem], mask_of[stem]) for stem in stems]
     return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)

@@ -27,7 +27,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners, folders_of
+from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners, folders_of, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.errors import DataError, ImageError
@@ -297,7 +297,7 @@ def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig
         if any(masks):
             rows.append([image, *masks])
         else:
-            unpaired.append(f"{image}: image without mask")
+            unpaired.append(image_without_mask(image))
     for folder, by_stem in zip(folders, masks_of, strict=True):
         for stem, mask in by_stem.items():
             if stem not in image_files:

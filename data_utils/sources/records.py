@@ -17,6 +17,7 @@ from runtime.cache import digest
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 NO_LABEL_SETS: Mapping[LabelSet, str] = {}
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader says how many it goes through side by side
+IMAGE_WITHOUT_MASK = ": image without mask"  # the end of the line of such a file
 
 
 class Picture(TypedDict):
@@ -123,6 +124,11 @@ class Records(ABC):
 
 
 SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> what opens its records
+
+
+def image_without_mask(file: str) -> str:
+    """The line of `Records.unpaired` for an image without mask."""
+    return f"{file}{IMAGE_WITHOUT_MASK}"
 
 
 def folders_of(folder: str, names: np.ndarray) -> set[tuple[str, str]]:

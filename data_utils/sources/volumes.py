@@ -12,7 +12,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_f
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural_sort_key
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Records, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
@@ -170,7 +170,7 @@ def _unpaired_files(
         if name in mask_of:
             used_names.add(mask_of[name])
         else:
-            lines += [f"{path}: image without mask" for path in paths]
+            lines += [image_without_mask(path) for path in paths]
     lines += [f"{path}: mask without image" for path in masks if path not in used_names]
     return lines
 

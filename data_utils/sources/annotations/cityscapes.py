@@ -17,7 +17,7 @@ from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
-from data_utils.sources.records import AnnotationSummary, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, SplitOpeners, image_without_mask
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX
 
@@ -91,7 +91,7 @@ def open_records(
     pictures = files(images, IMAGE)
     ids = files(masks, ending)
     pairs = [(pictures[name], ids[name]) for name in sorted(pictures.keys() & ids, key=natural_sort_key)]
-    unpaired = [f"{pictures[name]}: image without mask" for name in sorted(pictures.keys() - ids)]
+    unpaired = [image_without_mask(pictures[name]) for name in sorted(pictures.keys() - ids)]
     unpaired += [f"{ids[name]}: mask without image" for name in sorted(ids.keys() - pictures)]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     records = CityscapesRecords(images, masks, pairs, classes, unpaired)

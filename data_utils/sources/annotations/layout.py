@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from data_utils.class_map import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import children, splits_below, wanted_splits
+from data_utils.sources.records import image_without_mask
 from data_utils.sources.walk import walk
 from runtime.console import first_few
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
@@ -105,7 +106,7 @@ def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Pat
 
 def unpaired_lines(images: Mapping[str, str], masks: Mapping[str, str]) -> list[str]:
     """A line for each image without mask and each mask without image; both are files by what names the two."""
-    lines = [f"{image}: image without mask" for stem, image in images.items() if stem not in masks]
+    lines = [image_without_mask(image) for stem, image in images.items() if stem not in masks]
     return lines + [f"{mask}: mask without image" for stem, mask in masks.items() if stem not in images]
 
 

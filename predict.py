@@ -52,8 +52,8 @@ from tasks.calibration import calibration_report
 from tasks.classes import Classes
 from tasks.task import Scores
 
-WORST = 5  # images that are named on the terminal
-NEXT = 10  # images to annotate next that are named there
+WORST_SHOWN = 5  # images that are named on the terminal
+NEXT_SHOWN = 10  # images to annotate next that are named there
 
 
 class Failure(NamedTuple):
@@ -107,7 +107,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
         say(area_table(report["areas"]))
     heading = f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:"
     say(heading)
-    for image in by_image[:WORST]:
+    for image in by_image[:WORST_SHOWN]:
         say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
     return report
 
@@ -131,7 +131,7 @@ def print_ranking(folder: Path, order: list[Ranked]) -> None:
     """The first images to annotate on the terminal, all of them in rank.csv."""
     write_ranking(folder, order)
     say(f"to annotate next, of {len(order)} in {folder / RANKING}:")
-    for ranked in order[:NEXT]:
+    for ranked in order[:NEXT_SHOWN]:
         say(f"{ranked.candidate.name}: {ranked.reason}, entropy {ranked.candidate.entropy:.3f}")
     say(RIVAL)
 

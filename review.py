@@ -20,7 +20,7 @@ from train_utils.reporting.review.calibration import calibrate_run, write_calibr
 from train_utils.reporting.review.masks import review_runs
 from train_utils.reporting.review.page import LIST, PAGE, TABLE, write_review
 
-WORST = 10  # images that are named on the terminal
+WORST_SHOWN = 10  # images that are named on the terminal
 
 
 def parse_args(description: str) -> argparse.Namespace:
@@ -71,7 +71,7 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
         say(line)
     if not reviews:
         raise DataError("no mask could be reviewed; give finished runs of masks of classes: --runs runs/cells-*")
-    for review in reviews[:WORST]:
+    for review in reviews[:WORST_SHOWN]:
         say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
     with writing(output):
         write_review(output, reviews, lines)

@@ -19,7 +19,8 @@ NamedClasses = Sequence[tuple[MaskValue, str]]  # the mask value and the name of
 
 MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
-SHOWN = 8  # values in a message
+VALUES_IN_MESSAGE = 8
+NAMES_IN_MESSAGE = 8  # of classes
 BACKGROUND = "background"
 BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
 OUTSIDE = ("ignore", "background")  # what becomes of the mask values that --classes leaves out
@@ -48,7 +49,7 @@ def unpack(key: int) -> tuple[int, int, int]:
 def show(values: Iterable[MaskValue]) -> str:
     """The first few values as a user writes them: 0, 1, #804080, ..."""
     texts = [value_text(value) for value in values]
-    return ", ".join(first_few(texts, SHOWN))
+    return ", ".join(first_few(texts, VALUES_IN_MESSAGE))
 
 
 def value_text(value: MaskValue) -> str:
@@ -87,7 +88,7 @@ def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
     ordered = sorted(pixels, key=pixels.__getitem__, reverse=True)
     share = 0.0
     count = 0
-    for value in ordered[:SHOWN]:
+    for value in ordered[:VALUES_IN_MESSAGE]:
         if count >= 2 and share >= MOST_SHARE and pixels[value] < COMMON_SHARE * total:
             break
         share += pixels[value] / total
@@ -345,7 +346,7 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
     names = [name.strip() for name in text.split(",")]
     for name in dict.fromkeys(filter(None, names)):
         if name not in value_of:
-            name_list = ", ".join(first_few(list(value_of), SHOWN))
+            name_list = ", ".join(first_few(list(value_of), NAMES_IN_MESSAGE))
             close = get_close_matches(name, value_of, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")

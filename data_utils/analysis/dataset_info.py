@@ -37,7 +37,7 @@ from unet.axes import NetworkAxes, level_axes
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
-LISTED = 20  # skipped samples that are named
+PROBLEMS_IN_MESSAGE = 20  # of skipped samples
 NO_CLASSES: dict[str, Any] = {
     "class_names": (),
     "class_values": (),
@@ -160,7 +160,7 @@ class DatasetInfo:
         )
         problems = [*self.train.bad.values(), *self.val.bad.values()]
         if problems:
-            text += f"; {len(problems)} bad samples skipped: {'; '.join(first_few(problems, LISTED))}"
+            text += f"; {len(problems)} bad samples skipped: {'; '.join(first_few(problems, PROBLEMS_IN_MESSAGE))}"
         return text
 
 

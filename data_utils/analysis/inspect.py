@@ -19,7 +19,8 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-LISTED = 3  # problems in a message, and names in one of many
+PROBLEMS_IN_MESSAGE = 3
+NAMES_IN_MESSAGE = 3  # of files that have one problem
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
 SWAPPED = "are images and masks swapped"
 MERGED = 4  # the least files with the same problem that share a line
@@ -322,12 +323,12 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
     """One DataError for all problems, which names the first few."""
     if inspection.problems:
         texts = [problem.text for problem in inspection.problems.values()]
-        listed = "; ".join(first_few(merge_equal(texts), LISTED))
+        listed = "; ".join(first_few(merge_equal(texts), PROBLEMS_IN_MESSAGE))
         remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
         raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
 
 
-def merge_equal(texts: Sequence[str], limit: int = LISTED) -> list[str]:
+def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str]:
     """The texts, `NAME: what is wrong`; those that say the same of many names become one, with the first names.
 
     Texts whose numbers differ say the same; the first one's numbers stand for all.

@@ -16,7 +16,7 @@ FEW_IMAGES = 4  # fewer images, of both splits, are hardly a data set
 USES = ("training", "validation")
 MUCH_IGNORED = 0.2  # a larger share of ignored pixels may be a class
 SMALL_NUMBER = 100  # classes of numbers are below it; grey levels, which are drawn to be looked at, reach 255
-SHOWN = 3  # values in a line
+VALUES_IN_MESSAGE = 3
 DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
 
 
@@ -96,10 +96,10 @@ def _rare_classes(inspected: InspectedSplits, pixels: dict[MaskValue, int], rare
     """Classes found in the masks with so few pixels that they may be mistakes."""
     if rare:
         descriptions = []
-        for value in rare[:SHOWN]:
+        for value in rare[:VALUES_IN_MESSAGE]:
             masks = _masks_with(value, inspected)
             descriptions.append(f"{show([value])} (pixels: {pixels.get(value, 0)}; {masks})")
-        if len(rare) > SHOWN:
+        if len(rare) > VALUES_IN_MESSAGE:
             descriptions.append("...")
         yield (
             f"rare mask values, each less than {RARE:.2%} of all mask pixels, became classes:"

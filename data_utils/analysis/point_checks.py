@@ -17,7 +17,7 @@ from tasks.points import PRESENT
 
 SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
 USUAL = 0.9  # where sides mean something, the least share of images with the left point on one side of the right
-NAMED = 5  # images in a line
+NAMES_IN_MESSAGE = 5  # of images
 
 
 def describe_points(inspected: InspectedSplits) -> list[str]:
@@ -171,4 +171,4 @@ def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(first_few(texts, NAMED))
+    return ", ".join(first_few(texts, NAMES_IN_MESSAGE))

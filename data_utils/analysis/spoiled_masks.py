@@ -26,7 +26,7 @@ REACH = 2  # the pixels to each side among which the neighbors of a border lie
 INVENTED_SHARE = 0.6  # the least share of an invented value's pixels between two others; the rest are ringing
 AREA_SHARE = 0.5  # the least share of a class's pixels in areas at least three pixels thick
 FEWEST = 2  # a single value on a border may be a class that somebody drew there
-LISTED = 3  # masks in a message
+NAMES_IN_MESSAGE = 3  # of masks
 PALETTES = 8  # masks of a split whose palettes are looked at
 ALONE_SHARE = 0.05  # from this share on, pixels without a neighbor of their color are dots of dithering
 MANY_INVENTED = 8  # the least values on borders that make even a run 0, 1, ..., n doubtful
@@ -290,10 +290,10 @@ def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes:
         for content, _, members in inspection.used_contents():
             if not set(content.values) <= set(classes):
                 spoiled += members.tolist()
-        names += [records[i]["name"] for i in sorted(spoiled)[: LISTED + 1]]
+        names += [records[i]["name"] for i in sorted(spoiled)[: NAMES_IN_MESSAGE + 1]]
         masks += len(spoiled)
     total = sum(len(records) for _, records in inspected)
-    files = f"{masks} of {total} masks: {', '.join(first_few(names, LISTED))}"
+    files = f"{masks} of {total} masks: {', '.join(first_few(names, NAMES_IN_MESSAGE))}"
     if share < GRADED:
         return (
             f"the masks look spoiled: they hold {len(pixels)} grades from {show([min(ordered)])} to"

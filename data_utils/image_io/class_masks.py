@@ -15,7 +15,7 @@ from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import MaskValue
 
-SHOWN = 8  # values in a message
+VALUES_IN_MESSAGE = 8
 
 
 class LayeredMask(RenderedMask):
@@ -182,7 +182,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
             texts = [value_text(unpack(key)) for key in distinct_keys]
         else:
             texts = [f"{key:g}" for key in distinct_keys]
-        distinct = ", ".join(first_few(texts, SHOWN))
+        distinct = ", ".join(first_few(texts, VALUES_IN_MESSAGE))
         raise DataError(
             f"{name}: mask of one class holds {distinct}, expected 0 and one other value; smoothed edges or JPEG"
             " (export it again as PNG), or a value for unknown pixels (give it with --ignore-index)?"

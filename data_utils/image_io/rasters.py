@@ -26,7 +26,7 @@ ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
 PILLOW_SAMPLES = (3, 4)  # how many samples pictures in color have
-SHOWN = 8  # names of bands in a message
+NAMES_IN_MESSAGE = 8  # of bands
 # what Pillow makes of types of pixels, so that a file is the same with and without a place
 READ_AS = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
 
@@ -496,7 +496,7 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
             count = "none" if not matches else f"{len(matches)} that are"
             raise ImageError(
                 f"{source.paths[0]}: has {len(bands)} bands, {count} called {band_name}; its bands are"
-                f" {', '.join(first_few(names, SHOWN))}"
+                f" {', '.join(first_few(names, NAMES_IN_MESSAGE))}"
             )
         selected_bands.append(bands[matches[0]])
     return selected_bands

@@ -18,7 +18,7 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import Preprocess
 
-SHOWN = 8  # names of bands in a message
+NAMES_IN_MESSAGE = 8  # of files
 SEPARATORS = re.compile("[_. -]")  # between the words of a name
 
 
@@ -169,7 +169,7 @@ def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> l
     for band in wanted_bands:
         matches = indices_of_band(stems, band)
         if len(matches) != 1:
-            names = ", ".join(first_few([Path(file).name for file in files], SHOWN))
+            names = ", ".join(first_few([Path(file).name for file in files], NAMES_IN_MESSAGE))
             finding = "no file is" if not matches else f"{len(matches)} files are"
             raise DataError(f"{scene}: {finding} band {band}; its files are {names}; give --bands")
         band_files.append(files[matches[0]])

@@ -26,7 +26,7 @@ BLOCKS = 40  # of all scenes together, if they are large enough
 SMALLEST_SIDE = 64  # pixels of a side of a block
 LARGEST_SIDE = 4096
 MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
-NAMED = 3  # images in a line
+PAIRS_IN_MESSAGE = 3  # of names of images
 NEAR = 0.5  # pixels between two images that touch
 
 
@@ -196,7 +196,7 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
                 pairs["overlap" if depth > NEAR else "touch"].append(f"{name} and {other_names[nearest]}")
     for verb, pair_texts in pairs.items():
         if pair_texts:
-            examples = ", ".join(first_few(pair_texts, NAMED))
+            examples = ", ".join(first_few(pair_texts, PAIRS_IN_MESSAGE))
             lines.append(
                 f"{len(pair_texts)} of {len(val)} validation images {verb} training images in the world: {examples}"
             )

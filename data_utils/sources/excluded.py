@@ -11,7 +11,7 @@ from runtime.errors import DataError
 from runtime.redact import printable, redact
 
 COMMENT = "#"
-LISTED = 3  # names in a message
+NAMES_IN_MESSAGE = 3  # of images
 
 
 def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Records]:
@@ -34,7 +34,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
         kept_splits.append(records)
     unknown = sorted(names - present)
     if unknown:
-        listed = ", ".join(first_few(unknown, LISTED))
+        listed = ", ".join(first_few(unknown, NAMES_IN_MESSAGE))
         raise DataError(f"--exclude {file}: the data set has no {listed}; take such lines out of the list")
     for kept_records, title in zip(kept_splits, ("training", "validation"), strict=True):
         if not len(kept_records):

@@ -21,7 +21,7 @@ IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
-NAMED = 5  # how many files a message names
+NAMES_IN_MESSAGE = 5  # of files, or of their endings
 
 
 def natural_sort_key(name: str) -> tuple:
@@ -99,7 +99,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:
         names = sorted(os.listdir(folder), key=natural_sort_key)
-        listed = ", ".join(first_few(names, NAMED)) or "nothing"
+        listed = ", ".join(first_few(names, NAMES_IN_MESSAGE)) or "nothing"
         lacking: list[str] = []
         if images is None:
             lacking.append("images")
@@ -202,10 +202,10 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     without_image = [path for path in mask_files.values() if path not in used_masks]
     problems: list[str] = []
     if without_mask:
-        listed = ", ".join(first_few(without_mask, NAMED))
+        listed = ", ".join(first_few(without_mask, NAMES_IN_MESSAGE))
         problems.append(f"{len(without_mask)} of {len(image_files)} images in {images} have no mask ({listed})")
     if without_image:
-        listed = ", ".join(first_few(without_image, NAMED))
+        listed = ", ".join(first_few(without_image, NAMES_IN_MESSAGE))
         problems.append(f"{len(without_image)} of {len(mask_files)} masks in {masks} have no image ({listed})")
     if problems and not (allow_unpaired and stems):
         leave_out = (
@@ -263,7 +263,7 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
     if not files:
         endings = "nothing"
         if other_endings:
-            endings = f"only {', '.join(sorted(other_endings)[:NAMED])}"
+            endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
         hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")

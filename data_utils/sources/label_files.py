@@ -34,7 +34,7 @@ YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")
 EXPECTED = "expected image,classes or image and a column for each class"
 LENGTH = 80  # characters of a cell that a message shows
-LISTED = 3  # rows in a message
+ROWS_IN_MESSAGE = 3
 ALL = -1  # the number of an image that is labeled for all classes
 
 
@@ -96,7 +96,8 @@ class Table:
             texts = [f"line {row.line}: {row.image[:LENGTH]!r}" for row in unknown]
             close = get_close_matches(_stem(unknown[0].image[:LENGTH]), stems, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise DataError(f"{self.file} names images that are not there: {'; '.join(first_few(texts, LISTED))}{hint}")
+            listed = "; ".join(first_few(texts, ROWS_IN_MESSAGE))
+            raise DataError(f"{self.file} names images that are not there: {listed}{hint}")
 
     def _stems(self) -> set[str]:
         """The names that rows may have for the image files below the folder of the table."""

@@ -19,7 +19,6 @@ from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import (
-    NAMED,
     children,
     detect_suffix,
     files_by_stem,
@@ -36,6 +35,7 @@ from unet.config import MaskValue
 
 OVERLAPPING = Overlapping.name
 FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
+EXAMPLE_MASKS = 5  # these are read: one of them must be of one class
 
 
 class ClassBits(NamedTuple):
@@ -251,7 +251,7 @@ def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
     shared = [stem for stem, count in counts.items() if count >= FEWEST_FOLDERS]
     if 2 * len(shared) <= len(stems):
         return []
-    return folders if any(map(_is_binary, [examples[stem] for stem in shared[:NAMED]])) else []
+    return folders if any(map(_is_binary, [examples[stem] for stem in shared[:EXAMPLE_MASKS]])) else []
 
 
 def _pictures_in(folder: Path) -> Iterator[str]:

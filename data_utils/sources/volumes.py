@@ -11,7 +11,14 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_file
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
-from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural_sort_key
+from data_utils.sources.folder import (
+    NAMES_IN_MESSAGE,
+    children,
+    detect_suffix,
+    find_splits,
+    masks_by_image,
+    natural_sort_key,
+)
 from data_utils.sources.records import Record, Records, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -153,7 +160,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
     names.sort(key=natural_sort_key)
     if unpaired and not (config.allow_unpaired and names):
-        file_list = "; ".join(first_few(unpaired, NAMED))
+        file_list = "; ".join(first_few(unpaired, NAMES_IN_MESSAGE))
         remedy = " (--allow-unpaired leaves them out)" if names else ""
         raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
     cases = [Case(name, images_of[name], mask_of[name]) for name in names]
@@ -192,7 +199,7 @@ def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[s
     if not stems:
         hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
         endings = sorted({path.suffix or path.name for path in folder.rglob("*")})
-        ending_list = ", ".join(endings[:NAMED]) or "nothing"
+        ending_list = ", ".join(endings[:NAMES_IN_MESSAGE]) or "nothing"
         raise DataError(f"no volumes in {folder}; found {ending_list}, looked for {', '.join(suffixes)}{hint}")
     return stems
 

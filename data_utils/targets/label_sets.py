@@ -14,7 +14,7 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-SHOWN = 8  # classes in a message
+NAMES_IN_MESSAGE = 8  # of classes
 
 
 @dataclass(frozen=True)
@@ -125,5 +125,5 @@ def _check_names(names: LabelSet, known_names: set[str], where: str, class_names
         if name not in known_names:
             close = get_close_matches(name, known_names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            listed = ", ".join(first_few(list(class_names), SHOWN))
+            listed = ", ".join(first_few(list(class_names), NAMES_IN_MESSAGE))
             raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {listed}{hint}")

@@ -33,7 +33,7 @@ SMALL_PERCENT = 1  # percentile of the sizes of objects that says how small a pr
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
-NAMED = 3  # images in a line
+NAMES_IN_MESSAGE = 3  # of images
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class ObjectCensus:
             f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",
         ]
         if self.in_pieces:
-            names = ", ".join(first_few(self.in_pieces, NAMED))
+            names = ", ".join(first_few(self.in_pieces, NAMES_IN_MESSAGE))
             lines.append(
                 f"to check: in {len(self.in_pieces):,} images a number names several pieces, which count as one object:"
                 f" {names}"

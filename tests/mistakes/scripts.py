@@ -44,7 +44,7 @@ MUTANTS = [
     ),
     Mutant("installed/commands.py", "review", "('jinja2', 'matplotlib')", "('jinja2',)", "test_installed.py"),
     Mutant("predict.py", "_order", "score is None, score or 0.0", "False, score or 0.0", "test_predict_scores.py"),
-    Mutant("predict.py", "", "WORST = 5", "WORST = 6", "test_predict_scores.py"),
+    Mutant("predict.py", "", "WORST_SHOWN = 5", "WORST_SHOWN = 6", "test_predict_scores.py"),
     Mutant(
         "predict.py",
         "Failure.leaves_old_mask",
@@ -60,7 +60,7 @@ MUTANTS = [
         "len(by_image) > 0",
         "test_predict_scores.py",
     ),
-    Mutant("review.py", "", "WORST = 10", "WORST = 5", "test_review.py"),
+    Mutant("review.py", "", "WORST_SHOWN = 10", "WORST_SHOWN = 5", "test_review.py"),
     Mutant(
         "predict.py",
         "check_outputs",

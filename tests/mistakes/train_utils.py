@@ -280,7 +280,13 @@ MUTANTS = [
         "True",
         "test_monitor.py",
     ),
-    Mutant("train_utils/monitoring/monitor.py", "", "SHOWN_PROBLEMS = 20", "SHOWN_PROBLEMS = 10", "test_monitor.py"),
+    Mutant(
+        "train_utils/monitoring/monitor.py",
+        "",
+        "PROBLEMS_IN_MESSAGE = 20",
+        "PROBLEMS_IN_MESSAGE = 10",
+        "test_monitor.py",
+    ),
     Mutant(
         "train_utils/monitoring/monitor.py",
         "Monitor.show",
@@ -1021,7 +1027,7 @@ MUTANTS = [
         "image_opinions[-1].doubts",
         "test_review.py",
     ),
-    Mutant("train_utils/reporting/review/page.py", "_write_page", "reviews[:SHOWN]", "reviews", "test_review.py"),
+    Mutant("train_utils/reporting/review/page.py", "_write_page", "reviews[:WORST_SHOWN]", "reviews", "test_review.py"),
     Mutant(
         "train_utils/reporting/review/reviewed_run.py",
         "open_reviewed_run",

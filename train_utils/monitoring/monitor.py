@@ -18,7 +18,7 @@ from train_utils.nan_guard import StepResult
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 
-SHOWN_PROBLEMS = 20  # bad samples that are named
+PROBLEMS_IN_MESSAGE = 20  # of bad samples
 
 
 class Monitor:
@@ -130,7 +130,7 @@ class Monitor:
             )
         problems = sorted(set(gather_object(sorted(self.problems))))
         if problems:
-            first_problems = "; ".join(problems[:SHOWN_PROBLEMS])
+            first_problems = "; ".join(problems[:PROBLEMS_IN_MESSAGE])
             say(f"{len(problems)} bad samples were skipped in training: {first_problems}")
 
 

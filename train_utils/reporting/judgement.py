@@ -13,7 +13,7 @@ RISEN = 1.1  # times the lowest validation loss: from there on the loss has rise
 QUARTERS = 4  # parts of the evaluations; over-fitting is looked for behind the first of them
 GAIN = 0.01  # a score that has gained more in the last quarter still rises
 SENTENCES = 2
-LISTED = 3  # classes in a sentence
+NAMES_IN_MESSAGE = 3  # of classes
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _few_steps(facts: Facts) -> str | None:
 def _unfound(facts: Facts) -> str | None:
     if not facts.unfound:
         return None
-    names = ", ".join(first_few(facts.unfound, LISTED))
+    names = ", ".join(first_few(facts.unfound, NAMES_IN_MESSAGE))
     return (
         f"No pixel of {names} was found: train longer, and give --class-weights auto or a larger --scale where the"
         " run had neither (docs/reading-the-report.md, Classes)."

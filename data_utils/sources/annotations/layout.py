@@ -19,7 +19,7 @@ from unet.config import IGNORE_INDEX
 # split -> the two paths that it is read from; what each of them is depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
 LONGEST_PATH = 4096  # characters
-LISTED = 3  # how many problems a message names
+PROBLEMS_IN_MESSAGE = 3
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
@@ -122,4 +122,4 @@ def read_lines(file: str | Path) -> list[str]:
 
 def listed(problems: Sequence[str]) -> str:
     """The first few problems, as a message lists them."""
-    return "; ".join(first_few(problems, LISTED))
+    return "; ".join(first_few(problems, PROBLEMS_IN_MESSAGE))

@@ -27,7 +27,7 @@ MISSING = ("", "nan", "na", "n/a", "none", "null")
 DIALECTS = ",;\t"
 AXES = "xyz"
 NUMBERED = re.compile(r"([xyz])_?(\d+)")  # X1
-NAMED = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
+COLUMN_NAME = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
 PREDICTED = ("confidence", "presence")  # further columns of a prediction
 
 
@@ -129,7 +129,7 @@ def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
     for column, title in enumerate(titles[1:], 1):
         text = title.strip()
         numbered = NUMBERED.fullmatch(text.lower())
-        named_column = NAMED.fullmatch(text) or NAMED.fullmatch(text.lower())
+        named_column = COLUMN_NAME.fullmatch(text) or COLUMN_NAME.fullmatch(text.lower())
         if numbered:
             columns[column] = numbered[2], numbered[1]
         elif named_column:

@@ -15,7 +15,7 @@ from runtime.redact import redact
 
 KINDS = (".parquet", ".tar")
 USUAL_SPLITS = ("train", "training", "val", "validation", "valid", "test")
-LISTED = 3  # how many files a message names
+NAMES_IN_MESSAGE = 3  # of files
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)  # how long to wait before a remote file is read again
 # errors that trying again does not change
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -145,7 +145,7 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     tar_files = sorted(file for file in paths if kind_of(file) == ".tar")
     if bool(parquet_files) == bool(tar_files):
         kinds = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
-        urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:LISTED]]
+        urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:NAMES_IN_MESSAGE]]
         listed = ", ".join(PurePosixPath(url).name for url in urls)
         raise DataError(f"--dataset {dataset} holds {kinds}; found {listed or 'nothing'}")
     splits: dict[str, list[str]] = {}

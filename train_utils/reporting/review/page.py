@@ -22,7 +22,7 @@ from train_utils.reporting.sections import new_section
 PAGE = "review.html"
 TABLE = "review.csv"
 LIST = "suspicious.txt"
-SHOWN = 40  # images on the page
+WORST_SHOWN = 40  # images on the page
 DISAGREEING = "where they disagree"
 LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
 OUTLINE = (255, 221, 0)  # yellow: errors are red
@@ -68,7 +68,7 @@ def table_text(reviews: Sequence[MaskReview]) -> str:
 
 def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
     """Write review.html, at most about MAX_PAGE bytes, with the pictures of the first reviews."""
-    shown_reviews = reviews[:SHOWN]
+    shown_reviews = reviews[:WORST_SHOWN]
     content: dict[str, Any] = {
         "count": len(reviews),
         "suspicious": sum(bool(review.problems) for review in reviews),

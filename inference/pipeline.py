@@ -292,7 +292,7 @@ class ImageSteps:
 
     def _predict_in_windows(self, job: ImageJob) -> Score | None:
         with open_windowed_file(job.source, job.page) as picture:
-            if not picture.in_windows:
+            if not picture.decodes_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,

@@ -63,7 +63,7 @@ class RasterFile:
         return np.dtype(READ_AS.get(str(stored), stored))
 
     @property
-    def may_miss(self) -> bool:
+    def may_lack_data(self) -> bool:
         """Whether some pixels may hold no data."""
         has_value = self.nodata is not None or np.dtype(self.page.dtype).kind == "f"
         return has_value or self.alpha is not None or self.mask is not None
@@ -118,7 +118,7 @@ class Segments:
         return self.segment_size[0] * self.segment_size[1] * samples_together * self.dtype.itemsize
 
     @property
-    def in_windows(self) -> bool:
+    def decodes_windows(self) -> bool:
         """Whether a window is read without most of the file."""
         return self.page.is_contiguous or (self._has_codec and self.segment_bytes <= SEGMENT_BYTES)
 
@@ -289,14 +289,14 @@ class Raster:
         return np.result_type(*[file.dtype for file in self._used()])
 
     @property
-    def may_miss(self) -> bool:
+    def may_lack_data(self) -> bool:
         """Whether some pixels may hold no data."""
-        return any(file.may_miss for file in self._used())
+        return any(file.may_lack_data for file in self._used())
 
     @property
-    def in_windows(self) -> bool:
+    def decodes_windows(self) -> bool:
         """Whether windows are read without most of the files."""
-        return all(file.pixels.in_windows for file in self._used())
+        return all(file.pixels.decodes_windows for file in self._used())
 
     def _used(self) -> list[RasterFile]:
         """The files of the bands that are read."""

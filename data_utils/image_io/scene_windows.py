@@ -30,12 +30,11 @@ class WindowedPart(WindowedImage):
         self.picture = picture
         self.box = box
         self.size = self.extent = (box.bottom - box.top, box.right - box.left)
-        self.in_windows = picture.in_windows
-        self.may_miss = picture.may_miss
+        self.decodes_windows = picture.decodes_windows
+        self.may_lack_data = picture.may_lack_data
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
-        if right is None:
-            right = self.size[1]
+        left, right = self._columns(left, right)
         box = self.box
         return self.picture.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
 

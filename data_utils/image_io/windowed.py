@@ -41,18 +41,28 @@ class WindowedImage(ABC):
     Attributes:
         size: (H, W) of the picture.
         extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
-        in_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
-        may_miss: whether some pixels may hold no data, and are masked.
+        decodes_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
+        may_lack_data: whether some pixels may hold no data, and are masked.
     """
 
     size: tuple[int, int]
     extent: tuple[float, float]
-    in_windows = True
-    may_miss = False
+    decodes_windows = True
+    may_lack_data = False
 
     @abstractmethod
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
-        """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take."""
+        """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take.
+
+        Args:
+            right: None for all columns from `left` on.
+        """
+
+    def _columns(self, left: int, right: int | None) -> tuple[int, int]:
+        """The columns [left, right) of a window whose `right` may be None."""
+        if right is None:
+            right = self.size[1]
+        return left, right
 
     def draft_for(self, preprocess: Preprocess) -> "WindowedImage":
         """This picture with the detail that `preprocess` resizes from."""
@@ -66,7 +76,7 @@ class WindowedArray(WindowedImage):
         self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
     ) -> None:
         self.array = array
-        self.may_miss = isinstance(array, np.ma.MaskedArray)
+        self.may_lack_data = isinstance(array, np.ma.MaskedArray)
         self.size = size or array.shape[:2]
         self.extent = extent or array.shape[:2]
 
@@ -83,9 +93,7 @@ class WindowedTiff(WindowedImage):
         self.size = self.extent = (page.imagelength, page.imagewidth)
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        if right is None:
-            right = self.size[1]
-        return read_window(self.path, self.page, (top, bottom), (left, right))
+        return read_window(self.path, self.page, (top, bottom), self._columns(left, right))
 
 
 class WindowedRaster(WindowedImage):
@@ -94,12 +102,11 @@ class WindowedRaster(WindowedImage):
     def __init__(self, raster: Raster) -> None:
         self.raster = raster
         self.size = self.extent = raster.size
-        self.in_windows = raster.in_windows
-        self.may_miss = raster.may_miss
+        self.decodes_windows = raster.decodes_windows
+        self.may_lack_data = raster.may_lack_data
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        if right is None:
-            right = self.size[1]
+        left, right = self._columns(left, right)
         with image_errors(str(self.raster.files[0].path)):
             return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
 
@@ -107,7 +114,7 @@ class WindowedRaster(WindowedImage):
 class WindowedJpeg(WindowedImage):
     """Windows of a JPEG file: of a copy that is decoded when the first one is read, with the detail needed."""
 
-    in_windows = False
+    decodes_windows = False
 
     def __init__(self, path: Path, size: tuple[int, int]) -> None:
         self.path = path
@@ -127,7 +134,7 @@ class WindowedJpeg(WindowedImage):
 class WindowedPicture(WindowedImage):
     """Windows of a picture in any other format: of one decoded copy, made when it is needed."""
 
-    in_windows = False
+    decodes_windows = False
 
     def __init__(self, path: Path, picture: Image.Image, page: int) -> None:
         self.path = path
@@ -149,8 +156,7 @@ class WindowedPicture(WindowedImage):
     extent = size  # type: ignore[assignment]
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
-        if right is None:
-            right = self._image.width
+        left, right = self._columns(left, right)
         part = self._image.crop((left, top, right, bottom))
         part.format = self._image.format  # `read_mask` asks for it: the palette of a GIF means its colors
         return part
@@ -224,7 +230,7 @@ def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
         if isinstance(source, WindowSource) or _may_have_windows(source):
             with suppress(ImageError):  # the file will be named when it is decoded
                 image = stack.enter_context(open_windowed(source))
-        if image is None or not image.in_windows:
+        if image is None or not image.decodes_windows:
             yield None
         elif isinstance(source, WindowSource) or np.prod(image.size) >= LARGE:
             yield image

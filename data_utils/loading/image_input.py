@@ -126,7 +126,7 @@ class ImageInput:
 
     def missing(self, window: Window) -> np.ndarray | None:
         """Where no channel holds data in a `window` of the network's input, (h, w) bool; None where all hold some."""
-        if not self.picture.may_miss:
+        if not self.picture.may_lack_data:
             return None
         rows, columns = nearest_pixels(self.picture.size, self.size, window)
         missing = missing_pixels(self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))

@@ -211,7 +211,7 @@ class StripWriter:
 
 def missing_reader(picture: WindowedImage) -> ReadMissing | None:
     """A function that says of rows of an image where it holds no data, (n, W) bool; None where all of it does."""
-    if not picture.may_miss:
+    if not picture.may_lack_data:
         return None
     return lambda top, bottom: missing_pixels(picture.read(top, bottom))
 

@@ -343,7 +343,7 @@ def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
     assert read_header(window, "a") == ((7, 12), "uint16 x 2")
     assert np.array_equal(window.read(), np.moveaxis(bands[:, 2:9, 3:15], 0, 2))
     with window.open() as picture:
-        assert picture.may_miss and picture.in_windows and picture.extent == (7, 12)
+        assert picture.may_lack_data and picture.decodes_windows and picture.extent == (7, 12)
         assert np.array_equal(picture.read(1, 3), np.moveaxis(bands[:, 3:5, 3:15], 0, 2))
         assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(bands[:, 3:5, 7:9], 0, 2))
     with open_if_large(window) as picture:  # however small
@@ -352,7 +352,7 @@ def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
     mask = SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), box, is_mask=True)
     assert np.array_equal(mask.read(), bands[0, 2:9, 3:15])
     with mask.open() as picture:
-        assert not picture.may_miss and not picture.in_windows
+        assert not picture.may_lack_data and not picture.decodes_windows
     with open_if_large(mask) as picture:
         assert picture is None
     other = replace(mask, size=(12, 18))

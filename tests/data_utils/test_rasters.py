@@ -64,7 +64,7 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
     assert np.array_equal(pixels, np.moveaxis(bands, 0, 2)) and not isinstance(pixels, np.ma.MaskedArray)
     assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
     with open_windowed_file(path) as picture:
-        assert picture.in_windows
+        assert picture.decodes_windows
         assert np.array_equal(picture.read(11, 50, 7, 66), pixels[11:50, 7:66])
 
 
@@ -159,7 +159,7 @@ def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp
     path = write_raster(tmp_path / "grey.tif", grey, compress="lzw", nodata=7)
     assert np.array_equal(np.ma.getdata(read_image(path))[:, :, 0], grey[0])
     with open_windowed_file(path) as picture:
-        assert not picture.in_windows and np.array_equal(picture.read(9, 20)[:, :, 0], grey[0, 9:20])
+        assert not picture.decodes_windows and np.array_equal(picture.read(9, 20)[:, :, 0], grey[0, 9:20])
         assert np.array_equal(picture.read(9, 20, 5, 31)[:, :, 0], grey[0, 9:20, 5:31])
     colors = np.random.default_rng(1).integers(0, 256, (3, 50, 60), np.uint8)
     path = write_raster(tmp_path / "colors.tif", colors, compress="lzw", photometric="rgb")
@@ -529,12 +529,12 @@ def test_bands_have_numbers_from_one_up_to_their_number(tmp_path):
 def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(tmp_path, monkeypatch, interleave, segment_bytes):
     bands = np.zeros((5, 40, 50), np.uint16)
     path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave=interleave, blockysize=40)
-    for limit, in_windows in ((segment_bytes, True), (segment_bytes - 1, False)):
+    for limit, decodes_windows in ((segment_bytes, True), (segment_bytes - 1, False)):
         monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", limit)
         with open_windowed_file(path) as picture:
-            assert picture.in_windows is in_windows
+            assert picture.decodes_windows is decodes_windows
     with open_windowed_file(write_raster(tmp_path / "plain.tif", bands, interleave=interleave)) as picture:
-        assert picture.in_windows  # it is not compressed
+        assert picture.decodes_windows  # it is not compressed
 
 
 def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(tmp_path, monkeypatch):
@@ -543,9 +543,9 @@ def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(tmp
     for rows in (8, 40):
         path = tmp_path / f"{rows}.tif"
         files.append(str(write_raster(path, np.zeros((1, 40, 50), np.uint16), compress="deflate", blockysize=rows)))
-    for paths, in_windows in ((files[:1], True), (files, False), (files[::-1], False)):
+    for paths, decodes_windows in ((files[:1], True), (files, False), (files[::-1], False)):
         with open_windowed_file(BandSource(tuple(paths))) as picture:
-            assert picture.in_windows is in_windows
+            assert picture.decodes_windows is decodes_windows
 
 
 PLACED = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
@@ -582,18 +582,18 @@ def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samp
     assert read.shape == (2, 3, samples - 1)
     assert np.ma.getmaskarray(read).all(axis=2).tolist() == [[False, True, False], [False] * 3]
     with open_windowed_file(Path(path)) as picture:
-        assert picture.may_miss
+        assert picture.may_lack_data
 
 
 def test_pixels_of_floats_and_of_a_file_with_a_mask_may_miss_data(tmp_path):
     path = tmp_path / "a.tif"
-    for dtype, has_mask, may_miss in ((np.uint8, False, False), (np.float32, False, True), (np.uint8, True, True)):
+    for dtype, has_mask, may_lack_data in ((np.uint8, False, False), (np.float32, False, True), (np.uint8, True, True)):
         with tifffile.TiffWriter(path) as tiff:
             tiff.write(np.ones((8, 9), dtype), photometric="minisblack", extratags=PLACED)
             if has_mask:
                 tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
         with open_windowed_file(path) as picture:
-            assert picture.may_miss is may_miss
+            assert picture.may_lack_data is may_lack_data
 
 
 @pytest.mark.parametrize(
@@ -603,7 +603,7 @@ def test_a_value_for_no_data_is_one_that_a_pixel_may_hold(tmp_path, text, is_mis
     value = 255 if text == "255" else 7
     path = written_raster(tmp_path / "a.tif", np.full((2, 3), value, np.uint8), (42113, "s", 0, text, False))
     with open_windowed_file(Path(path)) as picture:
-        assert picture.may_miss is is_missing
+        assert picture.may_lack_data is is_missing
     assert np.ma.is_masked(read_image(path)) is is_missing
 
 
@@ -639,10 +639,14 @@ def test_only_files_whose_bands_are_read_say_the_type_and_whether_data_are_missi
         written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8)),
         written_raster(tmp_path / "b.tif", np.zeros((2, 3), np.uint16), (42113, "s", 0, "5", False)),
     )
-    for bands, dtype, may_miss in ((("a",), "uint8", False), (("a", "b"), "uint16", True), (("b",), "uint16", True)):
+    for bands, dtype, may_lack_data in (
+        (("a",), "uint8", False),
+        (("a", "b"), "uint16", True),
+        (("b",), "uint16", True),
+    ):
         with ExitStack() as stack:
             raster = open_raster(BandSource(paths, bands), stack)
-            assert (raster.dtype, raster.may_miss) == (dtype, may_miss)
+            assert (raster.dtype, raster.may_lack_data) == (dtype, may_lack_data)
 
 
 def test_bands_of_several_files_are_read_in_the_order_that_is_asked_for(tmp_path):

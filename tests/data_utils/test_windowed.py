@@ -236,7 +236,7 @@ def test_tiles_that_a_picture_leaves_out_are_black(tmp_path):
     expected = np.zeros((90, 70), np.uint8)
     expected[32:64, 16:32] = 7
     with open_windowed_file(path) as picture:
-        assert picture.in_windows
+        assert picture.decodes_windows
         for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((0, 5), (0, 5))):
             assert np.array_equal(picture.read(*rows, *columns)[:, :, 0], expected[slice(*rows), slice(*columns)])
 
@@ -263,7 +263,7 @@ def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_g
     sources = [{"path": str(tmp_path / "a.tif"), "page": 1}, PictureFile(str(tmp_path / "a.tif"), 1)]
     for source in sources:
         with open_windowed(source) as picture:
-            assert not picture.in_windows and picture.size == (4, 6)
+            assert not picture.decodes_windows and picture.size == (4, 6)
             assert np.array_equal(read_image(picture.read(1, 3, 2))[:, :, 0], pages[1, 1:3, 2:])
             assert np.array_equal(read_mask(picture.read(1, 3, 2), "a"), pages[1, 1:3, 2:])
     exif = Image.Exif()
@@ -357,6 +357,6 @@ def test_windows_of_a_large_image_are_read_of_files_that_have_them(tmp_path, mon
 
 def test_a_window_of_an_array_may_miss_data_where_the_array_does():
     array = np.ma.MaskedArray(np.zeros((4, 5)), np.eye(4, 5) > 0)
-    assert WindowedArray(array).may_miss and not WindowedArray(array.data).may_miss
+    assert WindowedArray(array).may_lack_data and not WindowedArray(array.data).may_lack_data
     assert WindowedArray(array).read(1, 2).mask.tolist() == [[False, True, False, False, False]]
     assert WindowedArray(array.data, (8, 10), (3.5, 4.5)).size == (8, 10)

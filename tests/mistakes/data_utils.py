@@ -648,9 +648,9 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/image_io/rasters.py",
-        "Raster.in_windows",
-        "all(file.pixels.in_windows for file in self._used())",
-        "any(file.pixels.in_windows for file in self._used())",
+        "Raster.decodes_windows",
+        "all(file.pixels.decodes_windows for file in self._used())",
+        "any(file.pixels.decodes_windows for file in self._used())",
         "test_rasters.py",
     ),
     Mutant("data_utils/image_io/reader.py", "_upright", "orientation(image) == 1", "True", "test_preprocess.py"),
@@ -2231,7 +2231,7 @@ MUTANTS = [
         "reasons[-1]",
         "test_rasters.py",
     ),
-    Mutant("data_utils/image_io/rasters.py", "Raster.may_miss", "self._used()", "self.files", "test_rasters.py"),
+    Mutant("data_utils/image_io/rasters.py", "Raster.may_lack_data", "self._used()", "self.files", "test_rasters.py"),
     Mutant(
         "data_utils/image_io/tiff.py",
         "has_windows",

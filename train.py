@@ -211,8 +211,7 @@ def prepare(
     split_network(model, slabs)
     prepare_sharding(accelerator, model, batch_split, args.max_grad_norm)
     kind = accelerator.distributed_type
-    assert args.optimizer is not None, "the plan decides it"
-    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
+    optimizer = build_optimizer(model, args.planned_optimizer, args.learning_rate, args.weight_decay, kind)
     compile_blocks(accelerator, model)
     with not_compiled_whole(accelerator):
         return accelerator.prepare(model, optimizer, *loaders)
@@ -323,7 +322,7 @@ def main() -> None:
     task = reader.task(args.loss, args.class_weights).to(device)
     model = origin.build(info.channels, task, preprocess)
     check_scale(info, typed_scale, model.config)
-    model.activation_checkpointing = args.activation_checkpointing or run.limit.activation_checkpointing
+    model.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
     trial_loss = StepLoss(task, strides=model.head_strides)  # without other processes
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
@@ -332,8 +331,7 @@ def main() -> None:
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
-    assert args.optimizer is not None, "the plan decides it"
-    copies = Copies.of_training(args.optimizer, averages=args.ema_decay > 0)
+    copies = Copies.of_training(args.planned_optimizer, averages=args.ema_decay > 0)
     if shapes.differ:
         grow_segments(device)
     total_steps = run.total_steps(args)

@@ -25,11 +25,10 @@ MEMORY_FILE = "memory.json"
 
 def split_from_args(args: TrainSettings, profile: LaunchProfile, saved_size: int | None) -> BatchSplit:
     """The batch split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
-    assert args.batch_size is not None, "the plan decides it"
     size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
     accumulation = profile.gradient_accumulation_steps
     groups = profile.processes // args.processes_per_volume  # those of a group share each volume
-    batch_split = split_batch(args.batch_size, groups, size, accumulation, saved_size)
+    batch_split = split_batch(args.planned_batch_size, groups, size, accumulation, saved_size)
     return batch_split._replace(processes_per_volume=args.processes_per_volume)
 
 
@@ -129,7 +128,7 @@ class MemoryLimit(NamedTuple):
             raise ValueError(f"it holds {self}")
 
 
-def memory_limit(folder: Path) -> MemoryLimit:
+def read_memory_limit(folder: Path) -> MemoryLimit:
     """The largest micro-batch and the need for activation checkpointing that a run in this folder has learned."""
     file = folder / MEMORY_FILE
     try:

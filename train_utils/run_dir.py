@@ -19,7 +19,7 @@ from runtime.files import remove_leftovers, replaced_file, tolerated
 from runtime.lock import lock_folder
 from runtime.redact import redact_all
 from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
-from train_utils.microbatch import MemoryLimit, memory_limit
+from train_utils.microbatch import MemoryLimit, read_memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
 from train_utils.settings.record import FINISHED, UNRECORDED, flags_as_json, say_credentials
@@ -39,7 +39,7 @@ class OpenedRun:
 
     output_dir: Path
     checkpoint: FoundCheckpoint
-    limit: MemoryLimit
+    memory_limit: MemoryLimit
     init_from: str | None = None
     finished_line: str | None = None
 
@@ -124,8 +124,8 @@ class OpenedRun:
     @property
     def largest_micro_batch(self) -> int | None:
         """The largest micro-batch that has fitted before, if any."""
-        if self.limit.micro_batch_size:
-            return self.limit.micro_batch_size
+        if self.memory_limit.micro_batch_size:
+            return self.memory_limit.micro_batch_size
         state = self.checkpoint.state
         return None if state is None else state.settings.micro_batch_size
 
@@ -149,7 +149,7 @@ def open_run(args: TrainSettings) -> OpenedRun:
     if checkpoint.state is not None:
         recorded = checkpoint.state.settings
         say_credentials(args, recorded.flags, recorded.credentials_left_out)
-    return OpenedRun(folder, checkpoint, memory_limit(folder), args.init_from, line)
+    return OpenedRun(folder, checkpoint, read_memory_limit(folder), args.init_from, line)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class Schedule:
     @classmethod
     def from_args(cls, args: TrainSettings, images: int, total_steps: int | None) -> "Schedule":
         """The schedule that the flags ask for, on so many training images; `total_steps` is None for --epochs."""
-        assert args.batch_size is not None and args.epochs is not None, "the plan decides them"
-        steps_per_epoch = math.ceil(images / args.batch_size)
+        assert args.epochs is not None, "the plan decides it"
+        steps_per_epoch = math.ceil(images / args.planned_batch_size)
         total_steps = total_steps or args.epochs * steps_per_epoch
         default_factor = 1.0 if args.encoder_weights == "random" else 0.1
         return cls(

@@ -30,7 +30,7 @@ def info(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
 def loaders_of(
     info: DatasetInfo, batch_split: BatchSplit, *, steps: int = 2, num_workers: int | None = 0
 ) -> tuple[DataLoader, DataLoader]:
-    """The loaders of so many training steps of a small network, on the CPU, and of its evaluations."""
+    """The loaders of a small network on the CPU, for so many training steps and for evaluation."""
     config = UNetConfig(base_channels=2, depth=1)
     shapes = network_shapes(info, config)
     device = torch.device("cpu")

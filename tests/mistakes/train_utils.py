@@ -1166,7 +1166,7 @@ MUTANTS = [
     Mutant(
         "train_utils/run_dir.py",
         "OpenedRun.largest_micro_batch",
-        "if self.limit.micro_batch_size:\n    return self.limit.micro_batch_size",
+        "if self.memory_limit.micro_batch_size:\n    return self.memory_limit.micro_batch_size",
         "pass",
         "test_run_decisions.py",
     ),
@@ -1245,8 +1245,8 @@ MUTANTS = [
     Mutant(
         "train_utils/schedule.py",
         "Schedule.from_args",
-        "math.ceil(images / args.batch_size)",
-        "images // args.batch_size",
+        "math.ceil(images / args.planned_batch_size)",
+        "images // args.planned_batch_size",
         "test_schedule.py",
     ),
     Mutant(

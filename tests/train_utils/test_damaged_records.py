@@ -8,7 +8,7 @@ from conftest import write_folder
 from in_process import run_train
 
 from train_utils.checkpoints.find import find_checkpoint, fingerprint
-from train_utils.microbatch import MemoryLimit, memory_limit
+from train_utils.microbatch import MemoryLimit, read_memory_limit
 from train_utils.run_state import RunState
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
@@ -21,13 +21,13 @@ DEEP = "[" * 10_000
 )
 def test_a_damaged_memory_json_is_forgotten_in_one_line(tmp_path, capsys, content):
     (tmp_path / "memory.json").write_text(content)
-    assert memory_limit(tmp_path) == MemoryLimit()
+    assert read_memory_limit(tmp_path) == MemoryLimit()
     assert "memory.json is damaged" in capsys.readouterr().out
 
 
 def test_what_a_run_has_learned_of_memory_is_read(tmp_path):
     (tmp_path / "memory.json").write_text('{"micro_batch_size": 4, "activation_checkpointing": true}')
-    assert memory_limit(tmp_path) == MemoryLimit(4, True)
+    assert read_memory_limit(tmp_path) == MemoryLimit(4, True)
 
 
 @pytest.fixture(scope="module")

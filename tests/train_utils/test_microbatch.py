@@ -9,7 +9,7 @@ import torch
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from runtime.errors import SettingsError
 from train_utils import microbatch
-from train_utils.microbatch import MemoryLimit, memory_limit, split_batch, steps_ahead
+from train_utils.microbatch import MemoryLimit, read_memory_limit, split_batch, steps_ahead
 
 
 def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
@@ -31,23 +31,23 @@ def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
 )
 def test_a_damaged_record_of_memory_is_said_and_left_out(tmp_path, capsys, content):
     (tmp_path / "memory.json").write_text(content)
-    assert memory_limit(tmp_path) == MemoryLimit()
+    assert read_memory_limit(tmp_path) == MemoryLimit()
     assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
 
 
 def test_a_record_of_memory_that_cannot_be_read_is_said_and_left_out(tmp_path, capsys):
     (tmp_path / "memory.json").mkdir()
-    assert memory_limit(tmp_path) == MemoryLimit()
+    assert read_memory_limit(tmp_path) == MemoryLimit()
     assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
 
 
 def test_a_record_of_memory_may_say_little_or_nothing(tmp_path, capsys):
-    assert memory_limit(tmp_path) == MemoryLimit(None, False)
+    assert read_memory_limit(tmp_path) == MemoryLimit(None, False)
     for content, limit in (("{}", MemoryLimit()), ('{"micro_batch_size": 1}', MemoryLimit(1, False))):
         (tmp_path / "memory.json").write_text(content)
-        assert memory_limit(tmp_path) == limit
+        assert read_memory_limit(tmp_path) == limit
     (tmp_path / "memory.json").write_text('{"activation_checkpointing": true}')
-    assert memory_limit(tmp_path) == MemoryLimit(None, True) and capsys.readouterr().out == ""
+    assert read_memory_limit(tmp_path) == MemoryLimit(None, True) and capsys.readouterr().out == ""
 
 
 class Loader(list):

@@ -102,7 +102,7 @@ def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):
     with locks_released():
         start = open_run(args)
         assert (start.output_dir, start.init_from, start.finished_line) == (tmp_path, "m", None)
-        assert start.limit == (2, True) and not leftover.exists()
+        assert start.memory_limit == (2, True) and not leftover.exists()
         with pytest.raises(SettingsError, match="is in use by process"):
             open_run(args)
 

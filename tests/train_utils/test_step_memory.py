@@ -24,7 +24,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
-from train_utils.microbatch import MemoryLimit, MicroBatch, memory_limit
+from train_utils.microbatch import MemoryLimit, MicroBatch, read_memory_limit
 from train_utils.step_memory import StepMemory, can_repeat_steps
 from unet import UNet, UNetConfig
 
@@ -58,7 +58,7 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
     line = "memory: no room for micro-batches of 6, the step is made again in micro-batches of 3"
     effect = "; batch norm sees 3 images at a time from now on, so results change" if norm == "batch" else ""
     assert capsys.readouterr().out == f"{line}{effect} (CUDA out of memory)\n"
-    assert memory_limit(tmp_path) == MemoryLimit(3, recomputes)
+    assert read_memory_limit(tmp_path) == MemoryLimit(3, recomputes)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
     assert (" and activation checkpointing; " in str(caught.value)) is is_last
     command = f"; run the same command with --output-dir {tmp_path} --resume auto to continue with "
     assert (command in str(caught.value)) is not is_last
-    assert memory_limit(tmp_path) == limit
+    assert read_memory_limit(tmp_path) == limit
 
 
 class Activations:
@@ -139,7 +139,7 @@ def test_running_out_of_memory_has_many_faces(tmp_path, error):
         said = str(raised_within(MemoryShortage, guard, error))
         assert line in said and "\n" not in said
         assert one_line(error, 60) in said
-    assert memory_limit(tmp_path / "runs" / "a") == (2, False)
+    assert read_memory_limit(tmp_path / "runs" / "a") == (2, False)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name_of)
@@ -147,7 +147,7 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
     assert not is_out_of_memory(error)
     for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
         assert raised_within(type(error), guard, error) is error
-    assert memory_limit(tmp_path / "runs" / "a") == (None, False)
+    assert read_memory_limit(tmp_path / "runs" / "a") == (None, False)
 
 
 def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_left(tmp_path):
@@ -161,13 +161,13 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
             raise torch.OutOfMemoryError
         return str(caught.value)
 
-    assert memory_limit(tmp_path) == (None, False)
+    assert read_memory_limit(tmp_path) == (None, False)
     assert "lower --micro-batch-size" in shortage(4, fixed=True)
-    assert memory_limit(tmp_path) == (None, False)
+    assert read_memory_limit(tmp_path) == (None, False)
     assert "to continue with micro-batches of 2" in shortage(3)
-    assert memory_limit(tmp_path) == (2, False)
+    assert read_memory_limit(tmp_path) == (2, False)
     assert "to continue with activation checkpointing" in shortage(1)
-    assert memory_limit(tmp_path) == (1, True)
+    assert read_memory_limit(tmp_path) == (1, True)
     network.activation_checkpointing = True
     assert "lower --crop-size" in shortage(1)
 
@@ -200,7 +200,7 @@ def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, 
     with pytest.raises(RuntimeError, match="a bug"):
         halved.halve_or_raise(RuntimeError("a bug"), guard)
     halved.halve_or_raise(error, guard)
-    assert halved.size == 2 and memory_limit(tmp_path) == (2, False)
+    assert halved.size == 2 and read_memory_limit(tmp_path) == (2, False)
     assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 
 
@@ -230,7 +230,7 @@ def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(t
     assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
     line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
     assert f"{line} images at a time from now on, so results change (CUDA out of memory" in short.output
-    assert memory_limit(tmp_path / "short") == (2, False)
+    assert read_memory_limit(tmp_path / "short") == (2, False)
 
     begun = tmp_path / "begun"  # the same from the second step on, as a run that is started again makes it
     shutil.copytree(tmp_path / "short", begun)
@@ -251,7 +251,7 @@ def test_a_run_that_runs_out_of_memory_names_the_step_and_records_what_may_fit(t
     flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--batch-size", "4"]
     with pytest.raises(MemoryShortage, match="process 0: out of memory in step 1 with micro-batches of 4; run the"):
         run_train(tmp_path / "run", *flags)
-    assert memory_limit(tmp_path / "run") == (2, False)
+    assert read_memory_limit(tmp_path / "run") == (2, False)
 
 
 @pytest.mark.parametrize("was_needed", [True, False])

@@ -109,6 +109,18 @@ class TrainSettings:
     deterministic: bool
 
     @property
+    def planned_batch_size(self) -> int:
+        """The batch size, which is known from the plan on."""
+        assert self.batch_size is not None, "the plan decides it"
+        return self.batch_size
+
+    @property
+    def planned_optimizer(self) -> str:
+        """The optimizer, which is known from the plan on."""
+        assert self.optimizer is not None, "the plan decides it"
+        return self.optimizer
+
+    @property
     def encoder_source(self) -> str | None:
         """Where the encoder comes from: a name, a folder or a Hub id; None without one."""
         return None if self.encoder == NO_ENCODER else self.encoder

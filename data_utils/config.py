@@ -1,5 +1,6 @@
 """The settings of a data set: where it is, how it is split, and what is done to its images."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -73,7 +74,12 @@ class DataConfig:
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":
         """The settings among the flags of a script, its attributes; None stands for what is not decided yet."""
-        values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
+        return cls.from_flags({field.name: getattr(args, field.name) for field in fields(cls)})
+
+    @classmethod
+    def from_flags(cls, flags: Mapping[str, Any]) -> "DataConfig":
+        """The settings among flags by their names; what is None or absent is not decided yet."""
+        values: dict[str, Any] = {field.name: flags.get(field.name) for field in fields(cls)}
         for name in ("image_size", "crop_size", "spacing", "bands"):
             if values[name]:
                 values[name] = tuple(values[name])

@@ -88,6 +88,11 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
     return value
 
 
+def as_json(value: Any) -> Any:
+    """A value in the form that JSON gives back: lists for tuples, and texts for paths, which JSON does not have."""
+    return json.loads(json.dumps(value, default=str))
+
+
 def read_yaml(file: str | Path, root: Root = dict) -> Any:
     """The value of a YAML file, a `root`. Raises OSError, and ValueError for what is no YAML or expands to more."""
     import yaml

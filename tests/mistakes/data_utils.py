@@ -539,14 +539,14 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/config.py",
-        "DataConfig.from_args",
+        "DataConfig.from_flags",
         '("image_size", "crop_size", "spacing", "bands")',
         '("image_size", "crop_size", "spacing")',
         "test_data_config.py",
     ),
     Mutant(
         "data_utils/config.py",
-        "DataConfig.from_args",
+        "DataConfig.from_flags",
         "value is not None",
         "value",
         "test_data_config.py",

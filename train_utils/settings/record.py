@@ -1,6 +1,5 @@
 """The record of a run's settings and of where it runs: run.json, which each checkpoint holds too."""
 
-import json
 import platform
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
+from runtime.documents import as_json
 from runtime.launch_profile import LaunchProfile
 from runtime.redact import redact, redact_all
 from tasks.classes import Classes
@@ -102,7 +102,7 @@ def resolve_settings(
         "classes": info.reader.identity,
         "in_channels": info.channels,
         **architecture,
-        **json.loads(json.dumps(axes)),
+        **as_json(axes),
         # an encoder may lie elsewhere now: the run has its weights
         "encoder": args.encoder_source and Path(args.encoder_source).name,
         "freeze_encoder": bool(args.freeze_encoder),
@@ -173,4 +173,4 @@ def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credent
 
 
 def _unredacted(args: TrainSettings) -> dict[str, Any]:
-    return json.loads(json.dumps(vars(args), default=str))
+    return as_json(vars(args))

@@ -1,10 +1,8 @@
 """A finished run whose model looks at the images that it has not trained on."""
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.sources.excluded import shown_name
 from inference.predictor import Predictor
+from runtime.documents import as_json
 from runtime.errors import DataError
 from tasks.classes import Classes
 from train_utils.reporting.comparison.recorded_runs import read_settings
@@ -56,15 +55,14 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
     settings = read_settings(folder)
     if settings.identity["task"] != Classes.name:
         raise DataError(f"its task is {settings.identity['task']}, and only masks of classes are reviewed")
-    flags = SimpleNamespace(**{field.name: settings.flags.get(field.name) for field in fields(DataConfig)})
-    config = DataConfig.from_args(flags)
+    config = DataConfig.from_flags(settings.flags)
     info = load_dataset_info(config if dataset is None else replace(config, dataset=dataset))
     if info.fingerprint() != settings.identity.get("data set"):
         raise DataError(
             f"the data set has changed since the run: it is {info.fingerprint()}, and was"
             f" {settings.identity.get('data set')}; which images the model has not trained on is not known any more"
         )
-    if json.loads(json.dumps(info.reader.identity)) != settings.identity.get("classes"):
+    if as_json(info.reader.identity) != settings.identity.get("classes"):
         raise DataError("the masks have other classes now than in the run")
     return ReviewedRun(str(folder), info, Predictor.from_pretrained(folder / "model", device))
 

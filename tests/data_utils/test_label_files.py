@@ -138,6 +138,13 @@ def test_a_table_lies_beside_the_images_of_a_split_or_above_all_splits(tmp_path)
     assert train.labeled(1) == ("car",) and val.labeled(1) is None and val.unlisted == ()
 
 
+def test_a_table_in_one_folder_of_images_speaks_of_its_images_alone(tmp_path):
+    write(tmp_path, ["left/a", "left/b", "right/c", "right/d"])
+    (tmp_path / "images" / "right" / "classes.csv").write_text("image,classes\nc,car\nd,dog\n")
+    expected = {"right/c.png": ("car",), "right/d.png": ("dog",), "left/a.png": None, "left/b.png": None}
+    assert labels(tmp_path) == expected
+
+
 def test_a_folder_has_a_rule(tmp_path):
     write(tmp_path, ["site_a/a", "site_b/b", "site_b/deep/c", "site_c/e", "d"])
     (tmp_path / "site_a").mkdir()

@@ -451,11 +451,12 @@ def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
     assert torch.equal(*masks)
 
 
-def test_numbers_of_objects_lie_where_the_raster_has_them():
+@pytest.mark.parametrize("repeats", [1, 128], ids=["few rows", "rows that fill tiles"])
+def test_numbers_of_objects_lie_where_the_raster_has_them(repeats):
     place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
-    numbers = np.array([[0, 1, 1, 0, 2], [0, 0, 3, 3, 2]])
+    numbers = np.tile([[0, 1, 1, 0, 2], [0, 0, 3, 3, 2]], (repeats, 1))
     file = io.BytesIO()
-    raster = LabelRaster(file, place, (2, 5), SimpleNamespace(objects=[1, 2, 3]))
+    raster = LabelRaster(file, place, numbers.shape, SimpleNamespace(objects=[1, 2, 3]))
     raster.write(numbers[:1])
     raster.write(numbers[1:])
     raster.finish()

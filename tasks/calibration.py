@@ -30,7 +30,7 @@ def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) 
     parts = [tensor.flatten().split(PIXELS_AT_ONCE) for tensor in (confidence, is_right, is_counted)]
     for values, right, counted in zip(*parts, strict=True):
         steps = (values.float() * STEPS).round().long()
-        bins = ((steps * BINS - 1) // STEPS).clamp(0, BINS - 1)
+        bins = (steps * BINS // STEPS).clamp_max(BINS - 1)  # of all steps only 0 and STEPS lie on the border of a bin
         bins = torch.where(counted, bins, BINS)  # one bin beyond, for pixels that do not count
         columns = (torch.ones_like(steps), right.long(), steps)
         counts += torch.stack([_sums(bins, column) for column in columns], dim=1)[:BINS]

@@ -262,6 +262,8 @@ def test_no_input_writes_what_is_written_of_all(tmp_path, name):
 def test_inputs_are_known_under_other_names_of_their_folders(tmp_path):
     touch(tmp_path, "in/a.png", "in/sub/deep/b.png", "out/notes.png")
     (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(DataError, match="link: is a folder of inputs; masks must not lie among images"):
+        find_jobs([str(tmp_path / "in")], tmp_path / "link", [".png"])
     with pytest.raises(DataError, match=r"a\.png is an input, not to be overwritten; choose another folder"):
         find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "link", [".png"])
     jobs = find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "out", [".png"])

@@ -3,13 +3,7 @@
 from mistakes.mutant import Mutant
 
 MUTANTS = [
-    Mutant(
-        "tasks/calibration.py",
-        "count_confidences",
-        "(steps * BINS - 1) // STEPS",
-        "(steps * BINS) // STEPS",
-        "test_calibration.py",
-    ),
+    Mutant("tasks/calibration.py", "count_confidences", "BINS - 1", "BINS", "test_calibration.py"),
     Mutant(
         "tasks/calibration.py",
         "calibration_error",

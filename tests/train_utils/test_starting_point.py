@@ -179,6 +179,8 @@ def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     two = start.build(2, Classes(("a", "b")), Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))
     assert two.config.encoder["num_channels"] == 2
     assert capsys.readouterr().out.startswith("encoder: its first filters, for 3 channels, are repeated for 2 channels")
+    mixed = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint16", "uint8"))
+    assert start.build(3, Classes(("a", "b")), mixed).config.preprocess == mixed
     deep = Preprocess(mean=(9000.0,) * 3, std=(900.0,) * 3, pixel_types=("uint16",))
     start = start._replace(encoder=None, trained=replace(start.architecture, preprocess=deep))
     of_bytes = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint8",))

@@ -520,12 +520,12 @@ def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
 
 
 def test_a_class_map_is_kept_with_a_model_and_has_values_for_names_where_these_are_missing():
-    class_map = ClassMap(("a", "b"), (3, 5), 9, joined=((7, 1), (8, IGNORE_INDEX)), outside=0)
+    class_map = ClassMap(("a", "b"), (3, 5), 9, joined=((7, 1), (8, IGNORE_INDEX), (6, IGNORE_INDEX)), outside=0)
     assert ClassMap.of_model(Preprocess(**class_map.to_preprocess()), 2) == class_map and len(class_map) == 2
     assert ClassMap.of_model(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
     assert ClassMap.of_model(Preprocess(class_values=(5, 7)), 2).names == ("5", "7")
     assert class_map.values_by_class() == [[3], [5, 7]]
-    assert class_map.describe_values() == ["3", "5 and 7", "ignored: [8]", "others: 0"]
+    assert class_map.describe_values() == ["3", "5 and 7", "ignored: [8, 6]", "others: 0"]
     assert ClassMap(("a", "b"), (3, 5), 9).describe_values() == ["3", "5"]
     assert [class_map.index_of(value) for value in (3, 5, 7, 8, 9, 4)] == [0, 1, 1, IGNORE_INDEX, IGNORE_INDEX, 0]
     colors = ClassMap(("a", "b"), COLORS[:2], None, joined=(((9, 9, 9), 1),))

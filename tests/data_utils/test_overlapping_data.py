@@ -350,6 +350,9 @@ def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_o
             opened(DataConfig())
         records = opened(DataConfig(allow_unpaired=True))
         assert [record["name"] for record in records] == ["s/a.png"] and len(records.unpaired) == 2
+    touch(tmp_path, "d/w.png")
+    with pytest.raises(DataError, match=r"images: 3 files without partner: .*d/w\.png: mask without image$"):
+        open_class_folders(images, [tmp_path / "d"], DataConfig(allow_unpaired=True))  # nothing would be left
         assert records.image_folders() == {(str(images) + "/" * (opened is channels), "s")}
 
 

@@ -29,6 +29,17 @@ def test_masks_agree_by_class_and_picture_as_often_as_they_have_before():
     assert probabilities[numbers["car", IN_MASK]] == pytest.approx(0.60, abs=0.03)
 
 
+def test_the_unit_of_a_size_says_nothing():
+    """Three times the logarithm of all sizes is the same order and the same spread, but for its unit."""
+    rng = np.random.default_rng(0)
+    usual, cubed = Agreement(), Agreement()
+    for _ in range(60):
+        pixels, agrees = int(rng.integers(2, 100)), bool(rng.random() < 0.7)
+        usual.add(area_of("car", agrees, pixels))
+        cubed.add(area_of("car", agrees, pixels**3))
+    assert usual.probabilities() == pytest.approx(cubed.probabilities(), abs=1e-3)
+
+
 def test_an_area_takes_sixteen_bytes():
     area = area_of("car", True)
     agreement = Agreement()

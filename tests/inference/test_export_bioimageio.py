@@ -244,7 +244,7 @@ def test_tiles_of_volumes_are_to_overlap_by_each_axis():
 
 
 def test_a_model_of_objects_answers_a_depth_too_and_regions_no_place_without_any():
-    objects = {"name": "objects", "classes": ["background", "round cell"], "smallest": 1}
+    objects = {"name": "objects", "classes": ["background", "round-cell"], "smallest": 1}
     assert answer_text(UNetConfig(3, 3, task=objects)) == "the probability of background, round_cell, depth"
     regions = {"name": "regions", "regions": [["whole", [1, 2]], ["core", [2]]]}
     preprocess = Preprocess(class_names=("whole", "core"))

@@ -618,10 +618,13 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
         output_format.write(
             job, output_format.table(job.image.name, points, np.full((3, 2), 7.0 + number), (30, 40)), None
         )
+    first = jobs[0].file(output_format.extension)
+    lines = [line for line in first.read_text().splitlines() if ",ear," not in line]
+    first.write_text("\n".join(lines))
     output_format.write_joined(tmp_path / "out", jobs)  # the third one failed
     table = read_written(tmp_path / "out" / "points.csv", "long")
     assert (table.images, table.names) == (("a.tif", "sub/b.tif"), ("nose", "ear", "tail"))
-    assert table.positions[:, 0].tolist() == [[7, 7], [8, 8]]
+    assert table.positions[:, 0].tolist() == table.positions[:, 2].tolist() == [[7, 7], [8, 8]]
     (tmp_path / "out" / "points.csv").unlink()
     output_format.write_joined(tmp_path / "out", jobs[:1])
     output_format.write_joined(tmp_path / "out", [jobs[2], replace(jobs[2], page=1)])  # both failed

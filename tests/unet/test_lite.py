@@ -104,6 +104,14 @@ def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_si
             assert torch.equal(loaded(images[:, :, : size[0], : size[1]]), logits)
 
 
+def test_the_features_of_each_level_train_the_stem():
+    network = built(encoder_weights="random")
+    for level in network.encoder(pixels(1, 3, 64, 64) / 255):
+        network.zero_grad()
+        level.square().sum().backward(retain_graph=True)
+        assert network.encoder.backbone.stem.conv.weight.grad.any()
+
+
 def test_a_network_may_be_built_where_no_gradients_are_computed():
     with torch.no_grad():
         network = built()

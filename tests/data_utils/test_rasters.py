@@ -90,6 +90,24 @@ def test_a_plain_tiff_is_read_as_before(tmp_path):
     assert read_image(write_raster(tmp_path / "c.tif", grey[None])).dtype == np.int32
 
 
+@pytest.mark.parametrize(
+    ("tag", "layout"),
+    [
+        ("ImageLength", {}),
+        ("ImageWidth", {}),
+        ("RowsPerStrip", {}),
+        ("TileLength", {"tiled": True, "blockxsize": 16, "blockysize": 16}),
+        ("TileWidth", {"tiled": True, "blockxsize": 16, "blockysize": 16}),
+    ],
+)
+def test_a_raster_with_a_side_of_zero_pixels_is_refused(tag, layout, tmp_path):
+    path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8), **layout)
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags[tag].overwrite(0)
+    with pytest.raises(ImageError, match="a side of it, or of a tile of it, is 0"):
+        read_header(path, "a")
+
+
 def test_overviews_change_nothing(tmp_path):
     bands, _ = scene(0, size=(256, 300))
     path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=64, blockysize=64)

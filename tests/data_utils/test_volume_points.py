@@ -88,12 +88,13 @@ def test_a_drawn_dot_is_where_the_file_says(tmp_path, layout, orientation):
         assert np.allclose(target.unit, header.spacing)
 
 
-def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(tmp_path):
+@pytest.mark.parametrize("axes", ["RAS", "turned"])
+def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(axes, tmp_path):
     (tmp_path / "images").mkdir()
     rows = ["image,landmark,x,y,z"]
     for number in range(3):
         file = tmp_path / "images" / f"case{number}.nii.gz"
-        nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), AFFINES["turned"]), file)
+        nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), AFFINES[axes]), file)
         rows += [f"case{number},front,18,3,2", f"case{number},back,3,{2 if number else 18},9"]
     (tmp_path / "points.csv").write_text("\n".join(rows))
     warnings = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4)).warnings

@@ -492,6 +492,14 @@ def test_cases_are_in_natural_order_and_folders_of_the_decathlon_may_be_capitals
     assert [case.name for case in records.cases] == NAMES and records.modality == "CT"
 
 
+def test_pairs_of_volumes_are_in_natural_order(tmp_path):
+    for number in (10, 9, 1):
+        for folder in ("images", "masks"):
+            write_nifti(tmp_path / folder / f"case{number}.nii.gz", np.zeros((4, 4, 4), np.uint8))
+    records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
+    assert [case.name for case in records.cases] == ["case1", "case9", "case10"]
+
+
 def test_channels_are_as_many_as_most_cases_have_where_nothing_describes_them(tmp_path):
     root = nnunet(tmp_path, channels=2)
     (root / "dataset.json").unlink()

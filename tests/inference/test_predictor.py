@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 from prediction import network_of
 from torch.nn import BatchNorm2d
-from volumes import write_volume
+from volumes import write_nifti, write_volume
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray
@@ -151,6 +152,23 @@ def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_n
     assert len(batches) == 2 * passes
     torch.testing.assert_close(strip, logits)
     assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)  # each at the place of its partner
+
+
+@pytest.mark.parametrize("tile_size", [None, 8])
+def test_points_of_a_volume_are_read_from_it_and_its_mirror_image_whatever_its_sides(tile_size, tmp_path):
+    torch.manual_seed(0)
+    task = Landmarks(("a", "b"), partners=(1, 0), unit="mm", layout="nnlandmark")
+    network = UNet(UNetConfig(1, 2, base_channels=1, depth=1, dims=3, task=task.to_config()))
+    voxels = np.random.default_rng(0).integers(0, 255, (16, 12, 10), np.int16)  # x, y, z
+    files = [write_nifti(tmp_path / f"{name}.nii", array) for name, array in (("a", voxels), ("b", voxels[::-1]))]
+
+    def read_by(tta: bool | None, file: Path) -> torch.Tensor:
+        predictor = Predictor(network, tile_size=tile_size, tta=tta)
+        return torch.cat(list(predictor.strips(VolumeFile((str(file),)))), dim=1)
+
+    plain, mirrored = (read_by(False, file) for file in files)
+    assert plain.shape == (2, 10, 12, 16)
+    torch.testing.assert_close(read_by(None, files[0]), (plain + mirrored.flip(0, 3)) / 2)
 
 
 def test_maps_of_an_ensemble_are_as_large_as_those_of_its_first_network():

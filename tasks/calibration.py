@@ -16,7 +16,6 @@ from tasks.confusion import REPLICAS
 BINS = 15  # those of Guo et al., of equal width: ((b - 1) / 15, b / 15]
 STEPS = 2**20  # a confidence is a whole number of steps; float32 holds each
 PIXELS_AT_ONCE = 2**22  # each pixel takes tens of bytes while it is counted
-PIXELS, RIGHT, CONFIDENCE = range(3)  # the columns
 
 
 def no_counts(device: torch.device | str = "cpu") -> Tensor:
@@ -78,7 +77,6 @@ def reliability_curve(counts: Tensor) -> list[dict[str, float]]:
 
 def calibration_report(counts: Tensor | None) -> dict[str, Any] | None:
     """The entry of metrics.json for counts (BINS, 3); None where no pixel was counted."""
-    error = None if counts is None else calibration_error(counts)
-    if counts is None or error is None:
+    if counts is None or not counts.any():
         return None
-    return {"expected_calibration_error": error, "bins": reliability_curve(counts)}
+    return {"expected_calibration_error": calibration_error(counts), "bins": reliability_curve(counts)}

@@ -39,7 +39,7 @@ class ClassScores(ClassMeans):
     recorded = (*MEANS, "pixel_accuracy")
 
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:
-        matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
+        matrix = confusion_matrix(prediction, target.mask, len(self.names))
         self.sums += matrix
         self.by_image[index, 0] += image_iou(ClassCounts.of(matrix))  # a filler adds 0
 

@@ -95,10 +95,12 @@ def image_iou(counts: ClassCounts) -> Tensor:
 
 def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> list[float | None]:
     """Quotients of numbers (N,); None where the denominator is 0."""
-    quotients = []
-    for above, below in zip(numerator.tolist(), denominator.tolist(), strict=True):
-        quotients.append(above / below if below > 0 else None)
-    return quotients
+    return list(map(ratio, numerator.tolist(), denominator.tolist()))
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    """A quotient; None where the denominator is 0."""
+    return numerator / denominator if denominator else None
 
 
 def mean_of_present(values: Sequence[float | None]) -> float | None:
@@ -109,9 +111,7 @@ def mean_of_present(values: Sequence[float | None]) -> float | None:
 
 def summary_line(result: dict, names: Sequence[str]) -> str:
     """The means of `scores` in one line; says so when only one class was ever predicted."""
-    line = f"mean IoU {score_text(result['mean_iou'])}"
-    line += f", mean Dice {score_text(result['mean_dice'])}"
-    line += f", pixel accuracy {score_text(result['pixel_accuracy'])}"
+    line = f"{text_of_means(result)}, pixel accuracy {score_text(result['pixel_accuracy'])}"
     predicted = []
     for name, precision in zip(names, result["precision"], strict=True):
         if precision is not None:
@@ -120,6 +120,11 @@ def summary_line(result: dict, names: Sequence[str]) -> str:
     if len(predicted) == 1 and present_classes > 1:
         line += f"; only {predicted[0]!r} was predicted"
     return line
+
+
+def text_of_means(values: dict[str, Any]) -> str:
+    """The means of some classes in a line."""
+    return f"mean IoU {score_text(values['mean_iou'])}, mean Dice {score_text(values['mean_dice'])}"
 
 
 def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, Any] | None = None) -> str:

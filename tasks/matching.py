@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.confusion import mean_of_present, score_text
+from tasks.confusion import mean_of_present, ratio, score_text
 from tasks.target import Target
 from tasks.task import Scores
 from unet.config import IGNORE_INDEX
@@ -175,16 +175,16 @@ def object_scores(sums: Tensor) -> dict[str, Any]:
     true = values[TRUE]
     predicted = values[PREDICTED]
     matched = values[MATCHES][0]  # at an IoU of 0.5
-    ap = [_ratio(matches, true + predicted - matches) for matches in values[MATCHES]]
+    ap = [ratio(matches, true + predicted - matches) for matches in values[MATCHES]]
     return {
         "ap50": ap[0],
         "ap75": ap[THRESHOLDS.index(0.75)],
         "ap": mean_of_present(ap),
-        "panoptic_quality": _ratio(2 * values[IOU] / PRECISION, true + predicted),
-        "f1": _ratio(2 * matched, true + predicted),
-        "precision": _ratio(matched, predicted),
-        "recall": _ratio(matched, true),
-        "count_error": _ratio(values[ERROR], true),
+        "panoptic_quality": ratio(2 * values[IOU] / PRECISION, true + predicted),
+        "f1": ratio(2 * matched, true + predicted),
+        "precision": ratio(matched, predicted),
+        "recall": ratio(matched, true),
+        "count_error": ratio(values[ERROR], true),
         "objects": true,
         "predicted": predicted,
         "found": matched,
@@ -194,10 +194,6 @@ def object_scores(sums: Tensor) -> dict[str, Any]:
         "objects_by_size": values[TRUE_BY_SIZE],
         "ap_by_iou": ap,
     }
-
-
-def _ratio(numerator: float, denominator: int) -> float | None:
-    return numerator / denominator if denominator else None
 
 
 MEANS = ("ap50", "ap75", "ap", "panoptic_quality", "f1", "count_error")

@@ -11,7 +11,7 @@ from torch import Tensor
 from runtime.device import widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
-from tasks.confusion import mean_of_present, ratios, score_text, text_table
+from tasks.confusion import ClassCounts, image_iou, scores_of, text_of_means, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
 from unet.config import UNetConfig
@@ -82,28 +82,16 @@ def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int)
     return tables
 
 
-def table_scores(tables: Tensor) -> dict[str, list[float | None]]:
-    """IoU, Dice, precision and recall of the foreground of each class, from tables (N, 2, 2).
-
-    A class that is neither in the truth nor in the prediction has no score, None.
-    """
-    counts = tables.cpu().double()
-    hits = counts[:, 1, 1]
-    predicted = counts[:, :, 1].sum(dim=1)
-    truth = counts[:, 1].sum(dim=1)
-    return {
-        "iou": ratios(hits, truth + predicted - hits),
-        "dice": ratios(2 * hits, truth + predicted),
-        "precision": ratios(hits, predicted),
-        "recall": ratios(hits, truth),
-    }
+def foreground_counts(tables: Tensor) -> ClassCounts:
+    """The pixels of the foreground of each class, from tables (N, 2, 2)."""
+    return ClassCounts(tables[:, 1, 1], tables[:, 1].sum(dim=1), tables[:, :, 1].sum(dim=1))
 
 
-def image_iou(tables: Tensor) -> Tensor:
-    """Mean IoU of one image's tables (N, 2, 2), a scalar on their device; 0 where there is nothing to find."""
-    hits = tables[:, 1, 1]
-    union = tables.sum(dim=(1, 2)) - tables[:, 0, 0]
-    return (hits / union.clamp_min(1)).sum() / (union > 0).sum().clamp_min(1)
+def table_scores(tables: Tensor) -> dict[str, Any]:
+    """The values of `confusion.scores_of` for the foregrounds of tables (N, 2, 2), without the accuracy of pixels."""
+    values = scores_of(foreground_counts(tables))
+    del values["pixel_accuracy"]
+    return values
 
 
 class OverlapScores(ClassMeans):
@@ -120,7 +108,7 @@ class OverlapScores(ClassMeans):
     def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:
         tables = self.tables(prediction, target)
         self.sums += tables
-        self.by_image[index, 0] += image_iou(tables[: len(self.names)])  # a filler adds 0
+        self.by_image[index, 0] += image_iou(foreground_counts(tables[: len(self.names)]))  # a filler adds 0
 
     def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
         """The sums of an image, or of a part of one."""
@@ -129,12 +117,7 @@ class OverlapScores(ClassMeans):
     @property
     def values(self) -> dict[str, Any]:
         """Means over the classes by name, and a list over the classes by metric."""
-        by_class = table_scores(self.sums[: len(self.names)])
-        return {
-            "mean_iou": mean_of_present(by_class["iou"]),
-            "mean_dice": mean_of_present(by_class["dice"]),
-            **by_class,
-        }
+        return table_scores(self.sums[: len(self.names)])
 
     def brief(self) -> dict[str, float | None]:
         values = self.values
@@ -144,8 +127,7 @@ class OverlapScores(ClassMeans):
         return {"classes": self.names, **self.values, "tables": self.sums[: len(self.names)].tolist()}
 
     def summary(self) -> str:
-        values = self.values
-        line = text_of_means(values)
+        line = text_of_means(self.values)
         missed = self.missed()
         if missed:
             line += f"; nothing was found of {', '.join(missed)}"
@@ -153,18 +135,13 @@ class OverlapScores(ClassMeans):
 
     def missed(self) -> list[str]:
         """The classes that masks hold and no prediction has found."""
-        counts = self.sums.cpu()
-        is_missed = (counts[:, 1].sum(dim=1) > 0) & (counts[:, 1, 1] == 0)
+        counts = foreground_counts(self.sums.cpu())
+        is_missed = (counts.truth > 0) & (counts.hits == 0)
         return [name for name, missed in zip(self.names, is_missed.tolist(), strict=False) if missed]
 
     def table(self, boundary: dict[str, Any] | None = None) -> str:
         pixels = self.sums[: len(self.names), 1].sum(dim=1).tolist()
         return text_table(self.names, self.values | (boundary or {}), pixels)
-
-
-def text_of_means(values: dict[str, Any]) -> str:
-    """The means of some classes in a line."""
-    return f"mean IoU {score_text(values['mean_iou'])}, mean Dice {score_text(values['mean_dice'])}"
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

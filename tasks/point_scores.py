@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from runtime.device import upload, widest_float
+from tasks.confusion import ratio
 from tasks.points import ABSENT, PRESENT, PointTarget
 from tasks.task import Scores
 
 FOUND = 0.5  # a point whose presence is less probable counts as not found
 RADII = {"px": (1.0, 2.0, 3.0, 5.0), "mm": (2.0, 2.5, 3.0, 4.0)}  # in percent of the longer side, or in mm
-FAR = {"px": 10.0, "mm": 10.0}  # an error beyond is an outlier
+FAR = 10.0  # in percent or mm too: an error beyond is an outlier
 STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(5)  # what is kept of each point of an image
 
 
@@ -34,9 +35,7 @@ class LandmarkScores(Scores):
         self.by_image = by_image
 
     @classmethod
-    def of_images(
-        cls, names: Sequence[str], unit: str, images: int, device: torch.device | str = "cpu"
-    ) -> "LandmarkScores":
+    def of_images(cls, names: Sequence[str], unit: str, images: int, device: torch.device | str) -> "LandmarkScores":
         """Scores of so many images, with nothing counted yet."""
         sums = torch.zeros(1, dtype=torch.int64, device=device)
         dtype = widest_float(torch.device(device))
@@ -96,9 +95,9 @@ class LandmarkScores(Scores):
             values[f"sdr/{radius_name(radius, self.unit)}"] = _mean((relative <= radius).double())
         found_count = int((present[:, PRESENCE] >= FOUND).sum())
         invented_count = int((absent[:, PRESENCE] >= FOUND).sum())
-        values["outliers"] = float((relative > FAR[self.unit]).sum())
-        values["presence_precision"] = _ratio(found_count, found_count + invented_count)
-        values["presence_recall"] = _ratio(found_count, len(present))
+        values["outliers"] = float((relative > FAR).sum())
+        values["presence_precision"] = ratio(found_count, found_count + invented_count)
+        values["presence_recall"] = ratio(found_count, len(present))
         values["presence_auroc"] = auroc(present[:, PRESENCE], absent[:, PRESENCE])
         values["present"] = float(len(present))
         values["absent"] = float(len(absent))
@@ -208,10 +207,6 @@ def auroc(positive: Tensor, negative: Tensor) -> float | None:
     ranks = (ends - (counts - 1) / 2)[numbers]  # equal values share the mean of their ranks
     least = len(positive) * (len(positive) + 1) / 2
     return ((ranks[: len(positive)].sum() - least) / (len(positive) * len(negative))).item()
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
 
 
 def _mean(values: Tensor) -> float | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from runtime.errors import ModelError
-from tasks.confusion import mean_of_present, text_table
+from tasks.confusion import text_of_means, text_table
 from tasks.overlapping import (
     MOST_CLASSES,
     Overlapping,
@@ -17,7 +17,6 @@ from tasks.overlapping import (
     class_tables,
     mirroring_of_model,
     table_scores,
-    text_of_means,
 )
 from unet.config import UNetConfig
 
@@ -75,9 +74,7 @@ class RegionScores(OverlapScores):
     @property
     def label_values(self) -> dict[str, Any]:
         """Means over the labels, and a list over the labels by metric."""
-        by_label = table_scores(self.sums[len(self.names) :])
-        means = {"mean_iou": mean_of_present(by_label["iou"]), "mean_dice": mean_of_present(by_label["dice"])}
-        return means | by_label
+        return table_scores(self.sums[len(self.names) :])
 
     def record(self) -> dict[str, float | None]:
         values = self.label_values

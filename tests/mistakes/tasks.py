@@ -282,13 +282,13 @@ MUTANTS = [
         "test_landmarks.py",
     ),
     Mutant("tasks/point_scores.py", "", "FOUND = 0.5", "FOUND = 0.4", "test_point_scores.py"),
-    Mutant("tasks/point_scores.py", "", "{'px': 10.0, 'mm': 10.0}", "{'px': 10.0, 'mm': 20.0}", "test_point_scores.py"),
+    Mutant("tasks/point_scores.py", "", "FAR = 10.0", "FAR = 20.0", "test_point_scores.py"),
     Mutant("tasks/point_scores.py", "LandmarkScores.add", "lengths.max", "lengths.min", "test_point_scores.py"),
     Mutant(
-        "tasks/point_scores.py",
-        "_ratio",
-        "part / whole if whole else None",
-        "part / whole if part else None",
+        "tasks/confusion.py",
+        "ratio",
+        "numerator / denominator if denominator else None",
+        "numerator / denominator if numerator else None",
         "test_point_scores.py",
     ),
     Mutant(
@@ -399,7 +399,7 @@ MUTANTS = [
         "torch.zeros(self.outputs, 2, 2, device=device)",
         "test_losses.py",
     ),
-    Mutant("tasks/overlapping.py", "image_iou", "tables[:, 0, 0]", "tables[:, 1, 0]", "test_overlapping.py"),
+    Mutant("tasks/overlapping.py", "foreground_counts", "tables[:, :, 1]", "tables[:, :, 0]", "test_overlapping.py"),
     Mutant(
         "tasks/target.py",
         "Target.to",

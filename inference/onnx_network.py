@@ -1,8 +1,6 @@
 """A model in ONNX, for prediction."""
 
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -20,9 +18,10 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        onnxruntime = import_onnx("onnxruntime")
-        errors = onnxruntime.capi.onnxruntime_pybind11_state
-        self.errors = (errors.Fail, errors.RuntimeException, errors.InvalidArgument)  # raised by `forward`
+        try:
+            import onnxruntime
+        except ModuleNotFoundError as error:
+            raise ModelError("onnxruntime is not installed; ONNX needs: pip install onnx onnxruntime") from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, and need not be printed
         if not Path(path).is_file():
@@ -52,11 +51,3 @@ class OnnxNetwork(nn.Module):
         feeds = self.feeds | {"images": images.float().contiguous().numpy()}
         (logits,) = self.session.run(["logits"], feeds)
         return torch.from_numpy(logits)
-
-
-def import_onnx(package: str) -> ModuleType:
-    """A library for ONNX; ModelError with the command that installs it."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        raise ModelError(f"{package} is not installed; ONNX needs: pip install onnx onnxruntime") from error

@@ -177,8 +177,9 @@ def weights(folder: Path) -> dict[str, Any]:
 def input_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
     """The images in rdf.yaml."""
     axes: list[dict[str, Any]] = [{"type": "batch"}]
-    channels = {1: ["intensity"], 3: ["red", "green", "blue"]}.get(config.in_channels)
-    axes.append({"type": "channel", "channel_names": channels or numbered("channel", config.in_channels)})
+    channels = [f"channel_{index}" for index in range(config.in_channels)]
+    channels = {1: ["intensity"], 3: ["red", "green", "blue"]}.get(config.in_channels, channels)
+    axes.append({"type": "channel", "channel_names": channels})
     for name, scale in space(config).items():
         axes.append({"type": "space", "id": name, "size": {"min": 1, "step": 1}, **scale})
     pixel_types = config.preprocess.pixel_types or ("uint8",)
@@ -247,10 +248,6 @@ def answer_names(config: UNetConfig) -> list[str]:
         names.append("depth")
     channel_names = names[-config.num_classes :]  # a name for pixels without any class has no channel
     return [re.sub(r"\W", "_", name) for name in channel_names]
-
-
-def numbered(word: str, count: int) -> list[str]:
-    return [f"{word}_{index}" for index in range(count)]
 
 
 def answer_text(config: UNetConfig) -> str:

@@ -1,7 +1,6 @@
 """Connected components of an image that comes in strips: each is handed on as soon as no strip can add to it."""
 
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +21,6 @@ class Component(NamedTuple):
     def window(self) -> tuple[slice, ...]:
         """The box as an index of the image."""
         return tuple(slice(start, start + side) for start, side in zip(self.start, self.values.shape, strict=True))
-
-
-@cache
-def side_neighbors(axes: int) -> np.ndarray:
-    """The structure for `scipy.ndimage.label` that connects pixels through their sides."""
-    from scipy.ndimage import generate_binary_structure
-
-    return generate_binary_structure(axes, 1)
 
 
 def joined(pieces: list[Component]) -> Component:
@@ -62,7 +53,7 @@ class ComponentStream:
         """The components that end above the last row of the next strip (n, ...)."""
         from scipy.ndimage import find_objects, label
 
-        labels, count = label(strip, side_neighbors(strip.ndim))
+        labels, count = label(strip)  # pixels are connected through their sides
         pieces: list[Component] = []
         for number, box in enumerate(find_objects(labels), 1):
             values = np.where(labels[box] == number, strip[box], 0)

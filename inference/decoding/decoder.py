@@ -64,7 +64,6 @@ class Decoder(ABC):
 
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         self.task = task
-        self.scratch = scratch
 
     @property
     def objects(self) -> Sequence[Any]:
@@ -123,7 +122,7 @@ class Decoder(ABC):
             views.append(view if view.device == device else upload(view, device))
         return self.joined(views, dim)
 
-    def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
+    def joined(self, views: Sequence[Tensor], dim: int) -> Tensor:
         """Logits whose probabilities are the mean of those of each; all are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
@@ -132,7 +131,7 @@ class Decoder(ABC):
         """Logits of an image that was mirrored left-right, as those of the image itself."""
         return self.unmirrored(logits.flip(-1), dim)
 
-    def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def unmirrored(self, logits: Tensor, dim: int) -> Tensor:
         """Logits whose places are mirrored back already, with the outputs that change places in the mirror."""
         if not self.task.partners:
             return logits
@@ -144,7 +143,7 @@ class Decoder(ABC):
 
     def finish_on_device(self, answers: Sequence[Tensor]) -> Tensor:
         """The prediction, with a first axis of 1, from what `add_on_device` gave for all strips of an image."""
-        return self.prediction_of(torch.cat(list(answers), dim=1))
+        return self.prediction_of(torch.cat(answers, dim=1))
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.

@@ -201,4 +201,4 @@ def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     seeds, count = label(is_peak, everywhere)
     if count < 2:
         return is_component.astype(np.int32), 1
-    return watershed(LEVELS - depth, seeds, mask=is_component).astype(np.int32), count
+    return watershed(LEVELS - depth, seeds, mask=is_component), count

@@ -77,9 +77,9 @@ class LandmarkDecoder(Decoder):
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
 
-    def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
+    def joined(self, views: Sequence[Tensor], dim: int) -> Tensor:
         # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
-        return torch.stack(list(views)).mean(dim=0)
+        return torch.stack(views).mean(dim=0)
 
     def add_on_device(self, logits: Tensor) -> None:
         self._finder.add(logits[0])

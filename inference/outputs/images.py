@@ -177,7 +177,7 @@ class StripWriter:
         self.output_format.write_tables(self.writers.files, self.decoder, None)
 
     def _append(self, strip: Strip) -> None:
-        if self.writers.probabilities and strip.probabilities is not None:
+        if strip.probabilities is not None:
             self._write_probabilities(strip.probabilities)
         if strip.rows is None:
             return

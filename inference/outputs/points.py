@@ -179,17 +179,10 @@ class PointVolumeWriter:
 
 def read_prediction(task: Task, strips: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
     """The prediction (K, n + 2) of an image, whose maps (K, *spatial) are written to a file, if one is given."""
-    decoder = new_decoder(task)
-    if maps_file is None:
-        (last,) = [strip.rows for strip in decoder.read(strips, probabilities=False) if strip.rows is not None]
-        return last
-    maps: list[np.ndarray] = []
-    prediction = np.empty(0)
-    for strip in decoder.read(strips, probabilities=True):
-        if strip.probabilities is not None:
-            maps.append(strip.probabilities)
-        if strip.rows is not None:
-            prediction = strip.rows
-    with replaced_file(maps_file) as file:
-        np.save(file, np.concatenate(maps, axis=1))
-    return prediction
+    *map_strips, last = new_decoder(task).read(strips, probabilities=maps_file is not None)
+    assert last.rows is not None, "the points are read from whole maps"
+    if maps_file is not None:
+        maps = [strip.probabilities for strip in map_strips if strip.probabilities is not None]
+        with replaced_file(maps_file) as file:
+            np.save(file, np.concatenate(maps, axis=1))
+    return last.rows

@@ -111,9 +111,7 @@ class MaskFormat(PredictionFormat):
 
     def for_file(self, file: Path) -> MaskFormat:
         """The format of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
-        if file.suffix == RASTER:
-            return self
-        if file.suffix != MASK:
+        if file.suffix not in (MASK, RASTER):
             raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
         return self
 

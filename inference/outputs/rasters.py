@@ -43,7 +43,7 @@ class MaskRaster(RasterSink):
         assert nodata is not None
         value_type = np.promote_types(rows.dtype, np.min_scalar_type(int(nodata)))
         mask = missing if rows.ndim == 2 else missing[:, :, None]
-        return np.where(mask, value_type.type(nodata), rows).astype(value_type)
+        return np.where(mask, value_type.type(nodata), rows)
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Masks of regions: a label map, in which later regions lie over earlier ones."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from data_utils.targets.regions import RegionReader
@@ -30,9 +28,6 @@ class RegionFormat(BitFormat):
         if preprocess.ignore_value is not None:
             ignored.insert(0, preprocess.ignore_value)
         return cls(regions_of_model(config), tuple(value for value in ignored if isinstance(value, int)))
-
-    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        return [self.shades(rows)]
 
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
         return {"class": self.names[number], "value": self.written_values[number]}

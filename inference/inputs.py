@@ -94,7 +94,7 @@ class InputPages(NamedTuple):
 def find_jobs(
     patterns: Iterable[str],
     output: Path,
-    extensions: Iterable[str],
+    extensions: Sequence[str],
     rules: InputRules = InputRules(),
     truth: TruthFolder | None = None,
 ) -> list[Job]:
@@ -112,7 +112,7 @@ def find_jobs(
     if truth:
         true_masks = _find_true_masks(truth, inputs, rules)
         jobs = [replace(job, truth=true_mask) for job, true_mask in zip(jobs, true_masks, strict=True)]
-    _check_outputs(jobs, output, tuple(extensions), {file.path.resolve() for file in files})
+    _check_outputs(jobs, output, extensions, {file.path.resolve() for file in files})
     return jobs
 
 
@@ -328,7 +328,7 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     if path.is_dir():
         matches = _pictures_below(path, output)
     elif path.is_file():
-        matches = [StemmedFile(stem_of(path.relative_to(path.parent)), path)]
+        matches = [StemmedFile(stem_of(Path(path.name)), path)]
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:

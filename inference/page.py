@@ -118,7 +118,7 @@ def prediction_html(image: np.ndarray, mask: np.ndarray, output_format: MaskForm
     """
     colors = output_format.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
-    indices = Image.fromarray(np.ascontiguousarray(output_format.shades(mask)[::step, ::step]))
+    indices = Image.fromarray(output_format.shades(mask)[::step, ::step])
     indices.putpalette(colors.tobytes())
     layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
     photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
@@ -137,7 +137,7 @@ def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
     """An overlay (H, W, 3) with its legend, to be shown with STYLE."""
     height, width = overlay.shape[:2]
     step = max(1, max(height, width) // SHOWN_SIDE)
-    source = _address(Image.fromarray(np.ascontiguousarray(overlay[::step, ::step])))
+    source = _address(Image.fromarray(overlay[::step, ::step]))
     stack = _stack(height, width)
     legend = []
     for name, color in zip(output_format.names, output_format.colors.tolist(), strict=True):

@@ -315,14 +315,14 @@ class Predictor:
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
         """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
-        return size if self._decoder.at_image_size else tuple(network_size)
+        return size if self._decoder.at_image_size else network_size
 
     def _batch(
         self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
     ) -> Sequence[Tensor]:
         """Logits (num_classes, h, w) of images (C, h, w)."""
         if not any(tilings) and len({image.shape for image in images}) == 1:
-            return self._logits(network, torch.stack(list(images)))
+            return self._logits(network, torch.stack(images))
         all_tilings = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
         return batch_logits(partial(self._logits, network), images, all_tilings, pixels_per_batch(self.device))
 

@@ -36,7 +36,7 @@ def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
 
 def label_probabilities(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """(H, W): the probability of each pixel's label, that of class 0 where it is ignored."""
-    labels = np.where(mask == IGNORE_INDEX, 0, mask).astype(np.int64)
+    labels = np.where(mask == IGNORE_INDEX, 0, mask)
     return np.take_along_axis(probabilities, labels[None], axis=0)[0]
 
 

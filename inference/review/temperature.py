@@ -27,7 +27,7 @@ class TemperatureFit:
         known = known[:: max(1, len(known) // PIXELS)]
         if not len(known):
             return
-        labels = mask.ravel()[known].astype(np.int64)
+        labels = mask.ravel()[known]
         counted = probabilities.reshape(len(probabilities), -1)[:, known].astype(np.float64)  # (classes, n)
         # the logits, but for a number that all classes of a pixel share
         logits = np.log(np.maximum(counted, SMALLEST_PROBABILITY))

@@ -132,7 +132,8 @@ def _weights(spans: Sequence[Span], overlap: int, exact: bool) -> list[Tensor]:
         length = stop - start
         if exact:
             weight = torch.ones(length, dtype=torch.float64)
-            weight[: half if index else 0] = 0
+            if index:
+                weight[:half] = 0
             if index + 1 < len(spans):
                 weight[length - half :] = 0
         else:

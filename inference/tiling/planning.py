@@ -73,9 +73,9 @@ def choose_tiling(
     if adds_reach and tile_size is not None and overlap is None:
         tile_size = _with_reach(config, tile_size)
     if config.dims == 3:
-        return _plan_volume(config, tuple(size), tile_size, overlap)
+        return _plan_volume(config, size, tile_size, overlap)
     efficient_reaches = EFFICIENT_OF_OBJECTS if adds_reach else EFFICIENT
-    return _plan_image(config, tuple(size), tile_size, overlap, efficient_reaches, low_rows=low_rows)
+    return _plan_image(config, size, tile_size, overlap, efficient_reaches, low_rows=low_rows)
 
 
 def _with_reach(config: UNetConfig, side: int) -> int:
@@ -88,7 +88,7 @@ def _with_reach(config: UNetConfig, side: int) -> int:
 
 def _plan_image(
     config: UNetConfig,
-    size: tuple[int, ...],
+    size: Sequence[int],
     tile_size: int | None,
     overlap: int | None,
     efficient_reaches: int,
@@ -107,8 +107,7 @@ def _plan_image(
         return None  # measuring how far an encoder looks takes seconds, and it is never little
     reaches = reach(config)
     reach_pixels = reaches[0] if reaches else None
-    tile_height = tile_width = tile_size
-    if tile_height is None or tile_width is None:
+    if tile_size is None:
         half_overlap = reach_pixels or 8 * grid
         efficient_side = efficient_reaches * half_overlap
         # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
@@ -118,6 +117,8 @@ def _plan_image(
             return None
         smallest_side = 4 * half_overlap  # half of it is overlap
         tile_height, tile_width = _tile_sides(config, size, efficient_side, smallest_side, low_rows=low_rows)
+    else:
+        tile_height = tile_width = tile_size
     tile_height = round_up(tile_height, grid)
     tile_width = round_up(tile_width, grid)
     if height <= tile_height and width <= tile_width:
@@ -134,7 +135,7 @@ def _plan_image(
 
 
 def _tile_sides(
-    config: UNetConfig, size: tuple[int, ...], efficient_side: int, smallest_side: int, *, low_rows: bool
+    config: UNetConfig, size: Sequence[int], efficient_side: int, smallest_side: int, *, low_rows: bool
 ) -> tuple[int, int]:
     """Height and width of tiles of an image of `size` that suit the memory, before they are rounded to the grid."""
     height, width = size
@@ -148,9 +149,7 @@ def _tile_sides(
     return tile_height, max(smallest_side, pixels // tile_height)
 
 
-def _plan_volume(
-    config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None
-) -> Tiling | None:
+def _plan_volume(config: UNetConfig, size: Sequence[int], tile_size: int | None, overlap: int | None) -> Tiling | None:
     """Exact tiles where they compute no voxel more often than blended ones do, else blended ones."""
     grid = config.divisors
     margin = reach(config)
@@ -181,7 +180,7 @@ def _plan_volume(
     return Tiling(tile, shared, grid, exact)
 
 
-def _exact_tile(config: UNetConfig, size: tuple[int, ...], margin: tuple[int, ...]) -> tuple[int, ...] | None:
+def _exact_tile(config: UNetConfig, size: Sequence[int], margin: tuple[int, ...]) -> tuple[int, ...] | None:
     """The smallest tile of which half is overlap along each axis that is cut, as in blended tiles; None: too large.
 
     Other axes are whole. Along an axis of which a voxel needs no neighbors, a tile is one step of the pooling grid.
@@ -195,7 +194,7 @@ def _exact_tile(config: UNetConfig, size: tuple[int, ...], margin: tuple[int, ..
     return None
 
 
-def _blended_tile(config: UNetConfig, size: tuple[int, ...], voxels: int) -> tuple[int, ...]:
+def _blended_tile(config: UNetConfig, size: Sequence[int], voxels: int) -> tuple[int, ...]:
     """The largest tile of up to `voxels`; its sides are the same number of steps of the pooling grid, 2 at least.
 
     Planes far apart are pooled less often; so the tile reaches about as far, in mm, along each axis.
@@ -213,7 +212,7 @@ def _blended_tile(config: UNetConfig, size: tuple[int, ...], voxels: int) -> tup
     return tile(cells)
 
 
-def _deepest(config: UNetConfig, size: tuple[int, ...]) -> int:
+def _deepest(config: UNetConfig, size: Sequence[int]) -> int:
     """How many slices of logits a row of tiles may hold."""
     return ROW_MEMORY // (4 * config.num_classes * size[1] * size[2])
 

@@ -213,7 +213,7 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
     with pytest.raises(DataError, match=r"in/a\.png and .*in/a\.tif would both write .*out/a\.png; give one of them"):
         outputs(tmp_path, "in")
     with pytest.raises(DataError, match="would both write"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "out", iter([".png"]))
+        find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"])
     with pytest.raises(DataError, match=r"in/a\.png is an input, not to be overwritten; choose another folder"):
         find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "in", [".png"])
     with pytest.raises(DataError, match="is a folder of inputs; masks must not lie among images"):

@@ -47,9 +47,9 @@ MUTANTS = [
     ),
     Mutant(
         "inference/decoding/components.py",
-        "side_neighbors",
-        "generate_binary_structure(axes, 1)",
-        "generate_binary_structure(axes, axes)",
+        "ComponentStream.add",
+        "label(strip)",
+        "label(strip, np.ones((3,) * strip.ndim))",
         "test_object_decoding.py",
     ),
     Mutant(
@@ -242,9 +242,9 @@ MUTANTS = [
     ),
     Mutant(
         "inference/export/bioimageio.py",
-        "numbered",
-        "range(count)",
-        "range(1, count + 1)",
+        "input_tensor",
+        "range(config.in_channels)",
+        "range(1, config.in_channels + 1)",
         "test_export_bioimageio.py",
     ),
     Mutant(
@@ -1002,7 +1002,7 @@ MUTANTS = [
         "counter.add(target.main, pred)",
         "test_volume_scores.py",
     ),
-    Mutant("inference/tiling/cuts.py", "_weights", "half if index else 0", "0", "test_tiling.py"),
+    Mutant("inference/tiling/cuts.py", "_weights", "weight[:half] = 0", "pass", "test_tiling.py"),
     Mutant(
         "inference/tiling/cuts.py",
         "Cuts.first_sums",

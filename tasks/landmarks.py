@@ -78,9 +78,9 @@ class Landmarks(Task):
         return PointTarget.stack([target] * shape[0]).to(device)
 
     def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
-        factor = upload_like(tuple(factors), targets.points)
+        factor = upload_like(factors, targets.points)
         points = (targets.points - (factor - 1) / 2) / factor  # the center of the pixels that become one
-        size = targets.size // torch.tensor(tuple(factors))
+        size = targets.size // torch.tensor(factors)
         return replace(targets, points=points, size=size, unit=targets.unit * factor)
 
     def counts(self, targets: PointTarget) -> Tensor:

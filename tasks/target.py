@@ -70,7 +70,7 @@ class Target:
         tensors = {}
         for name in cls.field_names():
             field_shape = shape[:1] if name in cls.image_field_names() else shape
-            tensors[name] = torch.zeros(tuple(field_shape), dtype=torch.int64, device=device)
+            tensors[name] = torch.zeros(*field_shape, dtype=torch.int64, device=device)
         return cls(**tensors)
 
     @classmethod

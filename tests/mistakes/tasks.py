@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant(
         "tasks/landmarks.py",
         "Landmarks.at_level",
-        "upload_like(tuple(factors), targets.points)",
+        "upload_like(factors, targets.points)",
         "torch.tensor(tuple(factors), dtype=targets.points.dtype, device=targets.points.device)",
         "test_device.py",
     ),

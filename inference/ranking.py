@@ -52,9 +52,9 @@ class Ranked:
     reason: str
 
 
-def rank(candidates: Sequence[Candidate], seed: int = 0) -> list[Ranked]:
+def rank(candidates: Sequence[Candidate]) -> list[Ranked]:
     """All candidates in the order in which to annotate them; the same for the same names and predictions."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     strata: dict[str, list[Candidate]] = {}
     for candidate in sorted(candidates, key=_least_sure_first):
         strata.setdefault(candidate.stratum, []).append(candidate)

@@ -20,9 +20,9 @@ class ClassDecoder(Decoder):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return logits.softmax(dim)
 
-    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def entropy(self, logits: Tensor) -> Tensor:
         """The entropy of the classes' probabilities over its largest value, ln(classes)."""
-        return class_entropy(logits, dim)
+        return class_entropy(logits)
 
     def certainty(self, logits: Tensor) -> Tensor:
         """(n, ...): the probability of the most likely class."""
@@ -33,10 +33,10 @@ class ClassDecoder(Decoder):
         return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
-def class_entropy(logits: Tensor, dim: int) -> Tensor:
-    """The entropy of the softmax over its largest value; `dim` is dropped."""
-    entropy = torch.special.entr(logits.softmax(dim)).sum(dim)
-    return (entropy / math.log(max(2, logits.shape[dim]))).clamp_max(1)  # rounding may exceed it
+def class_entropy(logits: Tensor) -> Tensor:
+    """(n, ...): the entropy of the softmax of logits (classes, n, ...) over its largest value."""
+    entropy = torch.special.entr(logits.softmax(dim=0)).sum(dim=0)
+    return (entropy / math.log(max(2, len(logits)))).clamp_max(1)  # rounding may exceed it
 
 
 def most_likely(logits: Tensor, dim: int = 0) -> Tensor:

@@ -93,14 +93,14 @@ class Decoder(ABC):
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         """Logits that have these `probabilities`."""
 
-    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """How unsure each answer is, 0 where it is sure, 1 where all answers are as likely; `dim` is dropped.
+    def entropy(self, logits: Tensor) -> Tensor:
+        """How unsure each answer to logits (outputs, n, ...) is: 0 where it is sure, 1 where all answers are as likely.
 
         Here each output is a question of its own, and the entropy is that of the one whose answer is least sure.
         """
-        probabilities = self.probabilities(logits, dim)
+        probabilities = self.probabilities(logits)
         output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
-        return output_entropy.amax(dim) / math.log(2)
+        return output_entropy.amax(dim=0) / math.log(2)
 
     def uncertainty(self, logits: Tensor) -> Tensor:
         """The entropy of a strip of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""

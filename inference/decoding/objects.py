@@ -58,9 +58,9 @@ class ObjectDecoder(Decoder):
         class_probabilities = logits.narrow(dim, 0, classes).softmax(dim)
         return torch.cat([class_probabilities, logits.narrow(dim, classes, 1).sigmoid()], dim)
 
-    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def entropy(self, logits: Tensor) -> Tensor:
         """The entropy of the classes."""
-        return class_entropy(logits.narrow(dim, 0, logits.shape[dim] - 1), dim)
+        return class_entropy(logits[:-1])
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1

@@ -37,7 +37,6 @@ def test_logits_of_a_batch_are_read_as_those_of_each_image(task):
     pairs = [
         (decoder.probabilities(first[None], dim=1), probabilities),
         (decoder.logits_of(probabilities[None], dim=1), decoder.logits_of(probabilities)),
-        (decoder.entropy(first[None], dim=1), decoder.entropy(first)),
         (decoder.average([first[None], second[None]], dim=1), decoder.average([first, second])),
         (decoder.mirrored_back(first[None], dim=1), decoder.mirrored_back(first)),
     ]

@@ -141,7 +141,7 @@ def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
     stack = _stack(height, width)
     legend = []
     for name, color in zip(output_format.names, output_format.colors.tolist(), strict=True):
-        legend.append(f'<li><span style="background: rgb{tuple(color)}"></span>{escape(name)}</li>')
+        legend.append(_legend_item(LegendEntry(tuple(color), name)))
     return f"""<div class="pictures">
 <figure><figcaption>Points</figcaption>
 {stack}<img src="{source}" alt="image with points"></div></figure>

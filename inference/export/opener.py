@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -80,16 +81,6 @@ def open_hub(path: str) -> Answer:
     return answer
 
 
-def open_onnx_of_package(path: str) -> Answer:
-    """By bioimageio.core, after its own test."""
-    return open_package(path, "onnx")
-
-
-def open_torchscript_of_package(path: str) -> Answer:
-    """By bioimageio.core, after its own test."""
-    return open_package(path, "torchscript")
-
-
 def open_package(path: str, weights: str) -> Answer:
     """By bioimageio.core, after its own test of these weights."""
     import warnings
@@ -124,13 +115,13 @@ def first_error(summary) -> str:
     return "it says not why"
 
 
-OPENERS = {
+OPENERS: dict[str, Callable[[str], Answer]] = {
     "onnx": open_onnx,
     "torch": open_torch,
     "openvino": open_openvino,
     "hub": open_hub,
-    "bioimageio-onnx": open_onnx_of_package,
-    "bioimageio-torchscript": open_torchscript_of_package,
+    "bioimageio-onnx": partial(open_package, weights="onnx"),
+    "bioimageio-torchscript": partial(open_package, weights="torchscript"),
 }
 
 

@@ -44,14 +44,10 @@ class PredictionWriter:
             return False
         begun = max(Path(path).stat().st_mtime for path in job.files)
         try:
-            file_stats = [self.file(job, extension).stat() for extension in self.extensions]
+            file_stats = [self.output_format.file(job, extension).stat() for extension in self.extensions]
         except OSError:
             return False
         return all(file.st_size and file.st_mtime >= begun for file in file_stats)
-
-    def file(self, job: Job, extension: str) -> Path:
-        """A file that is written for a job, or would be."""
-        return self.output_format.file(job, extension)
 
     @property
     def shows_image(self) -> bool:

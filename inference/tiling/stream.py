@@ -23,10 +23,6 @@ class TileRow(NamedTuple):
     cuts: Cuts
     number: int
 
-    def weighted(self, logits: Tensor, indices: Sequence[int]) -> Tensor:
-        """The logits of the tile with these `indices`, multiplied by the weights of its pixels."""
-        return self.cuts.weight(self.number, indices).to(logits.dtype) * logits
-
 
 class Tile(NamedTuple):
     """A tile of one of several rows.
@@ -125,5 +121,6 @@ def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor
                 if tile.row not in sums:
                     sums[tile.row] = row.cuts.first_sums(tile_logits, row.pixels.shape[1:])
                     row.cuts.to(tile_logits.device)
-                sums[tile.row][tile.window] += row.weighted(tile_logits, tile.indices)
+                weight = row.cuts.weight(row.number, tile.indices)
+                sums[tile.row][tile.window] += weight.to(tile_logits.dtype) * tile_logits
     return [sums[index] for index in range(len(rows))]

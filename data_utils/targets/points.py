@@ -23,7 +23,7 @@ from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
-from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
+from tasks.points import OUTSIDE, PRESENT, PointTarget
 from tasks.target import Target
 from unet.config import MaskValue
 
@@ -36,30 +36,14 @@ class PointReader(TargetReader):
     """The chosen points of each image.
 
     Args:
-        names: the names of the chosen points.
+        landmarks: the task, which has the names of the chosen points.
         chosen: the index of each in the files.
-        partners: the point that each becomes in the mirror.
-        mirrors: whether training mirrors images.
-        unit: the unit of the scores, px or mm.
-        layout, space: the format that the points came in, and what they are counted in.
         sides_line: says which points change places in the mirror.
-        always_there: the points that training images show, and none of them lacks.
-        absent: what an empty cell in a table of points means, as `--absent` has it.
-        sigma, nowhere: those of the task.
     """
 
-    names: tuple[str, ...]
+    landmarks: Landmarks
     chosen: tuple[int, ...]
-    partners: tuple[int, ...]
-    mirrors: bool = True
-    unit: str = "px"
-    layout: str = "long"
-    space: str = "pixels"
     sides_line: str = ""
-    always_there: tuple[int, ...] = ()
-    absent: str = "unknown"
-    sigma: float = 2.0
-    nowhere: float = 0.0
 
     target = PointTarget
     takes_points = True
@@ -82,56 +66,51 @@ class PointReader(TargetReader):
             if unknown or len(set(names)) < len(names):
                 raise DataError(f"--classes {config.classes}: expected some of {', '.join(all_names)}")
         sides = point_sides(names, config.swap)
-        unit = "mm" if records.dims == 3 else "px"
         chosen = tuple(all_names.index(name) for name in names)
-        mirrors = sides.mirrors and config.augment != "none"
-        always_there = _always_there(records, chosen)
-        return cls(
+        landmarks = Landmarks(
             names=names,
-            chosen=chosen,
             partners=sides.partners,
-            mirrors=mirrors,
-            unit=unit,
+            mirrors=sides.mirrors and config.augment != "none",
+            unit="mm" if records.dims == 3 else "px",
             layout=layout,
             space=space,
-            sides_line=sides.line,
-            always_there=always_there,
+            always_there=_always_there(records, chosen),
             absent=config.absent or "unknown",
         )
+        return cls(landmarks, chosen, sides.line)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the chosen points."""
+        return self.landmarks.names
+
+    @property
+    def mirrors(self) -> bool:  # type: ignore[override]  # what the names of the points say
+        return self.landmarks.mirrors
 
     def at_size(self, size: Sequence[float]) -> PointReader:
         sigma = min(max(max(size) * SIGMA_SHARE, SIGMAS[0]), SIGMAS[1])
-        return replace(self, sigma=round(sigma, 2), nowhere=round(math.log(math.prod(size)), 2))
+        nowhere = math.log(math.prod(size))
+        return replace(self, landmarks=replace(self.landmarks, sigma=round(sigma, 2), nowhere=round(nowhere, 2)))
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Landmarks:
-        return Landmarks(
-            names=self.names,
-            sigma=self.sigma,
-            nowhere=self.nowhere,
-            partners=self.partners,
-            mirrors=self.mirrors,
-            unit=self.unit,
-            layout=self.layout,
-            space=self.space,
-            always_there=self.always_there,
-            absent=self.absent,
-        )
+        return self.landmarks
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(len(self.names), shape)
+        return self.landmarks.unknown_target(shape)
 
     @property
     def sided_pairs(self) -> list[tuple[int, int]]:
         """The indices, in the files, of the points that change places in the mirror, each pair once."""
         pairs = []
-        for point, partner in enumerate(self.partners):
+        for point, partner in enumerate(self.landmarks.partners):
             if point < partner:
                 pairs.append((self.chosen[point], self.chosen[partner]))
         return pairs
 
     def mirrored(self, target: Target) -> Target:
         assert isinstance(target, PointTarget)
-        partners = list(self.partners)
+        partners = list(self.landmarks.partners)
         return replace(target, points=target.points[partners], states=target.states[partners])
 
     @property

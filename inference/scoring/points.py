@@ -103,7 +103,7 @@ class PointScorer:
     def _target(self, job: Job, size: tuple[int, ...]) -> PointTarget:
         """The true points of a job, in its own pixels."""
         all_landmarks = tuple(range(len(self.task.names)))
-        reader = PointReader(self.task.names, all_landmarks, self.task.partners)
+        reader = PointReader(self.task, all_landmarks)
         record: Record = {"image": str(job.image), "target": self._source(job), "name": job.name}
         if isinstance(job, VolumeJob):
             return reader.read_volume(record, read_volume_header(job.volume, job.name))

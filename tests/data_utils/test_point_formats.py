@@ -59,7 +59,7 @@ def table_of(folder: Path, **settings) -> PointTable:
 def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout):
     write_set(tmp_path, layout)
     info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.5))
-    assert info.config.task == "landmarks" and info.reader.layout == layout
+    assert info.config.task == "landmarks" and info.reader.landmarks.layout == layout
     assert info.reader.names == (("1", "2", "3") if layout == "tps" else NAMES)
     for split in (info.train, info.val):
         for record in split.records:

@@ -13,20 +13,21 @@ from data_utils.image_io.volumes import VolumeHeader
 from data_utils.sources.records import LandmarkNames, ListRecords, Subset
 from data_utils.targets.points import PointReader, PointWindows, point_records
 from runtime.errors import DataError
+from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, OUTSIDE, PRESENT
 
 
 def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
     states = np.array([PRESENT, PRESENT, ABSENT, PRESENT])
     positions = np.array([[3.5, 1.5], [39.5, 0], [7, 7], [-0.5, -0.5]])  # (x, y) in an image of 20 x 40
-    last = PointReader(("a",), (0,), (0,)).read(
+    last = PointReader(Landmarks(("a",)), (0,)).read(
         {"image": "", "target": PointSource("file", "pixels", np.array([[39.25, 19.0]]), states[:1]), "name": "a"},
         (20, 40),
         (10, 10),
     )
     assert last.points.tolist() == [[9.25, 9.4375]] and last.states.tolist() == [PRESENT]
     record = {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
-    reader = PointReader(tuple("dcba"), (3, 2, 1, 0), (0, 1, 2, 3))
+    reader = PointReader(Landmarks(tuple("dcba")), (3, 2, 1, 0))
     target = reader.read(record, (20, 40), (10, 10))
     assert target.points.tolist() == [[-0.5, -0.5], [0, 0], [-0.25, 9.5], [0.5, 0.5]]
     assert target.states.tolist() == [PRESENT, ABSENT, OUTSIDE, PRESENT]
@@ -41,16 +42,16 @@ def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
 def test_points_of_a_window_are_those_of_the_resized_image():
     positions = np.array([[9.5, 4.5], [39.0, 19.0]])  # (x, y) in an image of 20 x 40
     record = {"image": "", "target": PointSource("file", "pixels", positions, np.array([PRESENT] * 2)), "name": "a"}
-    windows = PointWindows(PointReader(("a", "b"), (0, 1), (0, 1)), record, (20, 40))
+    windows = PointWindows(PointReader(Landmarks(("a", "b")), (0, 1)), record, (20, 40))
     target = windows.read((10, 20), ((1, 6), (2, 12)))
     assert target.points.tolist()[0] == [1, 2.5] and target.states.tolist() == [PRESENT, OUTSIDE]
 
 
 def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():
-    reader = PointReader(("a",), (0,), (0,))
+    reader = PointReader(Landmarks(("a",)), (0,))
     for size, sigma in (((320, 160), 2.0), ((100, 90), 1.0), ((40, 2000), 3.0), ((10, 200, 30), 1.25)):
-        at_size = reader.at_size(size)
-        assert (at_size.sigma, at_size.nowhere) == (sigma, round(float(np.log(np.prod(size))), 2))
+        task = reader.at_size(size).task("", None)
+        assert (task.sigma, task.nowhere) == (sigma, round(float(np.log(np.prod(size))), 2))
         assert (at_size.task("", None).sigma, at_size.task("", None).nowhere) == (sigma, at_size.nowhere)
 
 
@@ -61,31 +62,34 @@ def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
     assert point_records(splits) == [records, others]
 
 
-def test_a_reader_of_points_hands_on_all_that_the_task_needs():
-    given = {"unit": "mm", "layout": "tps", "space": "LPS", "sigma": 1.5, "nowhere": 3.0, "mirrors": False}
-    given |= {"always_there": (1,), "absent": "not-there"}
-    reader = PointReader(("b", "a"), (1, 0), (1, 0), **given)
-    task = reader.task("", None)
-    assert {name: getattr(task, name) for name in given} == given
-    assert (task.names, task.partners) == (("b", "a"), (1, 0)) and reader.sided_pairs == [(1, 0)]
+def test_a_reader_has_the_task_of_its_points():
+    landmarks = Landmarks(("b", "a"), partners=(1, 0), mirrors=False)
+    reader = PointReader(landmarks, (1, 0))
+    assert reader.task("", None) is landmarks
+    assert not reader.mirrors
+    assert reader.sided_pairs == [(1, 0)]
+
+
+def test_the_task_of_points_follows_from_their_names_and_the_settings():
     points = ListRecords([])
     points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long")
     assert PointReader.of_records(points, {}, (), DataConfig(classes="nose, ")).names == ("nose",)
     chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
-    assert (chosen.chosen, chosen.partners, chosen.unit) == ((2, 1), (1, 0), "px")
-    assert (chosen.layout, chosen.space, chosen.absent, chosen.mirrors) == ("long", "pixels", "unknown", True)
+    assert (chosen.chosen, chosen.landmarks.partners, chosen.landmarks.unit) == ((2, 1), (1, 0), "px")
+    assert (chosen.landmarks.layout, chosen.landmarks.space) == ("long", "pixels")
+    assert (chosen.landmarks.absent, chosen.mirrors) == ("unknown", True)
     plain = PointReader.of_records(points, {}, (), DataConfig(augment="none", absent="not-there"))
-    assert (plain.names, plain.absent, plain.mirrors) == (points.landmarks[0], "not-there", False)
+    assert (plain.names, plain.landmarks.absent, plain.mirrors) == (points.landmarks[0], "not-there", False)
     with pytest.raises(DataError, match=r"^--classes nose,tail: expected some of nose, right_eye, left_eye$"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,tail"))
     swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
-    assert swapped.partners == (2, 1, 0)
+    assert swapped.landmarks.partners == (2, 1, 0)
     assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)
     with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))
     points.landmarks = LandmarkNames(("nose",), "slicer", "LPS")
     mm = PointReader.of_records(points, {}, (), DataConfig())
-    assert (mm.layout, mm.space) == ("slicer", "LPS")
+    assert (mm.landmarks.layout, mm.landmarks.space) == ("slicer", "LPS")
 
 
 def test_empty_cells_of_all_tables_are_counted(monkeypatch):
@@ -95,7 +99,7 @@ def test_empty_cells_of_all_tables_are_counted(monkeypatch):
 
     monkeypatch.setattr("data_utils.targets.points.PointRecords", Table)
     splits = [Table([]), Table([])]
-    reader = PointReader(("a",), (0,), (0,))
+    reader = PointReader(Landmarks(("a",)), (0,))
     assert reader.warnings(splits) == ()
     splits[0].empty, splits[1].empty = 2, 3
     (line,) = reader.warnings(splits)
@@ -108,6 +112,6 @@ def test_windows_of_points_are_of_an_image_of_so_many_rows_and_columns(tmp_path)
     file = tmp_path / "a.png"
     Image.fromarray(np.zeros((20, 40), np.uint8)).save(file)
     source = PointSource("file", "pixels", np.array([[39.0, 19.0]]), np.array([PRESENT]))
-    with PointReader(("a",), (0,), (0,)).open_window({"image": file, "target": source, "name": "a"}) as windows:
+    with PointReader(Landmarks(("a",)), (0,)).open_window({"image": file, "target": source, "name": "a"}) as windows:
         assert windows.size == (20, 40)
         assert windows.read((20, 40), ((10, 20), (30, 40))).points.tolist() == [[9, 9]]

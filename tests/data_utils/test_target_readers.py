@@ -14,6 +14,7 @@ from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader
 from data_utils.targets.reader import MaskReader, TargetReader
 from data_utils.targets.regions import RegionReader
+from tasks.landmarks import Landmarks
 from tasks.regions import Region
 
 BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
@@ -38,9 +39,9 @@ REGION = Region("whole", (1, 2))
             PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
         ],
         [
-            PointReader(("a", "b"), (0, 1), (0, 1)),
-            PointReader(("a", "c"), (0, 1), (0, 1)),
-            PointReader(("a", "b"), (1, 0), (0, 1)),
+            PointReader(Landmarks(("a", "b")), (0, 1)),
+            PointReader(Landmarks(("a", "c")), (0, 1)),
+            PointReader(Landmarks(("a", "b")), (1, 0)),
         ],
         [
             OverlapReader(("a", "b")),
@@ -64,7 +65,7 @@ def test_what_a_reader_makes_of_a_file_is_told_apart_by_its_key(readers: list[Ta
 def test_targets_are_of_the_size_of_images_unless_they_are_points():
     images, networks = np.array([[4, 6]]), np.array([[8, 8]])
     assert ClassReader(TWO).target_sizes(images, networks) is images
-    assert PointReader(("a",), (0,), (0,)).target_sizes(images, networks) is networks
+    assert PointReader(Landmarks(("a",)), (0,)).target_sizes(images, networks) is networks
 
 
 def test_a_label_volume_is_read_slice_by_slice_by_whatever_reads_masks_alone():

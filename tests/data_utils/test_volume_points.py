@@ -27,6 +27,7 @@ from data_utils.sources.points.table import PointTable
 from data_utils.targets.points import PointReader
 from inference import Predictor
 from runtime.errors import DataError
+from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 SIZE = (20, 16, 12)  # along the axes of the file
@@ -76,7 +77,7 @@ def write_volumes(folder: Path, count: int, layout: str, affine: np.ndarray, see
 def test_a_drawn_dot_is_where_the_file_says(tmp_path, layout, orientation):
     write_volumes(tmp_path, 3, layout, AFFINES[orientation])
     info = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4))
-    assert info.config.task == "landmarks" and info.reader.unit == "mm" and info.reader.names == NAMES
+    assert info.config.task == "landmarks" and info.reader.landmarks.unit == "mm" and info.reader.names == NAMES
     for record in info.train.records:
         voxels, header = read_volume(record["image"], record["name"])
         target = info.reader.read_volume(record, header)
@@ -308,7 +309,7 @@ def test_chosen_points_of_a_volume_are_those_of_their_names(tmp_path):
     _, header = read_volume(VolumeFile((str(file),)), "a")
     positions = np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     source = PointSource("points.csv", "pixels", positions, np.array([PRESENT, ABSENT, PRESENT]))
-    reader = PointReader(("c", "b"), (2, 1), (0, 1))
+    reader = PointReader(Landmarks(("c", "b")), (2, 1))
     target = reader.read_volume({"image": "", "target": source, "name": "a"}, header)
     assert target.points.tolist() == [[9, 8, 7], [0, 0, 0]] and target.states.tolist() == [PRESENT, ABSENT]
     assert target.unit.tolist() == [2, 1.5, 1]

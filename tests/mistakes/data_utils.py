@@ -2279,8 +2279,8 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/targets/points.py",
-        "PointReader.task",
-        "self.absent",
+        "PointReader.of_records",
+        "config.absent or 'unknown'",
         "'unknown'",
         "test_point_targets.py",
     ),

@@ -341,9 +341,11 @@ def check_absent_and_swap(run, folder, monkeypatch):
         absences[absent] = sorted(int(part[0]["target"].states[0]) for part in both)
     assert absences == {"unknown": [UNKNOWN, PRESENT], "not-there": [ABSENT, PRESENT]}
     reader = load_dataset_info(config("--dataset", folder)).reader
-    assert reader.partners == (0, 1) and not reader.mirrors
+    assert reader.landmarks.partners == (0, 1)
+    assert not reader.mirrors
     reader = load_dataset_info(config("--dataset", folder, "--swap", "1=2")).reader
-    assert reader.partners == (1, 0) and reader.mirrors
+    assert reader.landmarks.partners == (1, 0)
+    assert reader.mirrors
 
 
 @checks("--bands")

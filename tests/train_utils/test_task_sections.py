@@ -31,6 +31,7 @@ from data_utils.visualize import GREY, RED, outlined_classes, palette, to_rgb
 from data_utils.visualize_objects import outlined, shaded
 from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
+from tasks.landmarks import Landmarks
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
 from tasks.overlapping import OverlapScores, pack_bits
@@ -235,7 +236,7 @@ def points_of(places: list, states: list[int]) -> PointSource:
 
 
 def test_landmarks_are_told_one_by_one_with_their_errors():
-    section = LandmarkSection(PointReader(("nose", "ear"), (0, 1), (0, 1), unit="mm"))
+    section = LandmarkSection(PointReader(Landmarks(("nose", "ear"), unit="mm"), (0, 1)))
     scores = landmark_scores()
     assert section.description() == "Detection of 2 landmarks: nose, ear." and section.label(0.5) == "closeness 0.5000"
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
@@ -261,7 +262,7 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
 
 def test_true_and_predicted_points_are_drawn_on_their_image():
     image = np.random.default_rng(0).integers(0, 90, (30, 40, 3), dtype=np.uint8)
-    reader = PointReader(("nose", "ear"), (0, 1), (0, 1))
+    reader = PointReader(Landmarks(("nose", "ear")), (0, 1))
     target = points_of([[7, 3], [20, 25]], [PRESENT, ABSENT])
     records = ListRecords([{"image": image, "target": target, "name": "i"}])
     split = Split(records, np.array([(30, 40)]))
@@ -307,7 +308,7 @@ def test_a_disc_lies_on_the_predicted_place_and_a_ring_about_the_true_one():
 def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     voxels = np.random.default_rng(0).integers(0, 200, (6, 8, 10)).astype(np.float32)
     write_nifti(tmp_path / "v.nii", voxels, RAS @ np.diag([1.0, 1.0, 2.0, 1.0]))
-    reader = PointReader(("nose", "ear", "tail"), (0, 1, 2), (0, 1, 2))
+    reader = PointReader(Landmarks(("nose", "ear", "tail")), (0, 1, 2))
     target = points_of([[4, 3, 2], [2, 2, 1], [1, 7, 4]], [PRESENT, ABSENT, PRESENT])
     image = VolumeFile((str(tmp_path / "v.nii"),))
     records = ListRecords([{"image": image, "target": target, "name": "v"}])

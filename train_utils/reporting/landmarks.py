@@ -37,7 +37,7 @@ class LandmarkSection(Section):
     def __init__(self, reader: PointReader) -> None:
         super().__init__(reader)
         self.names = reader.names
-        self.unit = reader.unit
+        self.unit = reader.landmarks.unit
 
     def description(self) -> str:
         names = ", ".join(map(markdown_text, self.names))

@@ -59,7 +59,7 @@ def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> Bo
         predicted = np.pad(pred[box] == index, 1)
         result.hits[index], result.union[index] = _boundary_overlap(true, predicted, width)
         if len(present) == 2:
-            result.distances[index] = _hausdorff(true, predicted)
+            result.distances[index] = hausdorff(edge_distances(true, predicted))
         else:
             result.missed[index] = True
     return result
@@ -87,15 +87,28 @@ def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tu
     return int(shared.sum()), int(either.sum())
 
 
-def _hausdorff(true: np.ndarray, predicted: np.ndarray) -> float:
-    """The distance in pixels between the edges of two masks (H, W) that are not empty and do not touch the border."""
+def edge_distances(
+    true: np.ndarray, predicted: np.ndarray, spacing: Sequence[float] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances from each pixel of a mask's edge to the nearest one of the other mask's, both ways.
+
+    The masks, (H, W) or (D, H, W), are not empty and do not touch the border.
+
+    Args:
+        spacing: that of the pixels along each axis, if distances are in mm.
+    """
     from scipy.ndimage import binary_erosion, distance_transform_edt
 
     true_edge = true & ~binary_erosion(true)
     predicted_edge = predicted & ~binary_erosion(predicted)
-    from_true = distance_transform_edt(~predicted_edge)[true_edge]
-    from_predicted = distance_transform_edt(~true_edge)[predicted_edge]
-    return float(max(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE)))
+    from_true = distance_transform_edt(~predicted_edge, sampling=spacing)[true_edge]
+    from_predicted = distance_transform_edt(~true_edge, sampling=spacing)[predicted_edge]
+    return from_true, from_predicted
+
+
+def hausdorff(ways: Sequence[np.ndarray]) -> float:
+    """The Hausdorff distance, from the result of `edge_distances`."""
+    return float(max(np.percentile(way, PERCENTILE) for way in ways))
 
 
 def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
 from inference.outputs.jobs import MaskFile, PointRow, VolumeJob
 from inference.outputs.prediction_format import MaskFormat
-from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
+from inference.scoring.boundary import edge_distances, enclosing_box, hausdorff, numbers
 from inference.scoring.components import AreaCounter
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
@@ -132,8 +132,7 @@ def _as_volume(mask: MaskFile) -> VolumeFile:
     assert not isinstance(mask, ClassMasks | ClassChannels)
     if isinstance(mask, RenderedMask):
         raise DataError("the true objects of a volume are a label volume, and no annotations")
-    path = mask.path
-    return VolumeFile((str(path),))
+    return VolumeFile((str(mask.path),))
 
 
 def surface_scores(
@@ -165,28 +164,11 @@ def surface_scores(
             box = enclosing_box(present)
             true = np.pad(truth[box] == index, 1)
             predicted = np.pad(pred[box] == index, 1)
-            ways = _surface_distances(true, predicted, spacing)
-            hd95[index] = max(np.percentile(way, PERCENTILE) for way in ways)
+            ways = edge_distances(true, predicted, spacing)
+            hd95[index] = hausdorff(ways)
             distances = np.concatenate(ways)
             dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
     return SurfaceScores(hd95, dice, missed)
-
-
-def _surface_distances(
-    true: np.ndarray, predicted: np.ndarray, spacing: tuple[float, float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Distances in mm from each surface voxel of a mask to the nearest one of the other, both ways.
-
-    The masks (D, H, W) are not empty and do not touch the border.
-    """
-    from scipy.ndimage import binary_erosion, distance_transform_edt
-
-    first = true & ~binary_erosion(true)
-    second = predicted & ~binary_erosion(predicted)
-    return (
-        distance_transform_edt(~second, sampling=spacing)[first],
-        distance_transform_edt(~first, sampling=spacing)[second],
-    )
 
 
 def case_report(

@@ -853,9 +853,9 @@ MUTANTS = [
     ),
     Mutant(
         "inference/scoring/boundary.py",
-        "_hausdorff",
-        "max(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
-        "min(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
+        "hausdorff",
+        "max(np.percentile(way, PERCENTILE) for way in ways)",
+        "min(np.percentile(way, PERCENTILE) for way in ways)",
         "test_boundary.py",
     ),
     Mutant(
@@ -868,9 +868,9 @@ MUTANTS = [
     Mutant("inference/scoring/boundary.py", "", "DILATION_RATIO = 0.02", "DILATION_RATIO = 0.03", "test_boundary.py"),
     Mutant(
         "inference/scoring/boundary.py",
-        "_hausdorff",
-        "max(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
-        "np.percentile(from_true, PERCENTILE)",
+        "hausdorff",
+        "max(np.percentile(way, PERCENTILE) for way in ways)",
+        "np.percentile(ways[0], PERCENTILE)",
         "test_boundary.py",
     ),
     Mutant(
@@ -951,10 +951,10 @@ MUTANTS = [
         "test_truth.py",
     ),
     Mutant(
-        "inference/scoring/volume.py",
-        "_surface_distances",
-        "distance_transform_edt(~second, sampling=spacing)",
-        "distance_transform_edt(~second)",
+        "inference/scoring/boundary.py",
+        "edge_distances",
+        "distance_transform_edt(~predicted_edge, sampling=spacing)",
+        "distance_transform_edt(~predicted_edge)",
         "test_volumes_predict.py",
     ),
     Mutant(

@@ -38,7 +38,6 @@ SEVERAL = 2  # images, from which on a table of all of them is written
 class PointFormat(PredictionFormat):
     """A file of points for each image, in the format that the points of training came in."""
 
-    kind = "points"
     outputs = "files of points"
 
     def __init__(self, task: Landmarks) -> None:

@@ -47,7 +47,6 @@ class PredictionFormat(ABC):
     """How predictions are written and shown.
 
     Attributes:
-        kind: of what is written, "mask" or "points"; writers are chosen by it.
         outputs: what the files of all images are called together.
         extensions: those of the files that stand beside each of them.
         has_objects: whether masks number objects, which --coco collects.
@@ -57,7 +56,6 @@ class PredictionFormat(ABC):
         class_folders: the folder of each class's masks, where classes have masks of their own.
     """
 
-    kind: ClassVar[str]
     outputs: ClassVar[str]
     extensions: ClassVar[Sequence[str]] = ()
     has_objects: ClassVar[bool] = False
@@ -100,7 +98,6 @@ class MaskFormat(PredictionFormat):
         writes_rasters: whether masks of images with a place are TIFFs that have it too.
     """
 
-    kind = "mask"
     outputs = "masks"
     writes_rasters: ClassVar[bool] = True
     reader: MaskReader

@@ -3,21 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from inference.outputs.coco import write_coco
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import LEGEND, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
-from inference.outputs.points import PointImageWriter, PointVolumeWriter
-from inference.outputs.prediction_format import PredictionFormat
+from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
+from inference.outputs.prediction_format import MaskFormat, PredictionFormat
 from inference.outputs.volumes import VolumeWriter
 from runtime.files import replaced_file
 from tasks.task import Task
-
-# the writers of each kind of output
-IMAGE_WRITERS: dict[str, Any] = {"mask": ImageWriter, "points": PointImageWriter}
-VOLUME_WRITERS: dict[str, Any] = {"mask": VolumeWriter, "points": PointVolumeWriter}
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,18 @@ class PredictionWriter:
     @property
     def images(self) -> ImageWriter | PointImageWriter:
         """Writes the predictions of images."""
-        return IMAGE_WRITERS[self.output_format.kind](self.output_format, self.task, self.extensions)
+        if isinstance(self.output_format, MaskFormat):
+            return ImageWriter(self.output_format, self.task, self.extensions)
+        assert isinstance(self.output_format, PointFormat)
+        return PointImageWriter(self.output_format, self.task, self.extensions)
 
     @property
-    def volumes(self) -> VolumeWriter:
+    def volumes(self) -> VolumeWriter | PointVolumeWriter:
         """Writes the predictions of volumes."""
-        return VOLUME_WRITERS[self.output_format.kind](self.output_format, self.task, self.extensions)
+        if isinstance(self.output_format, MaskFormat):
+            return VolumeWriter(self.output_format, self.task, self.extensions)
+        assert isinstance(self.output_format, PointFormat)
+        return PointVolumeWriter(self.output_format, self.task, self.extensions)
 
     def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
         """Write the objects of all jobs that have a mask into one COCO file."""

@@ -6,11 +6,10 @@ that cannot be (see `reach`), overlapping tiles are blended with a Gaussian wind
 """
 
 from inference.tiling.cuts import strip_length
-from inference.tiling.planning import LARGE_TILE_MEMORY, Tiling, choose_tiling, one_tile
+from inference.tiling.planning import Tiling, choose_tiling, one_tile
 from inference.tiling.stream import batch_logits, stream_logits
 
 __all__ = [
-    "LARGE_TILE_MEMORY",
     "Tiling",
     "batch_logits",
     "choose_tiling",

@@ -48,22 +48,27 @@ class CocoFile(NamedTuple):
     """What one file says, or several files of one split.
 
     Args:
-        path: the first of the files.
         categories: by id.
-        used_categories: the ids of categories that objects have.
         objects: the objects of each image by its id.
         listed_categories: the categories that the files of an image list, by the image's id; empty for a single file,
             which lists the same for all.
         paths: all files.
     """
 
-    path: Path
     categories: dict[int, Entry]
-    used_categories: set[int]
     images: list[Entry]
     objects: dict[Any, list[Entry]]
     listed_categories: dict[Any, set[int]]
     paths: tuple[Path, ...]
+
+    @property
+    def path(self) -> Path:
+        """The first of the files."""
+        return self.paths[0]
+
+    def used_categories(self) -> set[Any]:
+        """The ids of categories that objects have."""
+        return {entry["category_id"] for entry in chain.from_iterable(self.objects.values())}
 
 
 class CocoRecords(Records):
@@ -82,7 +87,6 @@ class CocoRecords(Records):
         values: dict[int, int],
         unpaired: Sequence[str],
     ) -> None:
-        self.file = str(file.path)
         self.files = [str(path) for path in file.paths]
         self.classes = classes
         self.values = values
@@ -107,7 +111,7 @@ class CocoRecords(Records):
         objects = self.objects[self.ends[i] : self.ends[i + 1]]
         return {
             "image": image,
-            "target": CocoMask(self.file, image, (height, width), objects, self.values),
+            "target": CocoMask(self.files[0], image, (height, width), objects, self.values),
             "name": name,
         }
 
@@ -239,7 +243,7 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
     listed_categories: defaultdict[str, set[int]] = defaultdict(set)
     for file in files:
         number_of: dict[Any, int] = {}
-        for number, name in _category_names(file.categories, file.used_categories).items():
+        for number, name in _category_names(file).items():
             number_of[number] = numbers.setdefault(name, len(numbers) + 1)
             categories[number_of[number]] = {"id": number_of[number], "name": name}
         for image in file.images:
@@ -251,13 +255,8 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
                 # an id that the file does not list becomes text, which no category has
                 fields = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **fields})
-    used_categories: set[Any] = set()
-    for entries in objects.values():
-        used_categories.update(entry["category_id"] for entry in entries)
     paths = tuple(file.path for file in files)
-    return CocoFile(
-        files[0].path, categories, used_categories, list(images.values()), objects, listed_categories, paths
-    )
+    return CocoFile(categories, list(images.values()), objects, listed_categories, paths)
 
 
 def _holds_only_crowds(files: Iterable[CocoFile]) -> bool:
@@ -340,8 +339,7 @@ def read(path: Path) -> CocoFile:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {listed(strays)}")
-    used_categories = {entry["category_id"] for entry in annotations}
-    return CocoFile(path, categories, used_categories, images, objects, {}, (path,))
+    return CocoFile(categories, images, objects, {}, (path,))
 
 
 def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Path) -> list[Entry]:
@@ -364,10 +362,10 @@ def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Pa
 def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:
     """Classes of all files by category id, and the mask value of each id. Raises DataError where files differ."""
     first_names: dict[int, tuple[str, Path]] = {}
-    used_categories: set[int] = set()
+    used_categories: set[Any] = set()
     supercategories: list[Any] = []
     for file in files:
-        used_categories |= file.used_categories
+        used_categories |= file.used_categories()
         for number, category in file.categories.items():
             supercategories.append(category.get("supercategory"))
             name = str(category["name"])
@@ -384,13 +382,14 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, i
     return classes, dict(zip(names, values, strict=True))
 
 
-def _category_names(categories: dict[int, Entry], used_ids: set[int]) -> dict[int, str]:
+def _category_names(file: CocoFile) -> dict[int, str]:
     """The names of a file's categories by id."""
-    names = {number: str(category["name"]) for number, category in categories.items()}
-    return _without_project(names, used_ids, [category.get("supercategory") for category in categories.values()])
+    names = {number: str(category["name"]) for number, category in file.categories.items()}
+    supercategories = [category.get("supercategory") for category in file.categories.values()]
+    return _without_project(names, file.used_categories(), supercategories)
 
 
-def _without_project(names: dict[int, str], used_ids: set[int], supercategories: Sequence[Any]) -> dict[int, str]:
+def _without_project(names: dict[int, str], used_ids: set[Any], supercategories: Sequence[Any]) -> dict[int, str]:
     """Names of categories by id, in order, without what Roboflow lists as category 0: the project, above all others."""
     classes = {}
     for number, name in sorted(names.items()):

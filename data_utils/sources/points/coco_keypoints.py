@@ -73,9 +73,10 @@ def to_table(file: coco.CocoFile) -> PointTable | None:
     """The points of a file; None where none of its objects has keypoints."""
     path = file.path
     names_of: dict[Any, list[str]] = {}
+    used_categories = file.used_categories()
     for category_id, category in file.categories.items():
         names = category.get("keypoints")
-        if names and category_id in file.used_categories:
+        if names and category_id in used_categories:
             if not isinstance(names, list) or len(set(map(str, names))) < len(names):
                 raise DataError(f"{path}: category {category['name']!r} names its keypoints {str(names)[:60]}")
             names_of[category_id] = [str(name) for name in names]

@@ -1468,9 +1468,9 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/world_polygons.py",
-        "_Opener.__call__",
-        "PolygonRecords(self.images, self.folder, pairs, self.config.label_column, unpaired)",
-        "PolygonRecords(self.images, self.folder, pairs, self.config.label_column)",
+        "_open",
+        "PolygonRecords(images, folder, pairs, config.label_column, unpaired)",
+        "PolygonRecords(images, folder, pairs, config.label_column)",
         "test_placed_masks.py",
     ),
     Mutant(
@@ -2329,8 +2329,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/points/find.py",
         "lacks_masks",
-        "any(_holds_masks(masks) for _, masks in folders.values())",
-        "all(_holds_masks(masks) for _, masks in folders.values())",
+        "any(holds_pictures(masks, MASK_SUFFIXES) for _, masks in folders.values())",
+        "all(holds_pictures(masks, MASK_SUFFIXES) for _, masks in folders.values())",
         "test_points.py",
     ),
     Mutant(

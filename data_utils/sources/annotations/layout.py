@@ -67,11 +67,11 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
     return None
 
 
-def holds_pictures(folder: Path) -> bool:
-    """Whether any picture lies in a folder or below it."""
+def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
+    """Whether any picture, or file of these endings, lies in a folder or below it."""
     for _, _, names in walk(folder):
         for name in names:
-            if is_visible_file(name, IMAGE_SUFFIXES):
+            if is_visible_file(name, suffixes):
                 return True
     return False
 

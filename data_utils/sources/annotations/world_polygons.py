@@ -5,7 +5,7 @@ One file for all images beside the folder of images, or a file for each image in
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +152,9 @@ def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -
         set_files = _files_in(folder) or _files_in(root)
         annotations = folder_in(folder, MASK_FOLDERS)
         if set_files:
-            openers[name] = _Opener(images, set_files[0].parent, set_files, config)
+            openers[name] = partial(_open, images, set_files[0].parent, set_files, config)
         elif annotations is not None and _files_in(annotations):
-            openers[name] = _Opener(images, annotations, [], config)
+            openers[name] = partial(_open, images, annotations, [], config)
         else:
             return {}
     return openers
@@ -164,30 +164,22 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
-@dataclass(frozen=True)
-class _Opener:
-    """Opens the images of a split, with the only file of polygons, or with one for each image.
+def _open(images: Path, folder: Path, joined: Sequence[Path], config: DataConfig) -> PolygonRecords:
+    """The images of a split, with the only file of polygons, or with one for each image.
 
     Args:
-        joined: files that are for all images, of which there may be one.
+        joined: files in `folder` that are for all images, of which there may be one.
     """
-
-    images: Path
-    folder: Path
-    joined: Sequence[Path]
-    config: DataConfig
-
-    def __call__(self) -> PolygonRecords:
-        image_files = files_by_stem(self.images, "images")
-        if len(self.joined) > 1:
-            names = ", ".join(path.name for path in self.joined)
-            raise DataError(f"{self.folder}: holds {names}; keep one, or one for each image in masks/")
-        if self.joined:
-            pairs = [(image, self.joined[0].name) for image in image_files.values()]
-            return PolygonRecords(self.images, self.folder, pairs, self.config.label_column)
-        files = files_by_stem(self.folder, "polygons", SUFFIXES)
-        unpaired = [f"{image}: image without polygons" for stem, image in image_files.items() if stem not in files]
-        unpaired += [f"{file}: polygons without image" for stem, file in files.items() if stem not in image_files]
-        pairs = [(image, files[stem]) for stem, image in image_files.items() if stem in files]
-        check_unpaired(unpaired, len(pairs), self.config.allow_unpaired, self.images)
-        return PolygonRecords(self.images, self.folder, pairs, self.config.label_column, unpaired)
+    image_files = files_by_stem(images, "images")
+    if len(joined) > 1:
+        names = ", ".join(path.name for path in joined)
+        raise DataError(f"{folder}: holds {names}; keep one, or one for each image in masks/")
+    if joined:
+        pairs = [(image, joined[0].name) for image in image_files.values()]
+        return PolygonRecords(images, folder, pairs, config.label_column)
+    files = files_by_stem(folder, "polygons", SUFFIXES)
+    unpaired = [f"{image}: image without polygons" for stem, image in image_files.items() if stem not in files]
+    unpaired += [f"{file}: polygons without image" for stem, file in files.items() if stem not in image_files]
+    pairs = [(image, files[stem]) for stem, image in image_files.items() if stem in files]
+    check_unpaired(unpaired, len(pairs), config.allow_unpaired, images)
+    return PolygonRecords(images, folder, pairs, config.label_column, unpaired)

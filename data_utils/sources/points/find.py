@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
+from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.layout import check_unpaired, find_file, listed
+from data_utils.sources.annotations.layout import check_unpaired, find_file, holds_pictures, listed
 from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits, wanted_splits
 from data_utils.sources.points import files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
@@ -17,7 +17,6 @@ from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
 from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, joined_tables
 from data_utils.sources.records import SplitOpeners
-from data_utils.sources.walk import walk
 from runtime.errors import DataError
 
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
@@ -192,16 +191,7 @@ def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
         folders = find_splits(root, named_splits)
     except DataError:
         return True
-    return not any(_holds_masks(masks) for _, masks in folders.values())
-
-
-def _holds_masks(folder: Path) -> bool:
-    """Whether any picture or volume lies in a folder or below it."""
-    for _, _, names in walk(folder):
-        for name in names:
-            if is_visible_file(name, MASK_SUFFIXES):
-                return True
-    return False
+    return not any(holds_pictures(masks, MASK_SUFFIXES) for _, masks in folders.values())
 
 
 def check_task(root: Path) -> None:

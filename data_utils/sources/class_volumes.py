@@ -130,10 +130,10 @@ def open_class_volumes(
 
 def by_channel(records: Records, config: DataConfig) -> Records:
     """The records, with a class for each channel of their labels if these have several."""
-    is_joined = isinstance(records, VolumeRecords) and not isinstance(records, ClassVolumeRecords)
-    if not is_joined or config.task not in (None, OVERLAPPING) or not len(records):
+    if not isinstance(records, VolumeRecords) or isinstance(records, ClassVolumeRecords):
         return records
-    assert isinstance(records, VolumeRecords)
+    if config.task not in (None, OVERLAPPING) or not len(records):
+        return records
     record = records[0]
     try:
         channels = read_volume_header(record["target"], record["name"]).channels

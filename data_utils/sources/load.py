@@ -108,7 +108,7 @@ def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
     if _may_overlap(config):
         openers = find_class_volumes(path, named_splits, config)
     if not openers:
-        openers = dict(open_volumes(path, named_splits, config))
+        openers = open_volumes(path, named_splits, config)
     return openers or open_folder(path, named_splits, config, points)
 
 

@@ -251,7 +251,7 @@ def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
     shared = [stem for stem, count in counts.items() if count >= FEWEST_FOLDERS]
     if 2 * len(shared) <= len(stems):
         return []
-    return folders if any(map(_is_binary, [examples[stem] for stem in shared[:EXAMPLE_MASKS]])) else []
+    return folders if any(_is_binary(examples[stem]) for stem in shared[:EXAMPLE_MASKS]) else []
 
 
 def _pictures_in(folder: Path) -> Iterator[str]:

@@ -65,7 +65,7 @@ def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     strength = rng.uniform(0.1, 0.4)
     slope = np.float32(np.cos(angle)) * x + np.float32(np.sin(angle)) * y
     light = 1 + strength * slope - 0.12 * (x * x + y * y)
-    image *= light[:, :, None].astype(np.float32)
+    image *= light[:, :, None]
     image += rng.uniform(3, 10) * rng.standard_normal(image.shape, dtype=np.float32)
     return np.rint(image.clip(0, 255)).astype(np.uint8), mask
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.records import Record, Records, image_without_mask
+from data_utils.sources.records import Record, Records, SplitOpeners, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
@@ -60,7 +60,7 @@ class VolumeRecords(Records):
     def __init__(
         self, cases: Sequence[Case], spacing: Spacing | None, description: Description, unpaired: Iterable[str] = ()
     ) -> None:
-        self.cases = list(cases)
+        self.cases = cases
         self.spacing = spacing
         self.unpaired = tuple(unpaired)
         self.classes = description.classes
@@ -94,13 +94,13 @@ class VolumeRecords(Records):
         return digest_of_files(paths, repr((self.cases, self.spacing)).encode())
 
 
-def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], VolumeRecords]]:
+def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
     """Split -> what opens it, of a folder that holds volumes; nothing of others.
 
     `.npy` files and TIFFs of many pages are volumes where a spacing is given, by flag or file, or `--dims 3`.
     """
     splits, suffixes = find_volume_splits(root, named_splits, config)
-    openers: dict[str, Callable[[], VolumeRecords]] = {}
+    openers: SplitOpeners = {}
     for name, (images, masks) in splits.items():
         openers[name] = partial(open_cases, images, masks, suffixes, config)
     return openers

@@ -271,9 +271,9 @@ def _predicted_titles(table: PointTable) -> list[str]:
 
 
 def _predicted(table: PointTable, row: int, column: int) -> list[str]:
-    if table.presence is None or table.confidence is None:
+    if table.presence is None:
         return []
-    return [f"{table.confidence[row, column]:.6f}", f"{table.presence[row, column]:.6f}"]
+    return [f"{value:.6f}" for value in table.predicted(row, column)]
 
 
 WRITERS = {"long": _write_long, "wide": _write_wide, "deeplabcut": _write_deeplabcut}

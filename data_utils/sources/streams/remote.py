@@ -149,8 +149,7 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
         listed = ", ".join(PurePosixPath(url).name for url in urls)
         raise DataError(f"--dataset {dataset} holds {kinds}; found {listed or 'nothing'}")
     splits: dict[str, list[str]] = {}
-    names = [name for name in named_splits if name]
-    names += USUAL_SPLITS
+    names = [*named_splits, *USUAL_SPLITS]
     for file in parquet_files or tar_files:
         inside = _without_query(file).removeprefix(root).lower()
         files = splits.setdefault(_split_of(inside, names), [])

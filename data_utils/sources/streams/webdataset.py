@@ -126,7 +126,6 @@ class TarRecords(StreamRecords):
         order = np.argsort(starts)
         starts = starts[order]
         ends = starts + self.lengths[first:end].ravel()[order]
-        ends = np.maximum.accumulate(ends)
         begins_range = np.append(True, starts[1:] > ends[:-1] + GAP)
         ends_range = np.append(begins_range[1:], True)
         range_starts = starts[begins_range]

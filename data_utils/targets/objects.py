@@ -112,8 +112,7 @@ class ObjectReader(MaskReader):
         source = record["target"]
         if not isinstance(source, RenderedMask):
             return self, record
-        with_labels: Record = {"image": record["image"], "target": ObjectLabels(source), "name": record["name"]}
-        return replace(self, reads_labels=True), with_labels
+        return replace(self, reads_labels=True), {**record, "target": ObjectLabels(source)}
 
     def of_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if self.reads_labels:

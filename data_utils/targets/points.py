@@ -142,7 +142,7 @@ class PointReader(TargetReader):
         states = source.states[list(self.chosen)]
         resized = np.where((states == PRESENT)[:, None], (points + 0.5) / scale - 0.5, 0.0)
         is_inside = ((resized >= -0.5) & (resized < np.array(size) - 0.5)).all(axis=1)
-        states[(states == PRESENT) & ~is_inside] = OUTSIDE
+        states[~is_inside] = OUTSIDE  # not of points that are not there, whose position is 0
         return PointTarget(
             points=resized,
             states=states,

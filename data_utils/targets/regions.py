@@ -28,9 +28,8 @@ def parse_regions(text: str) -> tuple[Region, ...]:
     regions: list[Region] = []
     for part in filter(None, map(str.strip, text.split(";"))):
         name, _, labels = (word.strip() for word in part.partition("="))
-        values: list[MaskValue] = []
         try:
-            values += parse_values(labels.replace("+", ","))
+            values = parse_values(labels.replace("+", ","))
         except DataError as error:
             raise SettingsError(f"--regions: {error}; expected {EXAMPLE}") from error
         if not name or not values:
@@ -162,13 +161,13 @@ class RegionReader(BitReader):
         return [f"{region.name}={'+'.join(map(str, region.values))}" for region in self.regions]
 
     def of_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
-        if values.ndim == 3 and values.shape[2] == 3 and values.dtype == np.uint8:
+        if values.ndim == 3:
             raise DataError(f"{name} is a color mask, but regions are of numbers")
         return self.of_label_volume(values, name)
 
     def of_label_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
         truth = np.zeros(values.shape, np.int32)
-        known_regions = np.full(values.shape, 2 ** len(self.regions) - 1, np.int32)
+        known_regions = np.full(values.shape, self.all_bits)
         for value in set(chain.from_iterable(region.values for region in self.regions)):
             truth[values == value] = region_bits(self.regions, value)
         for ignored in self.ignored:
@@ -177,7 +176,7 @@ class RegionReader(BitReader):
 
     def to_preprocess(self) -> dict[str, Any]:
         return {
-            "class_names": tuple(region.name for region in self.regions),
+            "class_names": self.class_names,
             "class_values": tuple(region.values[0] for region in self.regions),
             "ignore_value": self.ignored[0] if self.ignored else None,
             "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),

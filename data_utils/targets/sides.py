@@ -79,7 +79,8 @@ def mirrored_name(name: str) -> str:
 def _side(name: str) -> str:
     """`l` or `r`, of a name that has a side."""
     match = WORD.search(name) or LETTER.search(name)
-    return "" if match is None else match[0][0].lower()
+    assert match is not None
+    return match[0][0].lower()
 
 
 def _swapped(names: Sequence[str], swap: str) -> Sides:

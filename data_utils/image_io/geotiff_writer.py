@@ -87,8 +87,8 @@ class GeoTiffWriter:
         self._is_big = False
         self._rows = np.empty((channels, 0, size[1]))  # rows that are in no tile yet
         # where the tiles of each band begin, and how many bytes they have
-        self._offsets: list[list[int]] = []
-        self._lengths: list[list[int]] = []
+        self._offsets: list[list[int]] = [[] for _ in range(channels)]
+        self._lengths: list[list[int]] = [[] for _ in range(channels)]
 
     def write(self, rows: np.ndarray) -> None:
         """Append the next rows, (C, n, W)."""
@@ -107,8 +107,6 @@ class GeoTiffWriter:
         header = struct.pack("<HHHQ", 43, 8, 0, 0) if self._is_big else struct.pack("<HL", 42, 0)
         self.file.write(b"II" + header)
         self._rows = np.empty((self.channels, 0, width), dtype)
-        self._offsets = [[] for _ in range(self.channels)]
-        self._lengths = [[] for _ in range(self.channels)]
 
     def _write_tiles(self, rows: np.ndarray) -> None:
         """Write a row of tiles of each band, from up to TILE rows (C, n, W)."""

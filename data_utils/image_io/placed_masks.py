@@ -1,7 +1,6 @@
 """Masks that lie on another grid than their images: each pixel of an image takes the value at its center."""
 
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -99,8 +98,8 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
     """The grid of a file that was last changed at a time, by which another version of it is told apart."""
     try:
         check_regular(path)
-        with ExitStack() as stack:
-            tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+        with tifffile.TiffFile(path) as tiff:
+            tiff_page = tiff.pages[page].aspage()
             if tiff_page.tags.valueof("Orientation", default=1) != 1:  # it is turned as it is decoded
                 return None
             place = place_of(tiff_page)
@@ -116,7 +115,7 @@ def file_and_page(source: ImageSource) -> tuple[str, int] | None:
         return source.paths[0], source.page
     if isinstance(source, dict) and source.get("bytes") is None:
         return source["path"], source.get("page", 0)
-    return (str(source), 0) if isinstance(source, str) else None
+    return (source, 0) if isinstance(source, str) else None
 
 
 def grid_of_source(source: ImageSource) -> Grid | None:
@@ -130,8 +129,7 @@ def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
     mask_grid = grid_of_source(mask)
     if mask_grid is None:
         return mask
-    is_one_size = mask_grid.size == image.size
-    is_one_grid = is_one_size and image.place.is_grid_of(mask_grid.place, image.size)
+    is_one_grid = mask_grid.size == image.size and image.place.is_grid_of(mask_grid.place, image.size)
     if is_one_grid and _may_be_one_crs(image.place, mask_grid.place):
         return mask
     return PlacedMask(mask, name, mask_grid, image)

@@ -85,14 +85,11 @@ class Place(NamedTuple):
     def has_pixels_of(self, other: "Place", size: Sequence[int]) -> bool:
         """Whether pixels of both have one size and direction, so that over `size` (H, W) they stay together."""
         height, width = size
-        columns = (0.0, float(width), 0.0)
-        rows = (0.0, 0.0, float(height))
         shifts = []
-        for column, row in zip(columns, rows, strict=True):
+        for column, row in ((0, 0), (width, 0), (0, height)):
             pixel = self.to_pixels(*other.to_world(column, row))
             shifts.append((pixel[0] - column, pixel[1] - row))
-        first = shifts[0]
-        return all(math.dist(first, shift) < SAME * max(height, width) for shift in shifts)
+        return all(math.dist(shifts[0], shift) < SAME * max(height, width) for shift in shifts)
 
     def is_grid_of(self, other: "Place", size: Sequence[int]) -> bool:
         """Whether both are one grid over `size` (H, W), to a thousandth of a pixel."""
@@ -168,11 +165,9 @@ def _transform(values: dict[int, Any], keys: dict[int, int]) -> Transform | None
     return float(a), float(b), float(c), float(d), float(e), float(f)
 
 
-def _are_numbers(values: Any, count: int) -> bool:
-    """Whether these are at least so many finite numbers."""
-    if not isinstance(values, tuple) or len(values) < count:
-        return False
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+def _are_numbers(values: tuple | None, count: int) -> bool:
+    """Whether these are at least so many numbers, and finite ones."""
+    return values is not None and len(values) >= count and all(map(math.isfinite, values))
 
 
 def crs_of(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:

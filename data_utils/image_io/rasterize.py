@@ -12,10 +12,9 @@ def fill_polygon(mask: np.ndarray, rings: Sequence[np.ndarray], value: int) -> N
         rings: (n, 2) each, (column, row) of the corners, 0 at the corner of the first pixel. Where rings lie in each
             other, every second one is a hole.
     """
-    height, width = mask.shape
-    for row, left, right in _spans(rings, height):
-        if row < height and right > 0 and left < width:
-            mask[row, max(left, 0) : min(right, width)] = value
+    for row, left, right in _spans(rings, len(mask)):
+        if right > 0:
+            mask[row, max(left, 0) : right] = value
 
 
 def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int, int]]:
@@ -48,8 +47,7 @@ def _turned(ring: np.ndarray) -> np.ndarray:
     It looks at the bend at the highest corner, the rightmost of several. Where the ring meets itself there, or does not
     bend, it looks at the sign of the area.
     """
-    is_closed = len(ring) > 1 and np.array_equal(ring[0], ring[-1])
-    corners = ring[:-1] if is_closed else ring
+    corners = ring[:-1] if np.array_equal(ring[0], ring[-1]) else ring
     columns, rows = corners.T
     top = np.lexsort((-columns, rows))[0]
     before = corners[top - 1] - corners[top]

@@ -337,13 +337,11 @@ def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0
     what Pillow makes of it, even if that is the first of several bands.
     Raises ImageError for bands that are not there.
     """
+    is_chosen = isinstance(source, BandSource)
     if not isinstance(source, BandSource):
         if not is_tiff(source):
             return None
         source = BandSource((str(source),), page=page)
-        is_chosen = False
-    else:
-        is_chosen = True
     files = []
     for path in source.paths:
         file = _open_file(Path(path), source.page, stack, is_chosen=is_chosen)
@@ -370,8 +368,7 @@ def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) ->
         raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
     try:
         tiff = stack.enter_context(tifffile.TiffFile(path))
-        pages = tiff.pages
-        page = pages[0].aspage() if number == 0 else pages[number].aspage()
+        page = tiff.pages[number].aspage()
         is_raster = _has_bands(page) and (is_chosen or has_place_tags(page) or _is_no_picture(path, page))
     except Exception:
         if is_chosen:

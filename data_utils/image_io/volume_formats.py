@@ -226,7 +226,7 @@ def spatial_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         sides = " x ".join(map(str, shape))
         raise ValueError(f"it has {len(shape)} axes, {sides}; a volume has 3, or 4 with its channels")
     channels = shape[3] if len(shape) == 4 else 1
-    return tuple(shape[:3]), channels
+    return shape[:3], channels
 
 
 @cache

@@ -208,7 +208,7 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     header = VolumeHeader(
         size=(first.shape[z_axis], first.shape[y_axis], first.shape[x_axis]),
         spacing=(float(sides[z_axis]), float(sides[y_axis]), float(sides[x_axis])),
-        channels=first.channels,
+        channels=sum(file.channels for file in stored),
         dtype=np.result_type(*[file.dtype for file in stored]).name,
         affine=first.affine @ to_stored,
         stored_axes=tuple(zip(ras_axes.tolist(), steps.tolist(), strict=True)),
@@ -219,8 +219,6 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
             raise ImageError(
                 f"{name}: its channels have different shapes or affines; all files of a volume need the same"
             )
-    if len(stored) > 1:
-        return header._replace(channels=len(stored))
     return header
 
 

@@ -41,10 +41,10 @@ def class_colors(values: Sequence[MaskValue]) -> np.ndarray:
     return palette(len(values))
 
 
-def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int, int] = GREY) -> np.ndarray:
-    """Class indices (H, W) as uint8 (H, W, 3); values without a color (255: ignored) get `ignore_color`."""
+def colorize(mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """Class indices (H, W) as uint8 (H, W, 3); values without a color (255: ignored) are grey."""
     num_classes = len(colors)
-    lookup = np.vstack([colors, [ignore_color]]).astype(np.uint8)
+    lookup = np.vstack([colors, [GREY]]).astype(np.uint8)
     return lookup[np.where((mask >= 0) & (mask < num_classes), mask, num_classes)]
 
 

@@ -40,7 +40,7 @@ def render_points(
         is_found, is_true: (K,) bool, which of them are drawn.
     """
     rgb, factor = enlarged(to_rgb(image))
-    picture = Image.fromarray(np.ascontiguousarray(rgb))
+    picture = Image.fromarray(rgb)
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
     colors = point_colors(len(predicted))
@@ -85,7 +85,7 @@ def render_volume_points(
         plane = to_rgb(np.take(voxels, center[axis], axis), limits)
         height = max(1, round(size[rows] * spacing[rows] * scale))
         width = max(1, round(size[columns] * spacing[columns] * scale))
-        resized = np.ascontiguousarray(resize_image(plane, (height, width))[::-1])
+        resized = resize_image(plane, (height, width))[::-1]
         factors = np.array([height / size[rows], width / size[columns]])
         spots = _on_plane(predicted[:, [rows, columns]], factors, height)
         true_spots = None if truth is None else _on_plane(truth[:, [rows, columns]], factors, height)

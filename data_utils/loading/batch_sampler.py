@@ -65,7 +65,7 @@ class BatchSplit(NamedTuple):
         in_proportion = math.ceil(images * self.accumulation / self.batch_size)
         rounds = min(in_proportion, math.ceil(images / self.groups))
         smaller, larger_ones = divmod(images, rounds * self.groups)
-        return [smaller + int(number < larger_ones) for number in range(rounds * self.groups)]
+        return [smaller + (number < larger_ones) for number in range(rounds * self.groups)]
 
     @property
     def world_size(self) -> int:

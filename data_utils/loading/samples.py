@@ -10,7 +10,7 @@ from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.image_io.reader import check_sizes, decode_image
 from data_utils.image_io.resize import Window
 from data_utils.image_io.windowed import WindowedArray, open_windowed
-from data_utils.loading.crop import crop_around, crop_window
+from data_utils.loading.crop import Size, crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
 from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
 from data_utils.loading.volume_input import VolumeInput
@@ -56,10 +56,10 @@ class Samples(ABC):
         """
 
     @abstractmethod
-    def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+    def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
         """Where to crop a sample."""
 
-    def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
+    def load_crop(self, index: int, crop_size: Size, rng: np.random.Generator) -> Sample | None:
         """A random crop of a sample of which no more is to be read; None where all of it is."""
         return None
 
@@ -88,7 +88,7 @@ class ImageSamples(Samples):
         target = self.reader.read(record, decoded.size, target_size)
         return pixels, without_missing(target, missing_pixels(decoded.pixels))
 
-    def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
+    def load_crop(self, index: int, crop_size: Size, rng: np.random.Generator) -> Sample | None:
         locations = self.split.class_locations.get(index)
         if self.decoded is not None or locations is None:
             return None
@@ -97,17 +97,17 @@ class ImageSamples(Samples):
         with open_windowed(record["image"]) as picture, self.reader.open_window(record) as target:
             check_sizes(name, picture.size, target.size)  # they may have changed since they were looked at
             image = ImageInput(picture, self.preprocess, self.channels, name)
-            window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
+            window = crop_around(locations, target.size, image.size, crop_size, rng)
             pixels = image.window(window)
             return pixels, without_missing(target.read(image.size, window), image.missing(window))
 
-    def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+    def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
         locations = target.locations()
         if locations is not None:
-            return crop_around(locations, target.shape, target.shape, tuple(crop_size), rng)
+            return crop_around(locations, target.shape, target.shape, crop_size, rng)
         labels = self.reader.known_labels(target)
         unknown = target.unknown_value(target.field_names()[0])
-        return crop_window(labels, unknown, tuple(crop_size), rng)
+        return crop_window(labels, unknown, crop_size, rng)
 
     def spacing(self, index: int) -> None:
         return None
@@ -134,11 +134,11 @@ class VolumeSamples(Samples):
         target = self.reader.read_volume(record, volume.header, target_size)
         return volume.whole(), target
 
-    def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+    def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
         # it is known where the classes are, so that no more of the file is read than the crop
         own_size = tuple(self.split.sizes[index].tolist())
-        locations = self.split.class_locations.get(index) or []
-        return crop_around(locations, own_size, target.shape, tuple(crop_size), rng)
+        locations = self.split.class_locations.get(index, [])
+        return crop_around(locations, own_size, target.shape, crop_size, rng)
 
     def spacing(self, index: int) -> tuple[float, ...]:
         assert self.split.spacings is not None

@@ -46,7 +46,7 @@ def test_colorize_paints_classes_and_greys_what_has_no_color(dtype):
     picture = colorize(np.array([[0, 1], [2, 255]], dtype=dtype), colors)
     assert picture.dtype == np.uint8
     assert picture.tolist() == [[[0, 0, 0], colors[1].tolist()], [colors[2].tolist(), list(GREY)]]
-    assert colorize(np.array([[7]]), colors, ignore_color=(1, 2, 3)).tolist() == [[[1, 2, 3]]]
+    assert colorize(np.array([[7]]), colors).tolist() == [[list(GREY)]]
     assert colorize(np.array([[-2]]), colors).tolist() == [[list(GREY)]]
 
 

@@ -202,7 +202,7 @@ class ClassMap:
             if is_background(name):
                 return index
         for index, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
-            if as_grey(value) == 0 and name == show([value]):
+            if as_grey(value) == 0 and name == value_text(value):
                 return index
         return None
 
@@ -229,7 +229,7 @@ class ClassMap:
 
     def decode(self, indices: np.ndarray) -> np.ndarray:
         """Class indices (H, W) -> mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colors."""
-        if isinstance(self.values[0], tuple):
+        if self.has_colors:
             return np.array(self.values, dtype=np.uint8)[indices]
         numbers = [value for value in self.values if isinstance(value, int)]
         if min(numbers) < 0 or max(numbers) > 65535:
@@ -257,8 +257,7 @@ class ClassMap:
             unclassed &= keys != key_of(value)
         if self.outside is not None:
             codes[unclassed] = (self.outside + 1) % 256
-            unclassed[:] = False
-        if unclassed.any():
+        elif unclassed.any():
             unknown: list[Any] = np.unique(keys[unclassed]).tolist()
             if has_colors:
                 unknown = [unpack(key) for key in unknown]
@@ -322,8 +321,10 @@ def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
     names = [name for _, name in classes]
     if "" in names:
         unnamed = values[names.index("")]
-        raise DataError(f"class {show([unnamed])} has no name; expected VALUE=NAME")
-    _check_distinct([f"value {show([value])}" for value in values])
+        raise DataError(f"class {value_text(unnamed)} has no name; expected VALUE=NAME")
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise DataError(f"class value {value_text(value)} is given twice")
     if len({type(value) for value in values}) > 1:
         raise DataError(f"classes mix numbers and colors: {show(values)}")
     return classes
@@ -331,7 +332,9 @@ def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
 
 def holds_names(flag: str | None) -> bool:
     """Whether --classes chooses classes by their names."""
-    return bool(flag) and "=" not in str(flag) and not str(flag).endswith(".json")
+    if not flag:
+        return False
+    return "=" not in flag and not flag.endswith(".json")
 
 
 def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValue, str]]:
@@ -362,10 +365,8 @@ def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> Named
     if backgrounds:
         return [backgrounds[0], *classes]
     used_values = {value for value, _ in classes}
-    has_colors = any(isinstance(value, tuple) for value in used_values)
-    zero: MaskValue = (0, 0, 0) if has_colors else 0
-    candidates: list[MaskValue] = [zero]
-    candidates += [value for value, _ in file_classes]
+    zero: MaskValue = (0, 0, 0) if has_colors(used_values) else 0
+    candidates = [zero, *(value for value, _ in file_classes)]
     unused_values = [value for value in candidates if value not in used_values]
     if not unused_values:
         return classes
@@ -380,13 +381,6 @@ def _split_pairs(text: str) -> list[tuple[str, str]]:
             value, _, name = part.partition("=")
             pairs.append((value, name))
     return pairs
-
-
-def _check_distinct(descriptions: list[str]) -> None:
-    """DataError for the first of the descriptions that stands twice."""
-    for description, count in Counter(descriptions).items():
-        if count > 1:
-            raise DataError(f"class {description} is given twice")
 
 
 def _read_classes(path: str) -> list[tuple[str, str]]:
@@ -444,11 +438,11 @@ def resolve_classes(
         if absent:
             raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
         class_map = _map_unnamed(pixels, ignored)
-    if len(pixels) == 1 and not classes:
-        raise DataError(
-            f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
-            " are the masks empty, or of a wrong folder?"
-        )
+        if len(pixels) == 1:
+            raise DataError(
+                f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
+                " are the masks empty, or of a wrong folder?"
+            )
     if not 2 <= len(class_map) <= MAX_VALUES:
         raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
     return class_map
@@ -465,7 +459,7 @@ def _map_unnamed(pixels: dict[MaskValue, int], ignored: Sequence[MaskValue]) -> 
         origin = describe_invented(pixels)
         guess = origin or f"smoothed edges or lossy compression? {REPAIR}, or name all classes with --classes"
         raise DataError(f"the masks hold {len(values)} grey values, {show(values)}: {guess}")
-    names = [show([value]) for value in values]
+    names = [value_text(value) for value in values]
     if len(values) == 2 and values[0] in (0, (0, 0, 0)):
         names = [BACKGROUND, "foreground"]
     return _class_map([*zip(values, names, strict=True)], ignored)
@@ -492,7 +486,6 @@ def _map_named(
         for index, name in enumerate(class_map.names):
             if is_background(name):
                 return replace(class_map, outside=index)
-        return replace(class_map, outside=None)
     return class_map
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.class_map import show
+from data_utils.class_map import value_text
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, open_picture
 from data_utils.sources.label_files import read_label_files
@@ -129,7 +129,7 @@ def main() -> None:
     classes = {}
     for records in splits.values():
         for value, name in records.classes:
-            classes[show([value])] = name
+            classes[value_text(value)] = name
     if classes:
         file = args.out / "classes.json"
         file.write_text(json.dumps(classes, indent=2), encoding="utf-8")

@@ -114,8 +114,7 @@ class DatasetInfo:
             place=self.config.place,
         )
         # the source's classes go, whether or not these data have classes
-        values = replace(values, **NO_CLASSES)
-        return replace(values, **self.reader.to_preprocess())
+        return replace(values, **(NO_CLASSES | self.reader.to_preprocess()))
 
     def usual_size(self, preprocess: Preprocess) -> tuple[float, ...]:
         """The median of the sizes (*spatial) at which a network sees the training images, before they are cropped."""

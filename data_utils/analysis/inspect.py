@@ -9,7 +9,17 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.class_map import MAX_VALUES, REPAIR, ClassMap, as_color, describe_invented, pack, show, unpack
+from data_utils.class_map import (
+    MAX_VALUES,
+    REPAIR,
+    ClassMap,
+    as_color,
+    describe_invented,
+    in_colors,
+    pack,
+    show,
+    unpack,
+)
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import LabelSet, Record, Records
@@ -278,7 +288,7 @@ def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
             f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
     if colors:
-        greys = Counter({as_color(value): count for value, count in greys.items()})
+        greys = in_colors(greys)
     return dict(greys + numbers + colors)
 
 

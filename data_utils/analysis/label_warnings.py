@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data_utils.analysis.inspect import InspectedSplits, SplitInspection
-from data_utils.class_map import ClassMap, as_grey, show
+from data_utils.class_map import ClassMap, as_grey, value_text
 from data_utils.image_io.formats import RenderedMask
 from data_utils.sources.records import annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
@@ -27,7 +27,7 @@ def label_warnings(
     *,
     has_names: bool,
     ignores_values: bool,
-    has_flag: bool = False,
+    has_flag: bool,
 ) -> tuple[str, ...]:
     """Warnings, a line each, on splits whose masks hold `pixels`; without a class map they are only those on files.
 
@@ -98,7 +98,7 @@ def _rare_classes(inspected: InspectedSplits, pixels: dict[MaskValue, int], rare
         descriptions = []
         for value in rare[:VALUES_IN_MESSAGE]:
             masks = _masks_with(value, inspected)
-            descriptions.append(f"{show([value])} (pixels: {pixels.get(value, 0)}; {masks})")
+            descriptions.append(f"{value_text(value)} (pixels: {pixels.get(value, 0)}; {masks})")
         if len(rare) > VALUES_IN_MESSAGE:
             descriptions.append("...")
         yield (

@@ -137,7 +137,7 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
             "none of the training images sampled for mean and std can be read; --check-data lists the problems"
         )
     pixels = np.maximum(sum(image.pixels for image in sums), 1)  # 0 in a channel without data
-    mean = sum(image.values for image in sums) / pixels + np.zeros(usual)
-    squares = sum(image.squares for image in sums) / pixels + np.zeros(usual)
+    mean = sum(image.values for image in sums) / pixels
+    squares = sum(image.squares for image in sums) / pixels
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

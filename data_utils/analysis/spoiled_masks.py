@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.inspect import Content, InspectedSplits, SplitInspection, count_values, mask_value_from_json
-from data_utils.class_map import MAX_SCATTERED, REPAIR, classes_example, has_colors, in_colors, is_run, pack, show
+from data_utils.class_map import (
+    MAX_SCATTERED,
+    REPAIR,
+    classes_example,
+    has_colors,
+    in_colors,
+    is_run,
+    pack,
+    show,
+    value_text,
+)
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
@@ -296,8 +306,8 @@ def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes:
     files = f"{masks} of {total} masks: {', '.join(first_few(names, NAMES_IN_MESSAGE))}"
     if share < GRADED:
         return (
-            f"the masks look spoiled: they hold {len(pixels)} grades from {show([min(ordered)])} to"
-            f" {show([max(ordered)])}, as probabilities and blurred outlines do, in {files}. Save what is above a"
+            f"the masks look spoiled: they hold {len(pixels)} grades from {value_text(ordered[0])} to"
+            f" {value_text(ordered[-1])}, as probabilities and blurred outlines do, in {files}. Save what is above a"
             " threshold, such as half of the highest value, as 255 and the rest as 0, see"
             " docs/preparing-masks.md#no-smoothed-edges. If all values are classes, name all of them with --classes"
         )

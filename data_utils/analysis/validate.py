@@ -20,7 +20,7 @@ from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_checks import describe_points
 from data_utils.analysis.spoiled_masks import check_masks
-from data_utils.class_map import ClassMap, show
+from data_utils.class_map import ClassMap, value_text
 from data_utils.config import DataConfig
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
@@ -108,7 +108,7 @@ class MaskMeaning:
     """
 
     pixels: dict[MaskValue, int] = field(default_factory=dict)
-    names: dict[MaskValue | None, str] = field(default_factory=dict)
+    names: dict[MaskValue, str] = field(default_factory=dict)
     lines: Sequence[str] = ()
     warnings: tuple[str, ...] = ()
 
@@ -129,16 +129,16 @@ def understand_masks(train: Records, val: Records, inspected: InspectedSplits, c
     lines += describe_points(inspected)
     for inspection, records in inspected:
         exclude_unreadable(inspection, records, reader)
-    names: dict[MaskValue | None, str] = {}
+    names: dict[MaskValue, str] = {}
     if reader.class_map is not None:
         names = name_values(pixels, reader.class_map)
         lines += labeled_share(pixels, reader.class_map)
     return MaskMeaning(pixels, names, lines, warnings)
 
 
-def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskValue | None, str]:
+def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskValue, str]:
     """The class of each mask value that belongs to one or is ignored."""
-    names: dict[MaskValue | None, str] = {}
+    names: dict[MaskValue, str] = {}
     for value in pixels:
         index = class_map.index_of(value)
         if index == IGNORE_INDEX:
@@ -229,7 +229,7 @@ def most_common(sizes: Counter) -> str:
 
 
 def describe(
-    inspections: Sequence[SplitInspection], pixels: dict[MaskValue, int], names: dict[MaskValue | None, str]
+    inspections: Sequence[SplitInspection], pixels: dict[MaskValue, int], names: dict[MaskValue, str]
 ) -> list[str]:
     """Lines on sizes, the spacings of volumes, modes and the pixels of each class."""
     sizes: Counter = Counter()
@@ -254,7 +254,7 @@ def describe(
     return lines
 
 
-def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue | None, str]) -> list[str]:
+def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue, str]) -> list[str]:
     """For each value in the masks, its share of all pixels and its name."""
     total = sum(pixels.values())
     unclassed = [value for value in pixels if value not in names]
@@ -263,7 +263,7 @@ def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue | None, str
     lines = []
     for value, count in entries:
         if not is_folded or value in names:
-            lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
+            lines.append(f"  {value_text(value):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
     if is_folded:
         count = sum(pixels[value] for value in unclassed)
         lines.append(f"  {'others':>8}  {100 * count / total:7.3f} %  ({len(unclassed)} values of no class)")

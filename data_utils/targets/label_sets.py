@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses, show
+from data_utils.class_map import NamedClasses, value_text
 from data_utils.sources.records import LabelSet
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -56,7 +56,7 @@ class LabelSets:
         """
         words: dict[MaskValue, set[str]] = defaultdict(set)
         for value in chain.from_iterable(values):
-            words[value].add(show([value]))
+            words[value].add(value_text(value))
         for value, name in file_classes:
             words[value].add(name)
         known_names = {*names}.union(*words.values())

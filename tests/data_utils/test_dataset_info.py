@@ -271,7 +271,7 @@ def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
 
     splits = [split("colors", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
     class_map = ClassMap(("ground", "car"), ((0, 0, 0), (255, 0, 0)), None)
-    (line,) = label_warnings(splits, {}, class_map, has_names=True, ignores_values=True)
+    (line,) = label_warnings(splits, {}, class_map, has_names=True, ignores_values=True, has_flag=False)
     assert line.startswith("no validation mask holds car, which")
 
 

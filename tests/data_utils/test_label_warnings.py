@@ -32,7 +32,9 @@ def test_images_of_8_bits_among_deeper_ones_are_warned_of(modes, warned):
     inspection = SplitInspection.of_count(len(modes))
     for number, mode in enumerate(modes):
         inspection.add(number, Inspection((4, 5), (4, 5), mode, "numbers", {0: 20}))
-    lines = label_warnings([(inspection, records)], {0: 20}, None, has_names=False, ignores_values=False)
+    lines = label_warnings(
+        [(inspection, records)], {0: 20}, None, has_names=False, ignores_values=False, has_flag=False
+    )
     assert len(lines) == warned
     if warned:
         counts = ", ".join(f"{mode}: {count}" for mode, count in Counter(modes).most_common())

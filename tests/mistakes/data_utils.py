@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/inspect.py",
         "total_pixels",
-        "Counter({as_color(value): count for value, count in greys.items()})",
+        "in_colors(greys)",
         "greys",
         "test_inspect.py",
     ),
@@ -522,7 +522,7 @@ MUTANTS = [
     Mutant(
         "data_utils/class_map.py",
         "ClassMap.background",
-        "as_grey(value) == 0 and name == show([value])",
+        "as_grey(value) == 0 and name == value_text(value)",
         "as_grey(value) == 0",
         "test_class_map.py",
     ),
@@ -1123,15 +1123,15 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/samples.py",
         "VolumeSamples.choose_window",
-        "crop_around(locations, own_size, target.shape, tuple(crop_size), rng)",
-        "crop_around(locations, target.shape, target.shape, tuple(crop_size), rng)",
+        "crop_around(locations, own_size, target.shape, crop_size, rng)",
+        "crop_around(locations, target.shape, target.shape, crop_size, rng)",
         "test_volumes_loading.py",
     ),
     Mutant(
         "data_utils/loading/samples.py",
         "ImageSamples.load_crop",
-        "crop_around(locations, target.size, image.size, tuple(crop_size), rng)",
-        "crop_around(locations, image.size, image.size, tuple(crop_size), rng)",
+        "crop_around(locations, target.size, image.size, crop_size, rng)",
+        "crop_around(locations, image.size, image.size, crop_size, rng)",
         "test_crops.py",
     ),
     Mutant(
@@ -2220,8 +2220,8 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/places.py",
         "Place.has_pixels_of",
-        "(0.0, 0.0, float(height))",
-        "(0.0, 0.0, float(width))",
+        "(0, height)",
+        "(0, width)",
         "test_places.py",
     ),
     Mutant(

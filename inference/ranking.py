@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 
@@ -65,7 +66,7 @@ def rank(candidates: Sequence[Candidate]) -> list[Ranked]:
             remaining: list[Candidate] = []
             for group in strata.values():
                 remaining += group
-            remaining.sort(key=_name)
+            remaining.sort(key=attrgetter("name"))
             chosen_candidate = remaining[int(rng.integers(len(remaining)))]
             reason = "at random"
             group = strata[chosen_candidate.stratum]
@@ -150,7 +151,3 @@ def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:
 
 def _least_sure_first(candidate: Candidate) -> tuple[float, str]:
     return -candidate.entropy, candidate.name
-
-
-def _name(candidate: Candidate) -> str:
-    return candidate.name

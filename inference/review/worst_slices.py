@@ -1,6 +1,7 @@
 """The slices of a volume whose masks look worst. An image is looked at as a volume of one slice."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -38,10 +39,6 @@ def worst_slices(slices: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[Scored
             continue
         # a copy, which does not keep the slices beside it in memory
         worst.append(ScoredSlice(number, score, probabilities.copy(), mask))
-        worst.sort(key=_score)
+        worst.sort(key=attrgetter("score"))
         del worst[WORST_SLICES:]
     return worst
-
-
-def _score(scored: ScoredSlice) -> float:
-    return scored.score

@@ -32,9 +32,9 @@ from inference.readers import (
     volume_of,
 )
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
-from inference.tiling.resizing import full_precision, resize_logits, resize_strips
+from inference.tiling.resizing import resize_logits, resize_strips
 from inference.tiling.sharing import SharedRows
-from runtime.device import upload
+from runtime.device import full_precision, upload
 from runtime.errors import ModelError
 from tasks import task_name, task_of_model
 from tasks.landmarks import Landmarks

@@ -1,4 +1,4 @@
-"""What a device can do, and copies between it and the host: most do not make the host wait, and a few do.
+"""Types of numbers, and copies between a device and the host: most do not make the host wait, and a few do.
 
 A blocking copy waits for all work that was queued before it, and the device then idles until the host has queued more.
 """
@@ -12,6 +12,11 @@ from torch import Tensor
 def widest_float(device: torch.device) -> torch.dtype:
     """The most precise type of numbers that a device has: Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def full_precision(values: Tensor) -> Tensor:
+    """Numbers as float32, or float64 where they are that: 16 bits are too few to add up or to interpolate."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

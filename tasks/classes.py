@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from runtime.device import widest_float
+from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences, largest_probability
 from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
 from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions
@@ -108,8 +108,7 @@ class Classes(PixelsAndRegions):
 
     def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:
         """The pixels' term; with one of the regions also (B, num_classes) each: sum(p t), sum(p), sum(t)."""
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = full_precision(logits)
         truth, valid = _truth(targets.mask, logits.dtype)
         log_probs = logits.log_softmax(dim=1)
         # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs the terms

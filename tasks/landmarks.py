@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.device import upload_like, widest_float
+from runtime.device import full_precision, upload_like, widest_float
 from tasks.point_scores import LandmarkScores
 from tasks.points import ABSENCES, PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.task import Task
@@ -94,8 +94,7 @@ class Landmarks(Task):
 
         A Gaussian is a product of one vector along each axis, so that no map of it is made.
         """
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = full_precision(logits)
         pull = logits
         mass = logits.new_ones(logits.shape[:2])
         for axis in reversed(range(targets.points.shape[-1])):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.device import full_precision
 from tasks.classes import Classes, ClassTarget
 from tasks.matching import ObjectScores, pack_labels
 from tasks.target import Target, labels
@@ -86,8 +87,7 @@ class Objects(Task):
         return torch.cat([class_counts, known_pixels[None]])
 
     def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = full_precision(logits)
         class_sums = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
         depth = targets.depth.to(logits.dtype)
         errors = F.binary_cross_entropy_with_logits(logits[:, -1], depth, reduction="none")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.device import widest_float
+from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
 from tasks.confusion import ClassCounts, image_iou, scores_of, text_of_means, text_table
@@ -177,8 +177,7 @@ class Overlapping(PixelsAndRegions):
 
     def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:
         """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = full_precision(logits)
         truth = planes(targets.truth, self.outputs).to(logits.dtype)
         is_known = planes(targets.known, self.outputs).to(logits.dtype)
         log_probs = F.logsigmoid(logits)

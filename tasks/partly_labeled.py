@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runtime.device import full_precision
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.confusion import ClassCounts, confusion_matrix, image_iou
 from tasks.pixels_and_regions import FOCAL_GAMMA
@@ -103,8 +104,7 @@ class PartlyLabeledClasses(Classes):
         return counts
 
     def partial(self, logits: Tensor, targets: PartlyLabeledTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = full_precision(logits)
         labeled, others = self._divide(targets)
         pixels, *regions = super().partial(logits, labeled)
         log_probs = logits.log_softmax(dim=1)

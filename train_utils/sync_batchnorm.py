@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
+from runtime.device import full_precision
 from runtime.launch import COLLECTIVE_TIMEOUT
 
 BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
@@ -168,7 +169,7 @@ def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     if x.is_cuda:  # one pass over half precision, without a copy in float32, by torch's source
         mean, invstd = torch.batch_norm_stats(x, eps)
         return mean, invstd.pow(-2) - eps
-    values = x if x.dtype == torch.float64 else x.float()
+    values = full_precision(x)
     axes = [axis for axis in range(x.ndim) if axis != 1]
     var, mean = torch.var_mean(values, dim=axes, correction=0)
     return mean, var

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip
-from runtime.device import upload, widest_float
+from runtime.device import full_precision, upload, widest_float
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
 from tasks.task import Task
@@ -115,8 +115,7 @@ class PeakFinder:
 
     def add(self, logits: Tensor) -> None:
         """Read the next rows of the maps, (K, n, ...)."""
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = full_precision(logits)
         weights = logits.flatten(1).logsumexp(dim=1)
         rows = logits
         if self._last_rows is None:

@@ -6,7 +6,8 @@ from itertools import combinations
 from torch import Tensor, nn
 
 from inference.decoding.decoder import Decoder
-from inference.tiling.resizing import Forward, full_precision, strips_at_sizes
+from inference.tiling.resizing import Forward, strips_at_sizes
+from runtime.device import full_precision
 from unet.config import UNetConfig
 
 

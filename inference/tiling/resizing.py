@@ -11,7 +11,7 @@ from data_utils.loading.batch_sampler import pixels_per_batch
 from inference.tiling.cuts import Cuts, strip_length
 from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.stream import Forward, stream_logits
-from runtime.device import upload
+from runtime.device import full_precision, upload
 from unet.config import UNetConfig
 
 WHOLE_LOGITS = 2**31  # bytes of logits at the size of a target up to which an evaluation has them at once
@@ -98,8 +98,3 @@ def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequenc
             share = (positions - above).view(-1, *other_sides)
             rows = source[:, above - first] * (1 - share) + source[:, below - first] * share
         yield resize_logits(rows[None], (rows.shape[1], *target[1:]))[0]
-
-
-def full_precision(logits: Tensor) -> Tensor:
-    """float32, or float64 where it is that: 16 bits are too few to interpolate."""
-    return logits if logits.dtype == torch.float64 else logits.float()

@@ -130,8 +130,8 @@ MUTANTS = [
     Mutant(
         "inference/decoding/landmarks.py",
         "PeakFinder.add",
-        "logits.dtype != torch.float64",
-        "logits.dtype == torch.float64",
+        "full_precision(logits)",
+        "logits.float()",
         "test_landmarks.py",
     ),
     Mutant(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from inference.export.export_format import ExportFormat, Options, export_proved, import_package
+from inference.export.export_format import ExportFormat, Options, import_package
 from inference.export.graph import ExportedNetwork
 from inference.onnx_network import PREPARE
 from unet.config import UNetConfig
@@ -40,11 +40,6 @@ class Onnx(ExportFormat):
         onnx.helper.set_model_props(proto, {"config": json.dumps(config.to_json()), **self.description(config)})
         _set_default(onnx, proto)
         onnx.save(proto, path)
-
-
-def export(model: UNet, path: Path) -> None:
-    """Write `model` in ONNX, if onnxruntime gives the logits of `Predictor` on small, odd and uneven sizes."""
-    export_proved(Onnx(), model, path, Options())
 
 
 def write_graph(network: ExportedNetwork, path: Path, answer: str = "logits", *, can_prepare: bool = True) -> None:

@@ -22,6 +22,7 @@ import pytest
 import torch
 from conftest import ROOT, launch, predict
 from huggingface_hub import ModelCard
+from networks import export
 from PIL import Image
 
 from data_utils.image_io.resize import resize_image
@@ -33,7 +34,7 @@ from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resized, resized_bytes
 from inference.export.hub import Hub
-from inference.export.onnx import Onnx, export
+from inference.export.onnx import Onnx
 from inference.export.opener import text_of, turn_network_off
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError, SettingsError, WriteError

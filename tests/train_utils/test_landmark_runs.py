@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
+from networks import export
 from PIL import Image
 from points import NAMES, SIZE, WRITERS, write_dots
 
@@ -23,7 +24,6 @@ from data_utils.sources.points import files
 from inference import Predictor
 from inference.decoding.landmarks import LandmarkDecoder
 from inference.decoding.views import predicted_strips
-from inference.export.onnx import export
 from inference.page import PagePredictor
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT

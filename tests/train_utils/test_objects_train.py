@@ -15,12 +15,12 @@ import tifffile
 import torch
 from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
+from networks import export
 from objects import discs, picture, write_discs
 from PIL import Image
 
 from inference import Predictor
 from inference.decoding.finder import DetectedObject
-from inference.export.onnx import export
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob
 from inference.outputs.objects import ObjectFormat

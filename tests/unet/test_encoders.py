@@ -21,13 +21,13 @@ import transformers
 from class_loss import classes
 from encoders import FAMILIES, EncoderFolders, backbone, network_refused, pixels, write_encoder
 from in_process import parsed
-from networks import LITE, tiny
+from networks import LITE, export, tiny
 from starting import start_from
 from torch import Tensor, nn
 
 from inference import Predictor
 from inference.export.export_format import Options
-from inference.export.onnx import Onnx, export
+from inference.export.onnx import Onnx
 from inference.models import load_model
 from inference.onnx_network import OnnxNetwork
 from inference.tiling import choose_tiling, stream_logits

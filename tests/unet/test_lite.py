@@ -13,12 +13,11 @@ import torch
 from class_loss import classes
 from encoders import network_refused, pixels
 from matplotlib import cbook
-from networks import LITE, tiny
+from networks import LITE, export, tiny
 from PIL import Image
 from starting import start_from
 from torch import Tensor, nn
 
-from inference.export.onnx import export
 from inference.models import load_model
 from inference.onnx_network import OnnxNetwork
 from inference.tiling import choose_tiling, stream_logits

@@ -18,9 +18,6 @@ class BitFormat(MaskFormat):
         self.names = (NOTHING, *self.classes)
         self.colors = palette(len(self.names))
 
-    def check_volume(self, name: str) -> None:
-        """The values of these masks are whole numbers, which the mask of a volume holds."""
-
     def shades(self, rows: np.ndarray) -> np.ndarray:
         """The last of a pixel's classes: later ones lie over earlier ones."""
         shades = np.zeros(rows.shape, np.uint8)

@@ -70,9 +70,6 @@ class ObjectFormat(MaskFormat):
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def check_volume(self, name: str) -> None:
-        """The mask of a volume holds any number."""
-
     def shades(self, rows: np.ndarray) -> np.ndarray:
         if self._shades is None:
             return shaded(numbers_of(rows))

@@ -124,9 +124,8 @@ class MaskFormat(PredictionFormat):
         """The reader of the mask of a volume that was written."""
         return VolumeFile((str(self.mask_file(job)),))
 
-    @abstractmethod
     def check_volume(self, name: str) -> None:
-        """ImageError, with `name`, where masks of volumes cannot hold the values."""
+        """ImageError, with `name`, where masks of volumes cannot hold the values; they hold all whole numbers."""
 
     def shades(self, rows: np.ndarray) -> np.ndarray:
         """A prediction (H, W) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""

@@ -185,9 +185,6 @@ class GreyFormat(MaskFormat):
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def check_volume(self, name: str) -> None:
-        """The mask of a volume holds any grey value."""
-
     def shades(self, rows: np.ndarray) -> np.ndarray:
         return rows.clip(0).astype(np.uint8)
 

@@ -46,10 +46,9 @@ class PointTarget(Target):
         return (len(self.size), *self.size[0].tolist())
 
     def cropped(self, window: Sequence[slice]) -> "PointTarget":
-        starts = [side.start or 0 for side in window]
+        starts = [side.start for side in window]
         shape = [len(range(length)[side]) for length, side in zip(self.shape, window, strict=True)]
-        size = self.size.copy()
-        size[:] = shape
+        size = np.array(shape, np.int64)
         points = self.points - starts
         is_inside = ((points >= -0.5) & (points < size - 0.5)).all(axis=-1)
         states = self.states.copy()
@@ -57,9 +56,7 @@ class PointTarget(Target):
         return replace(self, points=points, states=states, size=size)
 
     def padded(self, shape: Sequence[int]) -> "PointTarget":
-        size = self.size.copy()
-        size[:] = shape
-        return replace(self, size=size)
+        return replace(self, size=np.array(shape, np.int64))
 
     def strip(self, start: int, stop: int) -> "PointTarget":
         points = self.points.clone()

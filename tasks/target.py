@@ -59,9 +59,8 @@ class Target:
         """The target of one image, NumPy arrays of a shape (*spatial), in which nothing is known."""
         arrays = {}
         for entry in fields(cls):
-            dtype = np.dtype(entry.metadata["dtype"])
             field_shape = () if entry.metadata["of_image"] else shape
-            arrays[entry.name] = np.full(field_shape, entry.metadata["unknown"], dtype)
+            arrays[entry.name] = np.full(field_shape, entry.metadata["unknown"], entry.metadata["dtype"])
         return cls(**arrays)
 
     @classmethod

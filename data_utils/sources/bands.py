@@ -81,7 +81,7 @@ class SceneRecords(ListRecords):
     """Images whose bands are files, in a folder for each image, with a mask that is named like the folder."""
 
     def __init__(
-        self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...], unpaired: Sequence[str] = ()
+        self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...], unpaired: Sequence[str]
     ) -> None:
         records: list[Record] = []
         self.paths: list[str] = []

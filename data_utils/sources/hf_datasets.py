@@ -90,7 +90,7 @@ class HFRecords(Records):
         if self.rows is not None:
             return
         dataset, config, split = self.table_name
-        tables = load_tables(dataset, self.table_name.path, config)
+        tables = load_tables(dataset, config)
         if split not in tables or len(tables[split]) != self.length:
             raise self._other_version_error()
         table = tables[split]
@@ -179,8 +179,9 @@ def _names_beside(path: Path) -> list[str]:
         return []
 
 
-def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
+def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. DataError where there is none."""
+    path = Path(dataset).expanduser()
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
         raise _missing_data_set_error(dataset, path)

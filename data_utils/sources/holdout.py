@@ -12,7 +12,7 @@ from runtime.errors import DataError
 Groups = str | np.ndarray | None  # an expression that names have in common, or (N,) the number of each record's group
 
 
-def hold_out(records: Records, fraction: float, seed: int, group: Groups = None) -> tuple[Records, Records]:
+def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tuple[Records, Records]:
     """Training and validation part in the order of `records`; at least one record in each.
 
     Records of one group stay together: slices of one volume must not be on both sides. With a regular expression
@@ -43,7 +43,7 @@ def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) ->
     return order[: min(enough, len(order) - 1)]
 
 
-def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Groups = None) -> tuple[Records, Records]:
+def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Groups) -> tuple[Records, Records]:
     """Training and validation part of fold (k, n), the k-th of n from 1, in the order of `records`.
 
     The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each;

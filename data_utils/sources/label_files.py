@@ -381,5 +381,5 @@ def _path(source: ImageSource) -> str:
     if isinstance(source, VolumeFile):
         return source.paths[0]
     if isinstance(source, dict):
-        return str(source.get("path") or "")
-    return str(source) if isinstance(source, str | Path) else ""
+        return source["path"]
+    return source if isinstance(source, str) else ""

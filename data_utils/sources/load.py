@@ -84,7 +84,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
         return load_stream(config, path)
     is_folder = path.is_dir() and not holds_tables(path)
-    openers = _find_in_folder(path, config) if is_folder else _find_tables(path, config)
+    openers = _find_in_folder(path, config) if is_folder else _find_tables(config)
     train_name, val_name = _choose(openers, config)
     train = by_channel(openers[train_name](), config)
     if config.val_blocks is not None:
@@ -112,10 +112,10 @@ def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
     return openers or open_folder(path, named_splits, config, points)
 
 
-def _find_tables(path: Path, config: DataConfig) -> SplitOpeners:
+def _find_tables(config: DataConfig) -> SplitOpeners:
     """Split -> what opens it, of tables that `datasets` can read."""
     openers: SplitOpeners = {}
-    for split, table in load_tables(config.dataset, path, config.dataset_config).items():
+    for split, table in load_tables(config.dataset, config.dataset_config).items():
         name = TableName(config.dataset, config.dataset_config, split)
         openers[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
     return openers

@@ -52,7 +52,7 @@ class LandmarkNames(NamedTuple):
 
     names: tuple[str, ...]
     layout: str
-    space: str = "pixels"
+    space: str
 
 
 class Records(ABC):

@@ -71,7 +71,7 @@ def test_a_reader_has_the_task_of_its_points():
 
 def test_the_task_of_points_follows_from_their_names_and_the_settings():
     points = ListRecords([])
-    points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long")
+    points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels")
     assert PointReader.of_records(points, {}, (), DataConfig(classes="nose, ")).names == ("nose",)
     chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
     assert (chosen.chosen, chosen.landmarks.partners, chosen.landmarks.unit) == ((2, 1), (1, 0), "px")

@@ -374,7 +374,7 @@ def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
     paths = [str(file) for file in files]
 
     def key(*bands: str) -> str:
-        return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands).digest
+        return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands, ()).digest
 
     assert unnoticed_changes(files, lambda: key("B1", "B2")) == [] and key("B1", "B2") != key("B2", "B1")
 

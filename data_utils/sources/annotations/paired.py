@@ -35,7 +35,7 @@ class PairedRecords(Records):
         annotations: Path,
         pairs: Sequence[tuple[str, str]],
         classes: NamedClasses,
-        unpaired: Sequence[str] = (),
+        unpaired: Sequence[str],
     ) -> None:
         self.folders = str(images), str(annotations)
         image_names = np.array([os.fsencode(image) for image, _ in pairs])

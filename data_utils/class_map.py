@@ -397,7 +397,7 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
     return list(content)
 
 
-def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | None = None) -> NamedClasses:
+def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | None) -> NamedClasses:
     """The classes of --classes, else of the data set's own files; none where neither names them.
 
     Args:

@@ -74,7 +74,7 @@ class DataConfig:
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":
         """The settings among the flags of a script, its attributes; None stands for what is not decided yet."""
-        return cls.from_flags({field.name: getattr(args, field.name) for field in fields(cls)})
+        return cls.from_flags(vars(args))
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> "DataConfig":

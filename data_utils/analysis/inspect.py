@@ -43,7 +43,7 @@ class Content(NamedTuple):
 
     kind: str
     values: tuple[MaskValue, ...]
-    labeled_for: LabelSet | None = None
+    labeled_for: LabelSet | None
 
 
 class Problem(NamedTuple):

@@ -43,8 +43,8 @@ class VolumeInspection(Inspection):
         foreground: values of some labeled voxels, (n, C) float32.
     """
 
-    spacing: Spacing = (1.0, 1.0, 1.0)
-    foreground: np.ndarray = field(default_factory=lambda: np.empty((0, 1), np.float32))
+    spacing: Spacing = field(kw_only=True)
+    foreground: np.ndarray = field(kw_only=True)
 
 
 @dataclass

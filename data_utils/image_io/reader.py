@@ -130,9 +130,7 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     return decode_image(source, name, page).pixels
 
 
-def decode_image(
-    source: ImageSource, name: str = "image", page: int = 0, draft_for: Preprocess | None = None
-) -> DecodedImage:
+def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Preprocess | None = None) -> DecodedImage:
     """Read an image as `read_image` does.
 
     With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
@@ -266,11 +264,8 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
         return np.asarray(picture).view(np.uint32)
     if mode == "L":
         return np.asarray(picture) // factor
-    if mode in ("1", "I", "F") or mode.startswith("I;16"):
-        return np.asarray(picture)
-    if mode == "P" and not is_gif:
-        return np.asarray(picture)
-    if mode not in ("RGB", "RGBA", "RGBX"):
+    is_palette = mode == "P" and not is_gif
+    if not (is_palette or mode in ("1", "I", "F", "RGB", "RGBA", "RGBX") or mode.startswith("I;16")):
         picture = picture.convert("RGB")
     return np.asarray(picture)
 

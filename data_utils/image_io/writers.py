@@ -20,7 +20,7 @@ class PngWriter:
     A context, which finishes the file. The format: https://www.w3.org/TR/png-3/.
     """
 
-    def __init__(self, file: BinaryIO, size: tuple[int, int], level: int = MASK_LEVEL) -> None:
+    def __init__(self, file: BinaryIO, size: tuple[int, int], level: int) -> None:
         self.file = file
         self.size = size
         self.previous: np.ndarray | None = None

@@ -77,11 +77,11 @@ def test_classes_that_are_chosen_by_name_stand_once_and_after_the_background():
     with pytest.raises(DataError, match=r"no class is called x; the data set names c0, c1, c2, .*, c7, \.\.\.$"):
         choose_classes("x", many)
     twice = [(5, "background"), (0, "__background__"), (1, "car")]
-    assert named_classes("car", twice) == [(5, "background"), (1, "car")]
+    assert named_classes("car", twice, None) == [(5, "background"), (1, "car")]
     colors = [((1, 2, 3), "car"), ((4, 5, 6), "dog")]
-    assert named_classes("car", colors) == [((0, 0, 0), "background"), ((1, 2, 3), "car")]
+    assert named_classes("car", colors, None) == [((0, 0, 0), "background"), ((1, 2, 3), "car")]
     black = [((0, 0, 0), "car"), ((4, 5, 6), "dog")]
-    assert named_classes("car", black) == [((4, 5, 6), "background"), ((0, 0, 0), "car")]
+    assert named_classes("car", black, None) == [((4, 5, 6), "background"), ((0, 0, 0), "car")]
     assert named_classes("7=car", twice, "background") == [(0, "background"), (7, "car")]
     assert named_classes("dog", colors, "ignore") == [((4, 5, 6), "dog")]
 

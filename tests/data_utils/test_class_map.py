@@ -403,7 +403,7 @@ def test_black_and_white_may_be_named_by_color():
 )
 def test_values_that_make_no_classes_are_refused(found, classes, ignore, reason):
     with pytest.raises(DataError, match=re.escape(reason)):
-        resolve_classes(dict.fromkeys(found, 1), named_classes(classes, ()), ignore)
+        resolve_classes(dict.fromkeys(found, 1), named_classes(classes, (), None), ignore)
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
 
 def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
     def split(kind: str, *values):
-        contents = {Content(kind, values): Counter()}
+        contents = {Content(kind, values, None): Counter()}
         return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
 
     splits = [split("colors", (0, 0, 0), (255, 0, 0)), split("greys", 0)]

@@ -70,7 +70,9 @@ def test_a_file_that_cannot_be_read_is_the_image_or_the_label(tmp_path):
 
 def test_what_a_volume_is_labeled_for_is_kept():
     inspection = VolumeSplitInspection.of_count(1)
-    inspection.add(0, VolumeInspection((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 60}), ("liver",))
+    size = (3, 4, 5)
+    volume = VolumeInspection(size, size, "uint8", "numbers", {}, spacing=(1, 1, 1), foreground=np.empty((0, 1)))
+    inspection.add(0, volume, ("liver",))
     (content,) = inspection.contents
     assert content.labeled_for == ("liver",)
 
@@ -89,12 +91,8 @@ def test_a_label_on_another_grid_than_its_image_is_a_problem(tmp_path):
 def test_an_inspection_of_volumes_survives_the_cache():
     inspection = VolumeSplitInspection.of_count(2)
     voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
-    inspection.add(
-        1,
-        VolumeInspection(
-            (3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels, (2.5, 1, 1), np.float32([[1], [3]])
-        ),
-    )
+    findings = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
+    inspection.add(1, VolumeInspection(*findings, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))
     for each in (inspection, VolumeSplitInspection.from_json(inspection.to_json())):
         assert each.sizes.tolist() == [[0, 0, 0], [3, 4, 5]] and each.spacings() == [(2.5, 1, 1)]
         assert each.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]

@@ -78,7 +78,8 @@ def test_images_with_problems_are_not_measured_and_volumes_are_by_their_modality
     assert inspector.normalization(records, inspection, DataConfig()).mean == (4,)
     volumes = VolumeSplitInspection.of_count(1)
     values = np.float32([[1], [3]])
-    volumes.add(0, VolumeInspection((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 60}, {}, (1, 1, 1), values))
+    size = (3, 4, 5)
+    volumes.add(0, VolumeInspection(size, size, "uint8", "numbers", {0: 60}, spacing=(1, 1, 1), foreground=values))
     for modality, standardize in (("CT", False), ("MRI", True)):
         scans = SimpleNamespace(modality=modality)
         normalization = VolumeInspector(has_classes=True).normalization(scans, volumes, DataConfig())

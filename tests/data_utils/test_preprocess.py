@@ -179,7 +179,7 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     file = jpeg(size, orientation)
     whole = read_image(file)
     preprocess = Preprocess(scale=scale)
-    pixels, own_size, _ = decode_image(file, draft_for=preprocess)
+    pixels, own_size, _ = decode_image(file, "image", draft_for=preprocess)
     assert own_size == whole.shape[:2]
     exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
     assert (pixels.size < 0.3 * whole.size) == exact
@@ -195,7 +195,7 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
 
 def test_a_turned_jpeg_file_is_decoded_with_less_detail_where_its_sides_are_multiples_of_eight():
     for size, decoded in (((320, 400), (40, 50, 3)), ((324, 404), (324, 404, 3))):
-        assert decode_image(jpeg(size, 3), draft_for=Preprocess(scale=0.11)).pixels.shape == decoded
+        assert decode_image(jpeg(size, 3), "image", draft_for=Preprocess(scale=0.11)).pixels.shape == decoded
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

@@ -54,8 +54,10 @@ def test_the_ten_most_common_sizes_are_listed():
 
 def test_spacings_are_described_with_three_digits():
     inspection = VolumeSplitInspection.of_count(2)
+    size = (3, 4, 5)
     for number, spacing in enumerate(((2.50049, 1, 1), (2.5, 1, 1.0004))):
-        volume = VolumeInspection((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 60}, {}, spacing)
+        foreground = np.empty((0, 1))
+        volume = VolumeInspection(size, size, "uint8", "numbers", {}, spacing=spacing, foreground=foreground)
         inspection.add(number, volume)
     lines = describe([inspection], {}, {})
     assert lines[0] == "sizes (depth x height x width): 3 x 4 x 5: 2"

@@ -139,7 +139,7 @@ def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int
     covered = Image.fromarray(areas.astype(np.float32)).resize((width, height), Image.Resampling.BOX)
     inside = binary_dilation(np.asarray(covered) > 0, iterations=1 + AREA_MARGIN)
     outlined = picture.copy()
-    outlined[contours(inside.astype(np.uint8))] = color
+    outlined[contours(inside)] = color
     return outlined
 
 

@@ -1,6 +1,6 @@
 """Pictures of numbered objects: outlines in colors that objects which touch do not share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def touching(labels: np.ndarray) -> np.ndarray:
     return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
 
 
-def shades_of(count: int, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
+def shades_of(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
     """(count + 1,) uint8: a color of COLORS for each number, which no number that it touches has.
 
     Numbers get colors in turn, so that others nearby differ too. One that touches objects of all colors gets any.
@@ -33,7 +33,7 @@ def shades_of(count: int, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
     shades = np.arange(count + 1, dtype=np.int64)
     shades[1:] = shades[:-1] % SHADES + 1
     for number in sorted(neighbors):
-        neighbor_shades = {int(shades[neighbor]) for neighbor in neighbors[number]}
+        neighbor_shades = {shades[neighbor] for neighbor in neighbors[number]}
         for _ in range(SHADES):
             if shades[number] not in neighbor_shades:
                 break
@@ -47,7 +47,7 @@ def shaded(labels: np.ndarray) -> np.ndarray:
     if numbers[0] != 0:
         indices = indices + 1
     compact = indices.reshape(labels.shape)
-    return shades_of(int(compact.max()), map(tuple, touching(compact).tolist()))[compact]
+    return shades_of(compact.max(), touching(compact).tolist())[compact]
 
 
 def outlined(image: np.ndarray, shades: np.ndarray) -> np.ndarray:

@@ -125,5 +125,5 @@ def _check_names(names: LabelSet, known_names: set[str], where: str, class_names
         if name not in known_names:
             close = get_close_matches(name, known_names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            listed = ", ".join(first_few(list(class_names), NAMES_IN_MESSAGE))
+            listed = ", ".join(first_few(class_names, NAMES_IN_MESSAGE))
             raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {listed}{hint}")

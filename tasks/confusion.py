@@ -79,7 +79,7 @@ def scores_of(counts: ClassCounts) -> dict[str, Any]:
     return {
         "mean_iou": mean_of_present(iou),
         "mean_dice": mean_of_present(dice),
-        "pixel_accuracy": ratios(hits.sum()[None], truth.sum()[None])[0],
+        "pixel_accuracy": ratio(hits.sum().item(), truth.sum().item()),
         "iou": iou,
         "dice": dice,
         "precision": ratios(hits, predicted),
@@ -135,7 +135,7 @@ def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, 
     """
     result = scores_of(counts)
     last = f"pixel accuracy {score_text(result['pixel_accuracy'])}"
-    return text_table(names, result | (boundary or {}), counts.truth.long().tolist(), last=last)
+    return text_table(names, result | (boundary or {}), counts.truth.tolist(), last=last)
 
 
 def text_table(

@@ -10,7 +10,6 @@ from torch import Tensor
 from runtime.errors import ModelError
 from tasks.confusion import text_of_means, text_table
 from tasks.overlapping import (
-    MOST_CLASSES,
     Overlapping,
     OverlapScores,
     OverlapTarget,
@@ -19,8 +18,6 @@ from tasks.overlapping import (
     table_scores,
 )
 from unet.config import UNetConfig
-
-MOST_REGIONS = MOST_CLASSES
 
 
 class Region(NamedTuple):

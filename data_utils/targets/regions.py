@@ -15,8 +15,8 @@ from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.sides import find_sides
 from runtime.errors import DataError, SettingsError
-from tasks.overlapping import OverlapTarget
-from tasks.regions import MOST_REGIONS, Region, Regions, region_bits
+from tasks.overlapping import MOST_CLASSES, OverlapTarget
+from tasks.regions import Region, Regions, region_bits
 from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
@@ -42,8 +42,8 @@ def parse_regions(text: str) -> tuple[Region, ...]:
         if len(set(numbers)) < len(numbers):
             raise SettingsError(f"--regions: {name} lists a value twice")
         regions.append(Region(name, numbers))
-    if not 0 < len(regions) <= MOST_REGIONS:
-        raise SettingsError(f"--regions has {len(regions)} regions, expected 1 to {MOST_REGIONS}, as in {EXAMPLE}")
+    if not 0 < len(regions) <= MOST_CLASSES:
+        raise SettingsError(f"--regions has {len(regions)} regions, expected 1 to {MOST_CLASSES}, as in {EXAMPLE}")
     for number, region in enumerate(regions):
         for earlier in regions[:number]:
             _check_pair(earlier, region)

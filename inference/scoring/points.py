@@ -63,7 +63,7 @@ class PointTruth:
         self.target = target
         self.scores = task.new_scores(1)
 
-    def add(self, prediction: np.ndarray, missing: np.ndarray | None = None) -> None:
+    def add(self, prediction: np.ndarray) -> None:
         """Score a prediction (K, n + 2)."""
         batch = self.target.map(lambda array: torch.from_numpy(array)[None])
         self.scores.add(torch.from_numpy(prediction)[None], batch, 0)
@@ -90,7 +90,7 @@ class PointScorer:
         try:
             table = read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
             return self.score_mask(job, as_prediction(table, job))
-        except (DataError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise ScoreError(str(error)) from error
 
     def score_mask(self, job: Job, prediction: np.ndarray) -> PointScore:

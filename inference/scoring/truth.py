@@ -164,11 +164,11 @@ class TruthScorer:
         if self._areas is not None:
             self._areas.finish()
             areas = self._areas.counts()
-        if self._mask_rows is None:
-            return ImageScore(self.scores, None, areas)
-        pred = np.concatenate([rows for rows, _ in self._mask_rows])
-        truth = np.concatenate([rows for _, rows in self._mask_rows])
-        return ImageScore(self.scores, boundary_scores(pred, truth, self.task.outputs), areas)
+        boundary = None
+        if self._mask_rows is not None:
+            pred, truth = map(np.concatenate, zip(*self._mask_rows, strict=True))
+            boundary = boundary_scores(pred, truth, self.task.outputs)
+        return ImageScore(self.scores, boundary, areas)
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,9 @@ class VolumeScorer:
             counter.add(pred, target.main)
             counter.finish()
             areas = counter.counts()
-        if not self.surfaces:
-            return VolumeScore(scores, None, areas)
-        surfaces = surface_scores(pred, target.main, self.task.outputs, header.spacing)
+        surfaces = None
+        if self.surfaces:
+            surfaces = surface_scores(pred, target.main, self.task.outputs, header.spacing)
         return VolumeScore(scores, surfaces, areas)
 
     def _read_truth(self, mask: MaskFile, header: VolumeHeader) -> Target:

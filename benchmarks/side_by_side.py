@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.sets import prepare
 from benchmarks.train import precision, write_stand_ins
 from tasks.confusion import confusion_matrix
+from unet.config import IGNORE_INDEX
 
 ROOT = Path(__file__).resolve().parent.parent
 VOID = 255
@@ -150,7 +151,8 @@ def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
     matrix = torch.zeros(void + 1, void + 1, dtype=torch.int64)
     for file in sorted(truth.iterdir()):
         found, true = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
-        matrix += confusion_matrix(found, true, void + 1, ignore_index=void)
+        true[true == void] = IGNORE_INDEX
+        matrix += confusion_matrix(found, true, void + 1)
     hits = matrix.diag()
     return (hits / (matrix.sum(dim=0) + matrix.sum(dim=1) - hits)).tolist()[:void]
 

@@ -35,11 +35,11 @@ DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueEr
 DAMAGED += (AttributeError, AssertionError, struct.error)
 
 
-def load_pytorch_unet(path: Path, scale: float | None = None) -> UNet:
+def load_pytorch_unet(path: Path, scale: float | None) -> UNet:
     """A model in evaluation mode from a Pytorch-UNet checkpoint (.pth, .pt, .safetensors).
 
     Args:
-        scale: factor on height and width of the images, which a checkpoint does not hold; by default that of
+        scale: factor on height and width of the images, which a checkpoint does not hold; None for that of
             Pytorch-UNet's own scripts, 0.5.
 
     Raises ModelError that says in one line what is wrong with the file, or that it wants to run code when unpickled.

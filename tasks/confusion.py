@@ -13,7 +13,7 @@ REPLICAS = 64  # copies of each count on a device: two warps add to different ad
 PIXELS_AT_ONCE = 2**24  # each pixel takes tens of bytes while it is counted
 
 
-def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = IGNORE_INDEX) -> Tensor:
+def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int) -> Tensor:
     """Count pixels of two index tensors of one shape: (num_classes, num_classes) int64, rows truth, columns prediction.
 
     Matrices add up over images, batches and processes; ignored pixels are counted nowhere.
@@ -24,7 +24,7 @@ def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_inde
     ):
         truth = mask_pixels.long()
         # ignored pixels go to one cell beyond the matrix: cheaper than selecting the valid ones
-        cells = torch.where(truth == ignore_index, num_classes**2, truth * num_classes + pred_pixels)
+        cells = torch.where(truth == IGNORE_INDEX, num_classes**2, truth * num_classes + pred_pixels)
         counts += _count(cells, num_classes**2 + 1)
     return counts[:-1].view(num_classes, num_classes)
 

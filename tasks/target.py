@@ -27,12 +27,12 @@ def labels(unknown: int, dtype: str = "uint8") -> Any:
     return field(metadata={"unknown": unknown, "dtype": dtype, "of_image": False})
 
 
-def of_image(unknown: int, dtype: str = "int32") -> Any:
+def of_image(unknown: int) -> Any:
     """A field of one whole number for each image: (), in a batch (B,).
 
     Crops, padding, resizing and moving leave it as it is. A filler holds `unknown`.
     """
-    return field(metadata={"unknown": unknown, "dtype": dtype, "of_image": True})
+    return field(metadata={"unknown": unknown, "dtype": "int32", "of_image": True})
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by

@@ -19,7 +19,7 @@ class Canvas:
         scratch: the folder of the file; None for that of temporary files.
     """
 
-    def __init__(self, sides: Sequence[int], scratch: Path | None = None) -> None:
+    def __init__(self, sides: Sequence[int], scratch: Path | None) -> None:
         self.sides = tuple(sides)
         self.scratch = scratch
         self.rows = 0

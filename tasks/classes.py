@@ -96,7 +96,6 @@ class Classes(PixelsAndRegions):
 
     def counts(self, targets: ClassTarget) -> Tensor:
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
-        # Apple's GPUs have no float64
         dtype = widest_float(targets.mask.device)
         height = targets.mask.shape[1]
         row_bytes = 8 * len(self.names) * targets.mask.numel() // height

@@ -167,7 +167,6 @@ class Overlapping(PixelsAndRegions):
 
     def counts(self, targets: OverlapTarget) -> Tensor:
         """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
-        # Apple's GPUs have no float64
         dtype = widest_float(targets.truth.device)
         known_pixels = count_bits(targets.known, self.outputs).to(dtype)
         pairs = torch.zeros((), dtype=dtype, device=known_pixels.device)

@@ -1,6 +1,6 @@
 """Classes, where some images are labeled for some of them only: of the others, nothing is known in these images."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -82,20 +82,9 @@ class PartlyLabeledClasses(Classes):
         flags: (sets, num_classes) bool, whether images of each set are labeled for each class; the first set has all.
     """
 
-    flags: Tensor | None = None
+    flags: Tensor = field(kw_only=True)
 
     target = PartlyLabeledTarget
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        flags = torch.ones(1, len(self.names), dtype=torch.bool) if self.flags is None else self.flags
-        object.__setattr__(self, "flags", flags)
-
-    @property
-    def set_flags(self) -> Tensor:
-        """(sets, num_classes) bool, one set of all classes where none were given."""
-        assert self.flags is not None
-        return self.flags
 
     def counts(self, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
         labeled, is_other_class = self._divide(targets)
@@ -133,18 +122,18 @@ class PartlyLabeledClasses(Classes):
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
         classes = len(self.names)
         sums = torch.zeros(classes, classes + COUNTS, dtype=torch.int64, device=device)
-        return PartlyLabeledScores(self.names, self.set_flags.to(device), sums, torch.zeros(images, 1, device=device))
+        return PartlyLabeledScores(self.names, self.flags.to(device), sums, torch.zeros(images, 1, device=device))
 
     def scores_from_json(self, value: dict[str, Any]) -> PartlyLabeledScores:
         by_image = torch.tensor(value["by_image"]).view(-1, 1)
-        return PartlyLabeledScores(self.names, self.set_flags.cpu(), torch.tensor(value["sums"]), by_image)
+        return PartlyLabeledScores(self.names, self.flags.cpu(), torch.tensor(value["sums"]), by_image)
 
     def to(self, device: torch.device) -> "PartlyLabeledClasses":
-        return replace(self, weights=self.class_weights.to(device), flags=self.set_flags.to(device))
+        return replace(self, weights=self.class_weights.to(device), flags=self.flags.to(device))
 
     def _flags_of(self, targets: PartlyLabeledTarget) -> Tensor:
         """(B, num_classes) bool, the classes that each image is labeled for."""
-        return self.set_flags[targets.label_set.long()]
+        return self.flags[targets.label_set.long()]
 
     def _divide(self, targets: PartlyLabeledTarget) -> tuple[ClassTarget, Tensor]:
         """The classes that images are labeled for, all else unknown; and (B, *spatial) bool, where another class is."""

@@ -98,7 +98,7 @@ class PartlyLabeledReader(ClassReader):
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> PartlyLabeledClasses:
         weights = class_weight_tensor(class_weights, self.class_pixels)
         flags = torch.tensor(self.label_sets.flags)
-        return PartlyLabeledClasses(self.class_map.names, loss, weights, flags)
+        return PartlyLabeledClasses(self.class_map.names, loss, weights, flags=flags)
 
     @property
     def key(self) -> tuple:

@@ -474,7 +474,7 @@ def test_the_weights_of_classes_and_the_sets_of_labels_reach_the_task():
     task = reader.task("ce", ["auto"])
     assert (task.names, task.loss) == (("a", "b"), "ce")
     assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
-    assert task.set_flags.tolist() == [[True, True], [True, False]]
+    assert task.flags.tolist() == [[True, True], [True, False]]
     assert reader.task("dice", None).class_weights.tolist() == [1, 1]
 
 

@@ -1973,8 +1973,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/classes.py",
         "PartlyLabeledReader.task",
-        "PartlyLabeledClasses(self.class_map.names, loss, weights, flags)",
-        "PartlyLabeledClasses(self.class_map.names, loss, None, flags)",
+        "PartlyLabeledClasses(self.class_map.names, loss, weights, flags=flags)",
+        "PartlyLabeledClasses(self.class_map.names, loss, None, flags=flags)",
         "test_label_files.py",
     ),
     Mutant("data_utils/targets/find.py", "", "MOST_PIECES = 1.1", "MOST_PIECES = 1.05", "test_find_task.py"),

@@ -170,7 +170,10 @@ THREE_POINTS = PointTarget(
 )
 HALF_LOGITS = [
     (Classes(("a", "b", "c")), ClassTarget(torch.tensor([[[0, 1, 2, 255]]]))),
-    (PartlyLabeledClasses(("a", "b", "c")), PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([0]))),
+    (
+        PartlyLabeledClasses(("a", "b", "c"), flags=torch.ones(1, 3, dtype=torch.bool)),
+        PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([0])),
+    ),
     (
         PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[True] * 3, [True, False, False]])),
         PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([1])),
@@ -255,9 +258,9 @@ def test_regions_are_counted_on_a_device_too():
 def test_tensors_of_a_task_go_to_its_device():
     names = ("background", "a")
     assert Objects(Classes(names)).to(META).classes.class_weights.device == META
-    partly = PartlyLabeledClasses(names).to(META)
-    assert partly.set_flags.device == partly.class_weights.device == META
-    assert PartlyLabeledClasses(names).new_scores(1, META).flags.device == META
+    partly = PartlyLabeledClasses(names, flags=torch.ones(1, 2, dtype=torch.bool))
+    assert partly.to(META).flags.device == partly.to(META).class_weights.device == META
+    assert partly.new_scores(1, META).flags.device == META
 
 
 def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not_small():

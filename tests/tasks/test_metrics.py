@@ -153,9 +153,11 @@ def test_dice_comes_before_iou_where_classes_are_listed():
     assert filled.brief() == {"mean_iou": (3 / 4 + 2 / 3) / 2, "pixel_accuracy": 5 / 6}
 
 
-@pytest.mark.parametrize("kind", [Classes, Overlapping, PartlyLabeledClasses])
-def test_scores_of_no_image_are_read_as_they_were_stored(kind):
-    task = kind(("a", "b"))
+ALL_LABELED = PartlyLabeledClasses(("a", "b"), flags=torch.ones(1, 2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b")), ALL_LABELED])
+def test_scores_of_no_image_are_read_as_they_were_stored(task):
     restored = task.scores_from_json(task.new_scores(0).to_json())
     assert restored.image_comparison == [] and restored.comparison == 0
 

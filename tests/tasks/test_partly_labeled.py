@@ -60,7 +60,7 @@ def reference(logits: np.ndarray, mask: np.ndarray, kind: str, weights: list[flo
 def test_pixels_of_other_classes_are_none_of_those_that_the_image_is_labeled_for(kind):
     logits, targets = batch()
     weights = [0.5, 1.0, 2.0, 3.0]
-    task = PartlyLabeledClasses(NAMES, kind, torch.tensor(weights), FLAGS)
+    task = PartlyLabeledClasses(NAMES, kind, torch.tensor(weights), flags=FLAGS)
     loss = StepLoss(task)
     counts = loss.counts(targets)
     sums = loss.sums(logits, targets) / counts
@@ -74,7 +74,7 @@ def test_images_that_are_labeled_for_all_classes_count_as_without_label_files(ki
     complete = PartlyLabeledTarget(targets.mask, torch.zeros(len(SETS), dtype=torch.int64))
     gradients = []
     for task, truth in (
-        (PartlyLabeledClasses(NAMES, kind, None, FLAGS), complete),
+        (PartlyLabeledClasses(NAMES, kind, flags=FLAGS), complete),
         (Classes(NAMES, kind), ClassTarget(targets.mask)),
     ):
         leaf = logits.float().requires_grad_()
@@ -87,7 +87,7 @@ def test_images_that_are_labeled_for_all_classes_count_as_without_label_files(ki
 def test_what_an_image_is_not_labeled_for_gets_no_gradient_where_it_is_another_class():
     logits, targets = batch()
     leaf = logits.requires_grad_()
-    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce", None, FLAGS))
+    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce", flags=FLAGS))
     loss(leaf, targets, loss.counts(targets)).backward()
     assert leaf.grad.isfinite().all()
     image = 1  # labeled for cars
@@ -101,7 +101,7 @@ def test_what_an_image_is_not_labeled_for_gets_no_gradient_where_it_is_another_c
 
 def test_a_step_in_parts_has_the_loss_of_the_whole():
     logits, targets = batch()
-    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce+logdice", None, FLAGS), strides=[(2, 2)])
+    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce+logdice", flags=FLAGS), strides=[(2, 2)])
     levels = [logits, logits[:, :, 1::2, 1::2]]
     counts = loss.counts(targets)
     whole = loss(levels, targets, counts)

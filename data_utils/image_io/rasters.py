@@ -46,26 +46,25 @@ class RasterFile:
 
     def __init__(self, path: Path, page: tifffile.TiffPage, mask: tifffile.TiffPage | None) -> None:
         self.path = path
-        self.page = page
-        self.size = (_side(page.imagelength), _side(page.imagewidth))
-        self.sample_count = int(page.samplesperpixel)
-        self.place: Place | None = place_of(page)
+        self.pixels = Segments(path, page)
+        self.mask = None if mask is None else Segments(path, mask)
+        self.size = self.pixels.size
+        self.sample_count = self.pixels.sample_count
+        self.place = place_of(page)
         self.nodata = _nodata(page)
         self.names = _band_names(page, self.sample_count)
         self.alpha = _alpha(page)
-        self.pixels = Segments(path, page)
-        self.mask = None if mask is None else Segments(path, mask)
 
     @property
     def dtype(self) -> np.dtype:
         """The type in which its pixels are read."""
-        stored = np.dtype(self.page.dtype)
+        stored = self.pixels.dtype
         return np.dtype(READ_AS.get(str(stored), stored))
 
     @property
     def may_lack_data(self) -> bool:
         """Whether some pixels may hold no data."""
-        has_value = self.nodata is not None or np.dtype(self.page.dtype).kind == "f"
+        has_value = self.nodata is not None or self.pixels.dtype.kind == "f"
         return has_value or self.alpha is not None or self.mask is not None
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:

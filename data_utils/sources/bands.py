@@ -10,7 +10,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSourc
 from data_utils.image_io.rasters import indices_of_band
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
-from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
+from data_utils.sources.folder import files_by_stem, masks_by_stem
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -107,9 +107,7 @@ def find_scenes(
     folders = scene_folders(images)
     if not folders:
         return None
-    mask_files = files_by_stem(masks, "masks")
-    used_suffix = detect_suffix(folders, mask_files) if suffix is None else suffix
-    mask_of = masks_by_image(mask_files, used_suffix)
+    mask_of = masks_by_stem(masks, folders, suffix)
     names = [name for name in folders if name in mask_of]
     if not names:
         return None

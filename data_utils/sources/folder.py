@@ -232,6 +232,14 @@ def _of_other_formats(folder: Path, stems: Collection[str], read: Collection[str
     return names
 
 
+def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dict[str, str]:
+    """Stem of the image -> mask file below a folder; the suffix of masks is detected where it is None."""
+    if not folder.is_dir():  # another split has the class of these masks
+        return {}
+    files = files_by_stem(folder, "masks")
+    return masks_by_image(files, detect_suffix(stems, files) if suffix is None else suffix)
+
+
 def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]:
     """Stem of the image -> mask file, for the masks whose stems end with `suffix`."""
     mask_of: dict[str, str] = {}

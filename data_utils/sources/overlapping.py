@@ -1,7 +1,7 @@
 """Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
@@ -18,14 +18,7 @@ from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
-from data_utils.sources.folder import (
-    children,
-    detect_suffix,
-    files_by_stem,
-    find_splits,
-    masks_by_image,
-    natural_sort_key,
-)
+from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
 from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners, folders_of, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -244,7 +237,7 @@ def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
     counts = dict.fromkeys(stems, 0)
     examples: dict[str, Path] = {}
     for folder in folders:
-        for stem, file in masks_by_stem(folder, counts, config).items():
+        for stem, file in masks_by_stem(folder, counts, config.mask_suffix).items():
             if stem in counts:
                 counts[stem] += 1
                 examples.setdefault(stem, folder / file)
@@ -275,21 +268,10 @@ def _is_binary(file: Path) -> bool:
     return True
 
 
-def masks_by_stem(folder: Path, stems: Mapping[str, object], config: DataConfig) -> dict[str, str]:
-    """Stem of the image -> mask file of one class, below its folder."""
-    if not folder.is_dir():  # another split has the class
-        return {}
-    files = files_by_stem(folder, "masks")
-    suffix = config.mask_suffix
-    if suffix is None:
-        suffix = detect_suffix(stems, files)
-    return masks_by_image(files, suffix)
-
-
 def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig) -> ClassFolderRecords:
     """The images with a mask in any of the folders. DataError for files without partner, unless they are allowed."""
     image_files = files_by_stem(images, "images")
-    masks_of = [masks_by_stem(folder, image_files, config) for folder in folders]
+    masks_of = [masks_by_stem(folder, image_files, config.mask_suffix) for folder in folders]
     rows: list[list[str]] = []
     unpaired: list[str] = []
     for stem, image in image_files.items():
@@ -337,7 +319,7 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
 def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> ChannelRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     image_files = files_by_stem(images, "images")
-    mask_of = masks_by_stem(masks, image_files, config)
+    mask_of = masks_by_stem(masks, image_files, config.mask_suffix)
     stems = [stem for stem in image_files if stem in mask_of]
     unpaired = unpaired_lines(image_files, mask_of)
     check_unpaired(unpaired, len(stems), config.allow_unpaired, images)

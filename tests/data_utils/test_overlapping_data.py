@@ -29,6 +29,7 @@ from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, comb
 from data_utils.image_io.formats import ClassLayers
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.class_volumes import ChannelVolumeRecords, by_channel, find_class_volumes
+from data_utils.sources.folder import masks_by_stem
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
     NO_LAYOUT,
@@ -38,7 +39,6 @@ from data_utils.sources.overlapping import (
     class_folders,
     find_class_layout,
     find_overlapping,
-    masks_by_stem,
     open_channels,
     open_class_folders,
 )
@@ -315,11 +315,11 @@ def test_classes_are_the_folders_of_all_splits_in_natural_order(tmp_path):
     assert train.classes == val.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
     assert [Path(file.path).parent.name for file in val[0]["target"].files] == ["", "c3", "c10"]
     c2 = tmp_path / "train" / "masks" / "c2"
-    assert masks_by_stem(c2, {"a": ""}, replace(config, mask_suffix="_y")) == {"a": "a_y.png"}
-    assert masks_by_stem(tmp_path / "none", {"a": ""}, config) == {}
+    assert masks_by_stem(c2, {"a": ""}, "_y") == {"a": "a_y.png"}
+    assert masks_by_stem(tmp_path / "none", {"a": ""}, None) == {}
     touch(tmp_path / "c4", "a_m.png")
-    assert masks_by_stem(tmp_path / "c4", {"a": ""}, config) == {"a": "a_m.png"}
-    assert masks_by_stem(tmp_path / "c4", {"a": ""}, replace(config, mask_suffix="")) == {"a_m": "a_m.png"}
+    assert masks_by_stem(tmp_path / "c4", {"a": ""}, None) == {"a": "a_m.png"}
+    assert masks_by_stem(tmp_path / "c4", {"a": ""}, "") == {"a_m": "a_m.png"}
 
 
 def test_the_first_mask_by_the_name_of_its_folder_says_how_masks_hold_their_classes(tmp_path):

@@ -16,7 +16,7 @@ from PIL import Image
 
 from data_utils.image_io.formats import BandSource, check_memory, check_regular, open_picture
 from data_utils.image_io.places import NODATA, Place, has_place_tags, place_of
-from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, is_tiff
+from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, is_tiff, stored_rows
 from runtime.console import first_few
 from runtime.errors import ImageError
 
@@ -142,21 +142,14 @@ class Segments:
         height, width = self.size
         start = self.page.dataoffsets[0]
         if not self.is_planar:
-            values = self._rows(file, start, rows, self.sample_count)[:, slice(*columns)]
+            values = stored_rows(file, self.page, start, rows, self.sample_count)[:, slice(*columns)]
             return values[:, :, _index(samples)].astype(self.dtype)
         plane_bytes = height * width * self.dtype.itemsize
-        planes = [self._rows(file, start + sample * plane_bytes, rows, 1)[:, slice(*columns), 0] for sample in samples]
+        planes = []
+        for sample in samples:
+            plane = stored_rows(file, self.page, start + sample * plane_bytes, rows, 1)
+            planes.append(plane[:, slice(*columns), 0])
         return np.stack(planes, axis=2).astype(self.dtype)
-
-    def _rows(self, file: BinaryIO, start: int, rows: Range, samples_together: int) -> np.ndarray:
-        """Rows (n, W, samples_together) of an image, or plane, that begins at a byte of the file."""
-        shape = (rows[1] - rows[0], self.size[1], samples_together)
-        row_bytes = shape[1] * samples_together * self.dtype.itemsize
-        file.seek(start + rows[0] * row_bytes)
-        data = file.read(shape[0] * row_bytes)
-        if len(data) < shape[0] * row_bytes:
-            raise OSError("the file ends before its image does")
-        return np.frombuffer(data, self.dtype.newbyteorder(self.page.parent.byteorder)).reshape(shape)
 
     def _window(
         self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int], shape: tuple[int, int, int]

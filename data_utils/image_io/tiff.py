@@ -159,18 +159,23 @@ def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], colu
 
 
 def _stored(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-    """A window of a page whose rows lie one behind the other, not compressed."""
-    top, bottom = rows
-    left, right = columns
-    shape = (bottom - top, page.imagewidth, page.samplesperpixel)
+    """A window of a page that is not compressed."""
+    stored = stored_rows(file, page, page.dataoffsets[0], rows, page.samplesperpixel)
+    return stored[:, slice(*columns)].astype(page.dtype)
+
+
+def stored_rows(
+    file: BinaryIO, page: tifffile.TiffPage, start: int, rows: tuple[int, int], samples_together: int
+) -> np.ndarray:
+    """Rows (n, W, samples_together) of an image, or plane, that begins at a byte of the file and is not compressed."""
     dtype = np.dtype(page.dtype)
-    row_bytes = shape[1] * shape[2] * dtype.itemsize
-    file.seek(page.dataoffsets[0] + top * row_bytes)
-    data = file.read((bottom - top) * row_bytes)
-    if len(data) < (bottom - top) * row_bytes:
+    shape = (rows[1] - rows[0], page.imagewidth, samples_together)
+    row_bytes = shape[1] * samples_together * dtype.itemsize
+    file.seek(start + rows[0] * row_bytes)
+    data = file.read(shape[0] * row_bytes)
+    if len(data) < shape[0] * row_bytes:
         raise OSError("the file ends before its image does")
-    stored = np.frombuffer(data, dtype.newbyteorder(page.parent.byteorder))
-    return stored.reshape(shape)[:, left:right].astype(dtype)
+    return np.frombuffer(data, dtype.newbyteorder(page.parent.byteorder)).reshape(shape)
 
 
 def _decoded(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:

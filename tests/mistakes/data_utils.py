@@ -696,7 +696,7 @@ MUTANTS = [
     Mutant("data_utils/image_io/scene_windows.py", "WindowedPart.read", "box.left + left", "left", "test_blocks.py"),
     Mutant(
         "data_utils/image_io/tiff.py",
-        "_stored",
+        "stored_rows",
         "dtype.newbyteorder(page.parent.byteorder)",
         "dtype",
         "test_tiff.py",

@@ -214,6 +214,12 @@ class ClassMap:
                 values_of[index].append(value)
         return values_of
 
+    @property
+    def ignored_values(self) -> tuple[MaskValue, ...]:
+        """The values that count nowhere, the one that is written first."""
+        others = [value for value, index in self.joined if index == IGNORE_INDEX]
+        return tuple(others) if self.ignore_value is None else (self.ignore_value, *others)
+
     def describe_values(self) -> list[str]:
         """For each class, the values that it has in masks; then the ignored ones, and what all others become."""
         ignored = [value for value, index in self.joined if index == IGNORE_INDEX]
@@ -253,7 +259,7 @@ class ClassMap:
         keys = pack(mask)
         codes = self._codes(keys)
         unclassed = codes == 0
-        for value in self._ignored_values():
+        for value in self.ignored_values:
             unclassed &= keys != key_of(value)
         if self.outside is not None:
             codes[unclassed] = (self.outside + 1) % 256
@@ -278,12 +284,6 @@ class ClassMap:
         distinct_keys, positions = np.unique(keys, return_inverse=True)
         distinct_codes = np.array([code_of.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
         return distinct_codes[positions.reshape(keys.shape)]
-
-    def _ignored_values(self) -> list[MaskValue]:
-        values = [value for value, index in self.joined if index == IGNORE_INDEX]
-        if self.ignore_value is not None:
-            values.append(self.ignore_value)
-        return values
 
     def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
         """Encode (D, H, W) -> (D, H, W) slice by slice, each as `encode` does it; a volume's classes have no colors."""

@@ -100,11 +100,8 @@ class RegionReader(BitReader):
                     f"--regions: {region.name} holds {show(unknown)}, which is no value of the masks;"
                     f" they hold {show(class_map.values)}"
                 )
-        ignored = [value for value, index in class_map.joined if index == IGNORE_INDEX]
-        if class_map.ignore_value is not None:
-            ignored.insert(0, class_map.ignore_value)
         sides = find_sides([region.name for region in regions], config.swap)
-        return cls(regions, tuple(ignored), class_map, sides=sides)
+        return cls(regions, class_map.ignored_values, class_map, sides=sides)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "RegionReader":
         return replace(self, class_pixels=self._count(pixels))

@@ -2327,10 +2327,10 @@ MUTANTS = [
         "test_sources.py",
     ),
     Mutant(
-        "data_utils/sources/points/find.py",
-        "lacks_masks",
-        "any(holds_pictures(masks, MASK_SUFFIXES) for _, masks in folders.values())",
-        "all(holds_pictures(masks, MASK_SUFFIXES) for _, masks in folders.values())",
+        "data_utils/sources/annotations/find.py",
+        "holds_masks",
+        "any(holds_pictures(masks, suffixes) for _, masks in folders.values())",
+        "all(holds_pictures(masks, suffixes) for _, masks in folders.values())",
         "test_points.py",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
 from data_utils.sources.folder import find_splits
@@ -43,10 +44,10 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
     return load(root, splits, allow_unpaired)
 
 
-def holds_masks(root: Path, named_splits: Sequence[str]) -> bool:
-    """Whether it is a folder of images and masks."""
+def holds_masks(root: Path, named_splits: Sequence[str], suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
+    """Whether it is a folder of images and masks, which are pictures or files of these endings."""
     try:
         folders = find_splits(root, named_splits)
     except DataError:
         return False
-    return any(holds_pictures(masks) for _, masks in folders.values())
+    return any(holds_pictures(masks, suffixes) for _, masks in folders.values())

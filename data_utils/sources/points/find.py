@@ -8,8 +8,9 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.layout import check_unpaired, find_file, holds_pictures, listed
-from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits, wanted_splits
+from data_utils.sources.annotations.find import holds_masks
+from data_utils.sources.annotations.layout import check_unpaired, find_file, listed
+from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
 from data_utils.sources.points import files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
@@ -185,13 +186,7 @@ def _find_image(image: str, folders: Sequence[str]) -> str | None:
 
 def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
     """Whether a folder has no folder of masks, of images or volumes."""
-    if "labelstr" in children(root):
-        return False
-    try:
-        folders = find_splits(root, named_splits)
-    except DataError:
-        return True
-    return not any(holds_pictures(masks, MASK_SUFFIXES) for _, masks in folders.values())
+    return "labelstr" not in children(root) and not holds_masks(root, named_splits, MASK_SUFFIXES)
 
 
 def check_task(root: Path) -> None:

@@ -282,7 +282,7 @@ def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
     assert [(difference.first, difference.second) for difference in differences] == [("A", "B"), ("A", "C")]
     low, high = differences[0].interval
     assert high - low == pytest.approx(2 * t.ppf(1 - 0.05 / 6, 2) * 0.01 / np.sqrt(3))
-    assert t_interval([1.0, 2.0, 3.0], 0.0)[0] == pytest.approx(2 - t.ppf(0.975, 2) / np.sqrt(3))
+    assert t_interval([1.0, 2.0, 3.0], 0.0, 0.95)[0] == pytest.approx(2 - t.ppf(0.975, 2) / np.sqrt(3))
 
 
 def test_what_the_plan_chose_belongs_to_no_recipe_and_what_was_typed_does(tmp_path):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.targets.reader import TargetReader
-from data_utils.visualize import GREY, RED, to_rgb
+from data_utils.visualize import GREY, RED, in_a_row, to_rgb
 from data_utils.visualize_objects import outlined, shaded
 from tasks.matching import Matches, ObjectScores, Overlaps, classes_of, numbers_of, size_labels
 from tasks.objects import Objects
@@ -66,11 +66,7 @@ class ObjectSection(Section):
         return f"AP@0.5 {comparison:.4f}"
 
     def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        separator = np.full((truth.shape[0], 2, 3), 255, np.uint8)
-        pictures: list[np.ndarray] = []
-        for picture in self.views(image, truth, pred).values():
-            pictures += [picture, separator]
-        return np.hstack(pictures[:-1])
+        return in_a_row(list(self.views(image, truth, pred).values()))
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {

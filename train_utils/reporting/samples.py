@@ -52,7 +52,7 @@ def worst_and_best(
     Args:
         comparisons: the value of each validation image that images are compared by.
     """
-    order = np.argsort(np.asarray(comparisons), kind="stable").tolist()
+    order = np.argsort(comparisons, kind="stable").tolist()
     indices = [index for index in order if index not in info.val.bad]
     if len(indices) > count:
         worst_count = count // 2

@@ -110,7 +110,7 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
     return differences, lines
 
 
-def compare(first: Recipe, second: Recipe, level: float = LEVEL) -> Difference | None:
+def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
     """The difference of two recipes; None where they have no image in common."""
     first_runs = _by_replicate(first.runs)
     second_runs = _by_replicate(second.runs)
@@ -147,7 +147,7 @@ def compare(first: Recipe, second: Recipe, level: float = LEVEL) -> Difference |
     )
 
 
-def t_interval(values: Sequence[float], ratio: float, level: float = LEVEL) -> tuple[float, float]:
+def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[float, float]:
     """The interval of the mean of values, of which `ratio` is what the corrected resampled t adds to 1/n."""
     from scipy.stats import t  # takes a second
 

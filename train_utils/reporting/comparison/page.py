@@ -133,8 +133,6 @@ def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
 def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
     """The panel of an image; None where the run has none, or a damaged one."""
     file = picture_file(run.folder / "predictions", name)
-    if not file.is_file():
-        return None
     try:
         pixels = read_image(file, str(file))
     except (ImageError, OSError):

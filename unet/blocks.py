@@ -43,7 +43,7 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=LAYERS[x.ndim - 2].memory_format)
 
 
-def norm_layer(norm: str, channels: int, dims: int = 2) -> nn.Module:
+def norm_layer(norm: str, channels: int, dims: int) -> nn.Module:
     """Normalization over `channels`; 32 groups (Wu & He 2018), fewer where a group would have a single channel."""
     if norm == "batch":
         return LAYERS[dims].batch_norm(channels)
@@ -68,13 +68,12 @@ class DoubleConv(nn.Module):
         out_channels: int,
         norm: str,
         block: str,
-        kernel: Sequence[int] = (3, 3),
+        kernel: tuple[int, ...],
         mid_channels: int | None = None,
     ) -> None:
         super().__init__()
         mid_channels = mid_channels or out_channels
         dims = len(kernel)
-        kernel = tuple(kernel)
         padding = tuple(size // 2 for size in kernel)
         conv = LAYERS[dims].conv
         self.shortcut: nn.Module | None = None
@@ -105,11 +104,11 @@ class Down(nn.Module):
         *,
         norm: str,
         block: str,
-        kernel: Sequence[int],
-        stride: Sequence[int],
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
     ) -> None:
         super().__init__()
-        self.pool = LAYERS[len(kernel)].max_pool(tuple(stride))
+        self.pool = LAYERS[len(kernel)].max_pool(stride)
         self.conv = DoubleConv(in_channels, out_channels, norm, block, kernel)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,12 +132,11 @@ class Up(nn.Module):
         norm: str,
         upsample: str,
         block: str,
-        kernel: Sequence[int],
-        stride: Sequence[int],
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
     ) -> None:
         super().__init__()
         layers = LAYERS[len(kernel)]
-        stride = tuple(stride)
         if upsample == "transpose":
             self.up = layers.transposed_conv(in_channels, out_channels, kernel_size=stride, stride=stride)
             self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm, block, kernel)

@@ -100,7 +100,7 @@ def test_any_size_comes_back_at_its_own_size(norm, upsample, size):
 
 @pytest.mark.parametrize("outputs", [4, 6])
 def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
-    block = DoubleConv(4, outputs, "batch", "residual").double().eval()
+    block = DoubleConv(4, outputs, "batch", "residual", (3, 3)).double().eval()
     x = torch.randn(2, 4, 9, 7, dtype=torch.float64)
     y = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
     shortcut = x if outputs == 4 else F.conv2d(x, block.shortcut.weight)
@@ -109,7 +109,7 @@ def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
 
 @pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (6, 1), (48, 8), (64, 32), (256, 32)])
 def test_groups_have_two_channels_at_least_and_are_thirty_two_at_most(channels, groups):
-    assert norm_layer("group", channels).num_groups == groups
+    assert norm_layer("group", channels, 2).num_groups == groups
 
 
 def test_interpolated_features_are_halved_in_two_steps():

@@ -161,9 +161,9 @@ def test_a_network_is_the_same_on_cuda(norm, checkpointing, monkeypatch):
 
 def test_weights_have_torchs_names():
     for ours, theirs in (
-        (norm_layer("group", 8), nn.GroupNorm(4, 8)),
-        (norm_layer("instance", 8), nn.InstanceNorm2d(8, affine=True)),
-        (norm_layer("batch", 8), nn.BatchNorm2d(8)),
+        (norm_layer("group", 8, dims=2), nn.GroupNorm(4, 8)),
+        (norm_layer("instance", 8, dims=2), nn.InstanceNorm2d(8, affine=True)),
+        (norm_layer("batch", 8, dims=2), nn.BatchNorm2d(8)),
         (norm_layer("batch", 8, dims=3), nn.BatchNorm3d(8)),
     ):
         assert ours.eps == theirs.eps == 1e-5

@@ -207,7 +207,8 @@ def prepare(
     loaders: tuple[DataLoader, DataLoader],
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader, DataLoader]:
     """Batch norm over all processes, slabs, sharding, compiled blocks and the optimizer, as the profile has them."""
-    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, batch_split).to(accelerator.device)
+    synchronize_batchnorm(accelerator, model, args.sync_batchnorm, batch_split)
+    model.to(accelerator.device)
     split_network(model, slabs)
     prepare_sharding(accelerator, model, batch_split, args.max_grad_norm)
     kind = accelerator.distributed_type

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from runtime.errors import SettingsError
+from runtime.launch import SHARDING
 from runtime.mesh import Mesh
 from tasks.step_loss import StepLoss
 from tasks.target import Target
@@ -83,7 +83,7 @@ def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int
     config = model.config
     if config.encoder is not None:
         raise SettingsError(f"{FLAG} works with the plain U-Net only; give --encoder none")
-    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+    if accelerator.distributed_type in SHARDING:
         raise SettingsError(f"{FLAG} does not work with {accelerator.distributed_type.value}; use a profile of DDP")
     if compiles(accelerator):
         raise SettingsError(f"{FLAG} does not work with torch.compile; leave out --dynamo_backend")
@@ -240,10 +240,9 @@ class _SlabConvolution(torch.autograd.Function):
 
 def _padded(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int) -> Tensor:
     """x (B, C, *spatial) between its borders, zeros where the volume ends."""
-    border = x.new_zeros(())
     shape = list(x.shape)
     shape[FIRST_AXIS] = reach
-    zeros = border.expand(shape)
+    zeros = x.new_zeros(()).expand(shape)
     parts = [zeros if before is None else before, x, zeros if behind is None else behind]
     return _laid_out_like(x, torch.cat(parts, dim=FIRST_AXIS))
 

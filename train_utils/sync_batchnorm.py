@@ -19,10 +19,8 @@ from runtime.launch import COLLECTIVE_TIMEOUT
 BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def synchronize_batchnorm(
-    accelerator: Accelerator, model: nn.Module, choice: str, batch_split: BatchSplit
-) -> nn.Module:
-    """The model with batch norm over all processes' micro-batches if `choice` is `on` or `auto`, not if it is `off`.
+def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, choice: str, batch_split: BatchSplit) -> None:
+    """Have batch norm see all processes' micro-batches if `choice` is `on` or `auto`, not if it is `off`; in place.
 
     Prints a line where batch norm sees fewer images at a time than a step has: its statistics then depend on the
     launch. accelerate does not convert by itself.
@@ -32,7 +30,7 @@ def synchronize_batchnorm(
         if isinstance(module, BATCH_NORMS) and module.training:  # a frozen encoder's stay in evaluation mode
             norms[name] = module
     if not norms:
-        return model
+        return
     micro_batches = batch_split.accumulation  # as many share the images of a step, each with statistics of its own
     if choice != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
@@ -45,7 +43,6 @@ def synchronize_batchnorm(
             f"batch norm sees {images} images at a time, not the {batch_split.batch_size} of a step, so results"
             " depend on the launch; with --norm group they do not"
         )
-    return model
 
 
 def leave_out_of_batch_norm(model: nn.Module, is_filler: bool) -> None:

@@ -151,7 +151,7 @@ def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(cap
     batch_split = BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
     model = UNet(UNetConfig(base_channels=2, depth=1))
     keys = list(model.state_dict())
-    model = synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, batch_split)
+    synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, batch_split)
     norms = [norm for norm in model.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
     assert norms and all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
     assert list(model.state_dict()) == keys
@@ -161,7 +161,7 @@ def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(cap
 
 def test_nothing_is_said_of_batch_norm_where_there_is_none(capsys):
     model = UNet(UNetConfig(base_channels=2, depth=1, norm="group"))
-    assert synchronize_batchnorm(SimpleNamespace(num_processes=1), model, "auto", BatchSplit(8, 1, 4, 2)) is model
+    synchronize_batchnorm(SimpleNamespace(num_processes=1), model, "auto", BatchSplit(8, 1, 4, 2))
     assert capsys.readouterr().out == ""
 
 

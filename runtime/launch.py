@@ -170,18 +170,17 @@ def process_group_options() -> InitProcessGroupKwargs:
     (torch 2.13): each restart gets its own prefix in the store. With several machines torch's default stays, since
     each machine counts its own restarts.
     """
-    timeout = COLLECTIVE_TIMEOUT
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     machines = os.environ.get("GROUP_WORLD_SIZE")
     if restarts in (None, "0") or machines != "1":
-        return InitProcessGroupKwargs(timeout=timeout)
+        return InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)
 
     def meet(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
         store, rank, world_size = next(rendezvous("env://", **options))
         yield PrefixStore(f"restart {restarts}", store), rank, world_size
 
     register_rendezvous_handler("restarted", meet)
-    return InitProcessGroupKwargs(timeout=timeout, init_method="restarted://")
+    return InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT, init_method="restarted://")
 
 
 def describe_profile(accelerator: Accelerator) -> LaunchProfile:
@@ -237,7 +236,7 @@ def say_profile(profile: LaunchProfile) -> None:
 def has_bf16_instructions(device: torch.device) -> bool:
     """Whether the device is a CPU that computes in bf16 by itself."""
     instructions = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return any(instructions.get(name, False) for name in CPU_BF16)
+    return any(instructions.get(name) for name in CPU_BF16)
 
 
 def bf16_launch_line(processes: int) -> str:

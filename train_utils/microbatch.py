@@ -37,7 +37,7 @@ def split_batch(
     groups: int,
     micro_batch_size: int | None,
     accumulation: int | None,
-    saved_size: int | None = None,
+    saved_size: int | None,
 ) -> BatchSplit:
     """The micro-batches and accumulation steps that hold `batch_size` images over the groups of processes.
 
@@ -46,9 +46,9 @@ def split_batch(
     """
     share = math.ceil(batch_size / groups)
     size = micro_batch_size or math.ceil(share / (accumulation or 1))
-    if saved_size and not micro_batch_size and not accumulation:
-        size = min(size, saved_size)
     is_fixed = bool(micro_batch_size or accumulation)
+    if saved_size and not is_fixed:
+        size = min(size, saved_size)
     batch_split = BatchSplit(batch_size, groups, size, 1, is_fixed).with_micro_batches(size)
     if micro_batch_size and accumulation and batch_split.accumulation != accumulation:
         raise SettingsError(

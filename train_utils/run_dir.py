@@ -97,8 +97,9 @@ class OpenedRun:
                 _say_plan(plan, args)
             args = plan.fill(args)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
-            args = replace(args, crop_size=self._patch_size(args, info))
-            say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
+            crop_size = self._patch_size(args, info)
+            args = replace(args, crop_size=crop_size)
+            say(f"patches: {as_flags({'crop_size': crop_size})}")
         check_axes(info, args)
         return args
 

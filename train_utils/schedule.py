@@ -30,8 +30,8 @@ class Schedule:
     log_every: int
     eval_every: int
     checkpoint_every: int
-    patience: int | None = None
-    encoder_factor: float = 1.0
+    patience: int | None
+    encoder_factor: float
 
     @classmethod
     def from_args(cls, args: TrainSettings, images: int, total_steps: int | None) -> "Schedule":

@@ -51,4 +51,4 @@ class KernelTuning:
 
     def for_shape(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
         """A context for passes of images of this shape."""
-        return tune_kernels(self.device, enabled=tuple(shape) in self.shapes)
+        return tune_kernels(self.device, enabled=shape in self.shapes)

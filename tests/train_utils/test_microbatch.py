@@ -13,7 +13,7 @@ from train_utils.microbatch import MemoryLimit, read_memory_limit, split_batch, 
 
 
 def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
-    batch_split = split_batch(4, 2, None, 8)
+    batch_split = split_batch(4, 2, None, 8, None)
     assert (batch_split.micro_batch_size, batch_split.accumulation) == (1, 2)
 
 
@@ -113,4 +113,4 @@ def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro,
 @pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
 def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
     with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* launch profile sets 2"):
-        split_batch(16, 4, micro, accumulation=2)
+        split_batch(16, 4, micro, 2, None)

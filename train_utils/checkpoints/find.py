@@ -136,7 +136,7 @@ def _read_state(path: Path) -> CheckpointState:
         return CheckpointState.from_json(read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"{path}: cannot be read ({error})") from error

@@ -45,7 +45,7 @@ class CompileGain:
     def add_step(self, micro_batches: Sequence[MicroBatch]) -> None:
         """Count a step that is about to be made."""
         self.steps += 1
-        self.passes.update(tuple(micro_batch.images.shape) for micro_batch in micro_batches)
+        self.passes.update(micro_batch.images.shape for micro_batch in micro_batches)
 
     def sentence(self, network: UNet, criterion: StepLoss) -> str | None:
         """What compiling has cost and gained, without a full stop; None where nothing is compiled or no step was made.

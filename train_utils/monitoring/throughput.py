@@ -218,9 +218,7 @@ class Meter:
 
     @staticmethod
     def _is_past(mark: Mark | None) -> bool:
-        if isinstance(mark, torch.cuda.Event):
-            return mark.query()
-        return mark is not None
+        return not isinstance(mark, torch.cuda.Event) or mark.query()
 
     @staticmethod
     def _seconds(begin: Mark, end: Mark) -> float:

@@ -153,7 +153,7 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
         scaled_mean = tuple(255 * value for value in mean)
         scaled_std = tuple(255 * value for value in std)
         preprocess = Preprocess(mean=scaled_mean, std=scaled_std)  # it checks them
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"--encoder {source}: preprocessor_config.json cannot be used: {one_line(error)}") from error
     return preprocess.mean, preprocess.std
 

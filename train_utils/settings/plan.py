@@ -295,7 +295,7 @@ def _scale(info: DatasetInfo, args: TrainSettings, pixels: int) -> float:
 
 def _scale_of_masks(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
-    image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
+    image_pixels = np.median(info.train.sizes.prod(axis=1))
     if image_pixels <= pixels or image_pixels > LARGE:  # crops of large images are read from the file at full size
         return 1.0
     smallest_scale = 1.0
@@ -313,7 +313,7 @@ def _scale_of_points(info: DatasetInfo, pixels: int) -> float:
 
     Images are not cropped for points: which of two like ones a point is, left or right, shows in the whole image.
     """
-    image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
+    image_pixels = np.median(info.train.sizes.prod(axis=1))
     largest = math.sqrt(pixels / image_pixels)
     for scale in SCALES:
         if scale <= largest:

@@ -317,7 +317,7 @@ def train_for(minutes: float, data: Path, output: Path) -> None:
     flags = ["--dataset", data, "--output-dir", output, "--max-minutes", minutes, "--num-workers", 0]
     with (
         mock.patch.object(rehearsal, "time", SimpleNamespace(monotonic=time.process_time)),
-        mock.patch.object(rehearsal, "STARTED", 0.0),
+        mock.patch.object(rehearsal, "PROCESS_START", 0.0),
         mock.patch.object(sys, "argv", ["train.py", *map(str, flags)]),
     ):
         train.main()

@@ -138,7 +138,7 @@ def train_ours() -> None:
     import train
     from train_utils.monitoring import rehearsal
 
-    rehearsal.time, rehearsal.STARTED = SimpleNamespace(monotonic=time.process_time), 0.0
+    rehearsal.time, rehearsal.PROCESS_START = SimpleNamespace(monotonic=time.process_time), 0.0
     sys.argv = ["train.py", *sys.argv[2:]]
     train.main()
 

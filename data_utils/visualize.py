@@ -11,11 +11,11 @@ from unet.config import MaskValue
 
 GREY = (128, 128, 128)
 RED = (230, 30, 40)
-OUTLINED = 800  # columns of a picture after which an outline is a pixel thicker
+COLUMNS_PER_OUTLINE_PIXEL = 800  # columns of a picture after which an outline is a pixel thicker
 AREA_MARGIN = 2  # pixels between an area and the line around it
-ALIKE = 200  # colors whose channels differ by less, together, are hard to tell apart
+MIN_COLOR_DISTANCE = 200  # colors whose channels differ by less, together, are hard to tell apart
 LINE_HEIGHT = 20  # pixels of a line of the legend
-ROUND = 6  # classes of a palette that share a saturation and a value
+CLASSES_PER_ROUND = 6  # classes of a palette that share a saturation and a value
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
 SHOWN_CHANNELS = 3
 
@@ -28,7 +28,7 @@ def palette(num_classes: int) -> np.ndarray:
     for k in range(1, num_classes):
         # Golden-ratio steps keep hues apart however many there are; saturation and value tell rounds apart.
         hue = (0.58 + (k - 1) * 0.618034) % 1.0
-        saturation, value = SATURATIONS_AND_VALUES[(k - 1) // ROUND % len(SATURATIONS_AND_VALUES)]
+        saturation, value = SATURATIONS_AND_VALUES[(k - 1) // CLASSES_PER_ROUND % len(SATURATIONS_AND_VALUES)]
         rgb = colorsys.hsv_to_rgb(hue, saturation, value)
         colors[k] = np.rint(np.multiply(rgb, 255))
     return colors
@@ -113,7 +113,7 @@ def contours(mask: np.ndarray, thickness: int = 1) -> np.ndarray:
 def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """An `overlay` whose areas have an outline: of their color, or of black or white where the image is alike."""
     picture = overlay(image, mask, colors)
-    edges = contours(mask, thickness=1 + mask.shape[1] // OUTLINED)
+    edges = contours(mask, thickness=1 + mask.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)
     below = to_rgb(image)[edges]
     picture[edges] = readable_colors(colorize(mask[edges][None], colors)[0], below)
     return picture
@@ -122,7 +122,7 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
 def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Colors (n, 3) of outlines, black or white where they are like the pixels `below`, (n, 3) uint8."""
     background = below.astype(int)
-    is_alike = np.abs(colors.astype(int) - background).sum(axis=1) < ALIKE
+    is_alike = np.abs(colors.astype(int) - background).sum(axis=1) < MIN_COLOR_DISTANCE
     is_dark = background.sum(axis=1) < 3 * 128
     readable = colors.copy()
     readable[is_alike & is_dark] = 255
@@ -151,7 +151,7 @@ def outlined_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) ->
         colors: (classes, 3).
     """
     picture = to_rgb(image).copy()
-    thickness = 1 + bits.shape[1] // OUTLINED
+    thickness = 1 + bits.shape[1] // COLUMNS_PER_OUTLINE_PIXEL
     for bit, color in enumerate(colors):
         picture[contours(bits >> bit & 1, thickness)] = color
     return picture

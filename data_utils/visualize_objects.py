@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from data_utils.visualize import OUTLINED, contours, palette, readable_colors, to_rgb
+from data_utils.visualize import COLUMNS_PER_OUTLINE_PIXEL, contours, palette, readable_colors, to_rgb
 
 COLORS = palette(13)  # 0 is no object
 SHADES = len(COLORS) - 1
@@ -53,6 +53,6 @@ def shaded(labels: np.ndarray) -> np.ndarray:
 def outlined(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
     """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
     picture = to_rgb(image).copy()
-    edges = contours(shades, thickness=1 + shades.shape[1] // OUTLINED)
+    edges = contours(shades, thickness=1 + shades.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)
     picture[edges] = readable_colors(COLORS[shades[edges]], below=picture[edges])
     return picture

@@ -24,8 +24,14 @@ from runtime.parallel import lost_worker
 Result = TypeVar("Result")
 
 # what errors say of another process that has ended, or that hangs
-ENDED = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
-LATE = ("timed out", "timeout")
+ENDED_CONNECTION_WORDS = (
+    "connection closed",
+    "connection reset",
+    "broken pipe",
+    "process exited",
+    "connection was likely closed",
+)
+TIMEOUT_WORDS = ("timed out", "timeout")
 LOADER = "DataLoader worker"  # how torch's line on a loader process that was lost begins
 PROBES = 10  # questions to a machine that does not answer, before it is taken for lost
 _kept_groups: list[dist.ProcessGroup] = []
@@ -158,11 +164,11 @@ def describe_lost_process(error: Exception) -> str | None:
             f"process {rank} did not find all {world_size} processes ({reason}); is every machine started, with its own"
             " --machine_rank and the same --num_machines, --main_process_ip and --main_process_port?"
         )
-    if any(phrase in text.lower() for phrase in ENDED):
+    if any(phrase in text.lower() for phrase in ENDED_CONNECTION_WORDS):
         return (
             f"process {rank} lost another process, which has ended ({reason}); start again with --resume auto"
             " to continue from the last checkpoint"
         )
-    if any(phrase in text.lower() for phrase in LATE):
+    if any(phrase in text.lower() for phrase in TIMEOUT_WORDS):
         return f"process {rank} waited too long for another one, which hangs or has ended ({reason}); see its output"
     return None

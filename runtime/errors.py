@@ -2,7 +2,8 @@
 
 from runtime.redact import printable, redact
 
-WRAPPED = "Traceback (most recent call last)"  # in the text of an error that a loader's worker process hands on
+# stands in the text of an error that a loader's worker process hands on
+WRAPPED_TRACEBACK = "Traceback (most recent call last)"
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -23,7 +24,7 @@ class UserError(ValueError):
 
     def __str__(self) -> str:
         text = super().__str__()
-        if WRAPPED in text:  # its last line is "module.Error: message"
+        if WRAPPED_TRACEBACK in text:  # its last line is "module.Error: message"
             text = text.strip().splitlines()[-1].partition(": ")[2]
         return printable(redact(text))
 

@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Data = TypeVar("Data")
 Result = TypeVar("Result")
 
-AHEAD = 2  # batches that are read, and parts of a large item that are finished, while another is computed
+BATCHES_AHEAD = 2  # batches that are read, and parts of a large item that are finished, while another is computed
 CHUNK = 32  # items in a thread's task, where items are small
 
 
@@ -133,7 +133,7 @@ def pipelined(
         reading: deque[list[tuple[Item, Future]]] = deque()
         for batch in batches:
             reading.append([(item, readers.submit(read, item)) for item in batch])
-            while len(reading) > AHEAD and sum(map(len, reading)) > threads:
+            while len(reading) > BATCHES_AHEAD and sum(map(len, reading)) > threads:
                 yield reading.popleft()
         yield from reading
 

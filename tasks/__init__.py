@@ -7,7 +7,7 @@ from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from tasks.regions import Regions
 from tasks.task import Task
-from unet.config import NEWER, UNetConfig
+from unet.config import NEWER_VERSION, UNetConfig
 
 TASKS: dict[str, type[Task]] = {
     Classes.name: Classes,
@@ -27,7 +27,7 @@ def task_of_model(config: UNetConfig) -> Task:
     """The task that a model was trained for; ModelError where this version does not know it."""
     name = task_name(config)
     if name not in TASKS:
-        raise ModelError(f"the model was trained for the task {name!r}, {NEWER}")
+        raise ModelError(f"the model was trained for the task {name!r}, {NEWER_VERSION}")
     try:
         task = TASKS[name].from_config(config)
     except ModelError:  # it says what is damaged

@@ -14,7 +14,7 @@ from tasks.task import Scores
 
 FOUND = 0.5  # a point whose presence is less probable counts as not found
 RADII = {"px": (1.0, 2.0, 3.0, 5.0), "mm": (2.0, 2.5, 3.0, 4.0)}  # in percent of the longer side, or in mm
-FAR = 10.0  # in percent or mm too: an error beyond is an outlier
+OUTLIER_DISTANCE = 10.0  # in percent or mm too: an error beyond is an outlier
 STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(5)  # what is kept of each point of an image
 
 
@@ -95,7 +95,7 @@ class LandmarkScores(Scores):
             values[f"sdr/{radius_name(radius, self.unit)}"] = _mean((relative <= radius).double())
         found_count = int((present[:, PRESENCE] >= FOUND).sum())
         invented_count = int((absent[:, PRESENCE] >= FOUND).sum())
-        values["outliers"] = float((relative > FAR).sum())
+        values["outliers"] = float((relative > OUTLIER_DISTANCE).sum())
         values["presence_precision"] = ratio(found_count, found_count + invented_count)
         values["presence_recall"] = ratio(found_count, len(present))
         values["presence_auroc"] = auroc(present[:, PRESENCE], absent[:, PRESENCE])

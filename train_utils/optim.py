@@ -9,7 +9,7 @@ from runtime.launch import SHARDING
 from train_utils.muon import Muon
 from unet.blocks import OutConv
 
-DECAYED = (nn.modules.conv._ConvNd, nn.Linear)
+DECAYED_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 
 
 def build_optimizer(
@@ -44,7 +44,7 @@ def build_optimizer(
     for path, module in model.named_modules():
         is_encoder = path.startswith("encoder.")
         for key, parameter in module.named_parameters(recurse=False):
-            decay = weight_decay if key == "weight" and isinstance(module, DECAYED) else 0.0
+            decay = weight_decay if key == "weight" and isinstance(module, DECAYED_LAYERS) else 0.0
             is_kernel = key == "weight" and isinstance(module, nn.modules.conv._ConvNd)
             # Muon is for hidden layers; AdamW has trained an encoder
             orthogonal = name == "muon" and is_kernel and not is_encoder and parameter not in head_weights

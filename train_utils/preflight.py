@@ -36,7 +36,7 @@ EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCC
 COPIES = {"adamw": 3, "sgd": 2, "muon": 3}
 # an estimate beyond this many times the free memory is not tried: a step needs less than its estimate in half precision
 # or with other kernels, but never as little as a third
-HOPELESS = 3
+MAX_ESTIMATE_FACTOR = 3
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
 STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
@@ -378,7 +378,7 @@ def _is_hopeless(accelerator: Accelerator, network: nn.Module, shape: tuple[int,
     free = _free_bytes(accelerator)
     if free is None:
         return False
-    return step_bytes(network, shape, Copies(0)) > HOPELESS * free
+    return step_bytes(network, shape, Copies(0)) > MAX_ESTIMATE_FACTOR * free
 
 
 def _free_bytes(accelerator: Accelerator) -> int | None:

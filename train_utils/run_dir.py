@@ -22,7 +22,7 @@ from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, chec
 from train_utils.microbatch import MemoryLimit, read_memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
-from train_utils.settings.record import FINISHED, UNRECORDED, flags_as_json, say_credentials
+from train_utils.settings.record import FINISHED_FILE, UNRECORDED, flags_as_json, say_credentials
 from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
 from unet.model import UNet
 
@@ -196,7 +196,7 @@ class FinishedRun:
 def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:
     """Mark the run as finished; call it when all is written and published."""
     run = FinishedRun(step, schedule.total_steps, schedule.steps_per_epoch, flags_as_json(args))
-    with tolerated(FINISHED), replaced_file(folder / FINISHED) as file:
+    with tolerated(FINISHED_FILE), replaced_file(folder / FINISHED_FILE) as file:
         file.write(json.dumps(asdict(run), indent=2).encode())
 
 
@@ -215,7 +215,7 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
 def _read_finished(folder: Path) -> FinishedRun | None:
     """The content of finished.json; None where there is none, or not the last checkpoint of the run."""
     try:
-        record = redact_all(read_json(folder / FINISHED))
+        record = redact_all(read_json(folder / FINISHED_FILE))
     except (OSError, ValueError):
         return None
     steps = [record.get(name) for name in ("step", "total_steps", "steps_per_epoch")]

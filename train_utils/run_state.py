@@ -7,7 +7,7 @@ import torch
 
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
-from unet.config import NEWER
+from unet.config import NEWER_VERSION
 
 
 @dataclass
@@ -36,7 +36,7 @@ class RunState:
             value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images", [])}
         unknown = sorted(value.keys() - {entry.name for entry in fields(cls)})
         if unknown:
-            raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER}")
+            raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER_VERSION}")
         return cls(**value)
 
     def update(self, evaluation: Evaluation) -> bool:

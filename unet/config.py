@@ -11,7 +11,7 @@ from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
-NEWER = "which this version does not know: it was made by a newer version"
+NEWER_VERSION = "which this version does not know: it was made by a newer version"
 # entries that came later are written only where they say something, so that older versions read all other models
 LATER_ENTRIES = ("task", "temperature")
 LATER_PREPROCESS_ENTRIES = ("joined_values", "outside_class", "bands", "place")
@@ -193,7 +193,7 @@ class UNetConfig:
             known_fields = {entry.name for entry in fields(Preprocess)}
             unknown_fields = sorted(self.preprocess.keys() - known_fields)
             if unknown_fields:
-                raise ValueError(f"preprocess holds {', '.join(unknown_fields)}, {NEWER}")
+                raise ValueError(f"preprocess holds {', '.join(unknown_fields)}, {NEWER_VERSION}")
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("kernels", "strides"):
@@ -248,7 +248,7 @@ class UNetConfig:
         known_fields = {entry.name for entry in fields(cls)}
         unknown_fields = sorted(content.keys() - known_fields)
         if unknown_fields:
-            raise ValueError(f"the config holds {', '.join(unknown_fields)}, {NEWER}")
+            raise ValueError(f"the config holds {', '.join(unknown_fields)}, {NEWER_VERSION}")
         try:
             return cls(**content)
         except TypeError as error:  # a number where a list is expected, or the other way round

@@ -32,8 +32,8 @@ from unet.config import MaskValue
 PROBLEMS_IN_MESSAGE = 3
 NAMES_IN_MESSAGE = 3  # of files that have one problem
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
-SWAPPED = "are images and masks swapped"
-MERGED = 4  # the least files with the same problem that share a line
+SWAPPED_FOLDERS_HINT = "are images and masks swapped"
+MIN_MERGED_FILES = 4  # the least files with the same problem that share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 
@@ -211,7 +211,7 @@ def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem
 def lossy_problem(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
     """The problem that a JPEG mask holds more than two values."""
     if len(pixels) > MAX_VALUES and describe_invented(pixels) is None:
-        return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED}?")
+        return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED_FOLDERS_HINT}?")
     return Problem(
         "lossy mask",
         f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
@@ -264,7 +264,7 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
         return f"{show(ordered)}; are these numbers of objects (--task objects), or are images and masks swapped?"
     guess = describe_invented(pixels)
     if guess is None and first_values.shape[1] == 3:
-        return f"{show(ordered)}; {SWAPPED}, or are these smoothed edges (JPEG, interpolation)? {REPAIR}"
+        return f"{show(ordered)}; {SWAPPED_FOLDERS_HINT}, or are these smoothed edges (JPEG, interpolation)? {REPAIR}"
     guess = guess or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
     return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
@@ -349,7 +349,7 @@ def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str
         texts_of.setdefault(NUMBER.sub("", problem), []).append((name, problem))
     lines = []
     for alike in texts_of.values():
-        if len(alike) < MERGED:
+        if len(alike) < MIN_MERGED_FILES:
             lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
             continue
         names = ", ".join(first_few([name for name, _ in alike], limit))

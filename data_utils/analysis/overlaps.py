@@ -13,12 +13,12 @@ from runtime.errors import DataError
 from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
 from unet.config import MaskValue
 
-SAMPLED = 32  # images of a split that are looked at
-NOTABLE = 0.01  # a smaller share of the labeled pixels is the width of outlines
+SAMPLED_IMAGES = 32  # images of a split that are looked at
+MIN_NOTABLE_SHARE = 0.01  # a smaller share of the labeled pixels is the width of outlines
 
 
 def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
-    """A line where objects of several classes cover more than NOTABLE of the labeled pixels."""
+    """A line where objects of several classes cover more than MIN_NOTABLE_SHARE of the labeled pixels."""
     shared_pixels = 0
     labeled_pixels = 0
     for records in splits:
@@ -28,7 +28,7 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
         counts = cached(key, partial(_count, records))
         shared_pixels += counts[0]
         labeled_pixels += counts[1]
-    if shared_pixels <= NOTABLE * labeled_pixels:
+    if shared_pixels <= MIN_NOTABLE_SHARE * labeled_pixels:
         return ()
     return (
         f"{shared_pixels / labeled_pixels:.0%} of the labeled pixels lie in objects of several classes, and count as"
@@ -42,7 +42,7 @@ def _count(records: Records) -> list[int]:
     bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
     shared_pixels = 0
     labeled_pixels = 0
-    for index in spread_indices(len(records), SAMPLED):
+    for index in spread_indices(len(records), SAMPLED_IMAGES):
         mask = records[index]["target"]
         assert isinstance(mask, LayeredMask)
         try:

@@ -9,14 +9,15 @@ import numpy as np
 from data_utils.analysis.inspect import InspectedSplits
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.sources.points.spaces import PIXELS, UPWARD, to_pixels, to_voxels
+from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD, to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Record
 from runtime.console import first_few
 from tasks.points import PRESENT
 
-SAME = 0.5  # pixels: two points of an image that are nearer lie at one place
-USUAL = 0.9  # where sides mean something, the least share of images with the left point on one side of the right
+SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
+# where sides mean something, the least share of images with the left point on one side of the right
+USUAL_SIDE_SHARE = 0.9
 NAMES_IN_MESSAGE = 5  # of images
 
 
@@ -90,7 +91,7 @@ class _ImagePoints(NamedTuple):
 
     def outside(self) -> list[int]:
         """The present points that lie outside of the image; none where that is not known."""
-        if not any(self.size) or self.source.space not in (PIXELS, UPWARD):
+        if not any(self.size) or self.source.space not in (PIXELS, PIXELS_UPWARD):
             return []
         last = np.array(self.size[::-1]) - 0.5
         numbers = []
@@ -103,7 +104,7 @@ class _ImagePoints(NamedTuple):
     def doubles(self) -> Iterator[tuple[int, int]]:
         """The pairs of present points that lie at one place."""
         for first, second in combinations(self.present, 2):
-            if np.linalg.norm(self.positions[first] - self.positions[second]) < SAME:
+            if np.linalg.norm(self.positions[first] - self.positions[second]) < SAME_POINT_DISTANCE:
                 yield first, second
 
 
@@ -164,7 +165,7 @@ def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second
             signs.append((images[is_known], is_left[is_known]))
     shares = [max(sign.mean(), 1 - sign.mean()) for _, sign in signs]
     best = int(np.argmax(shares))
-    if shares[best] < USUAL:
+    if shares[best] < USUAL_SIDE_SHARE:
         return []
     images_of_sign, sign = signs[best]
     return images_of_sign[sign != (sign.mean() > 0.5)].tolist()

@@ -35,13 +35,13 @@ MASKS_WITH_VALUE = 4  # masks of each set of values that are read before another
 REACH = 2  # the pixels to each side among which the neighbors of a border lie
 INVENTED_SHARE = 0.6  # the least share of an invented value's pixels between two others; the rest are ringing
 AREA_SHARE = 0.5  # the least share of a class's pixels in areas at least three pixels thick
-FEWEST = 2  # a single value on a border may be a class that somebody drew there
+MIN_BORDER_VALUES = 2  # a single value on a border may be a class that somebody drew there
 NAMES_IN_MESSAGE = 3  # of masks
 PALETTES = 8  # masks of a split whose palettes are looked at
 ALONE_SHARE = 0.05  # from this share on, pixels without a neighbor of their color are dots of dithering
 MANY_INVENTED = 8  # the least values on borders that make even a run 0, 1, ..., n doubtful
 RARE_SHARE = 0.01  # of all pixels: what values on borders do not reach
-GRADED = 0.5  # where classes hold less than such a share of the pixels, the others are no mere borders
+MIN_CLASS_SHARE = 0.5  # where classes hold less than such a share of the pixels, the others are no mere borders
 
 
 @dataclass
@@ -89,7 +89,7 @@ class BorderCounts:
                 classes.append(value)
             elif between[value] >= INVENTED_SHARE * count:
                 invented += 1
-        if len(classes) < 2 or invented < max(FEWEST, len(classes)):
+        if len(classes) < 2 or invented < max(MIN_BORDER_VALUES, len(classes)):
             return []
         return classes
 
@@ -136,7 +136,7 @@ def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> N
         pixels: how many pixels of the masks hold each value; none of them has a name.
     """
     is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
-    if len(pixels) < 2 + FEWEST or is_numbered:
+    if len(pixels) < 2 + MIN_BORDER_VALUES or is_numbered:
         return
     stored = _once("borders", inspected, _classes)
     if stored:
@@ -170,7 +170,7 @@ def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> 
     Args:
         pixels: how many pixels of the masks hold each index; none of them has a name.
     """
-    if len(pixels) < 2 + FEWEST:
+    if len(pixels) < 2 + MIN_BORDER_VALUES:
         return
     reason = _once("palettes", inspected, _spoiled_palette)
     if reason:
@@ -304,7 +304,7 @@ def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes:
         masks += len(spoiled)
     total = sum(len(records) for _, records in inspected)
     files = f"{masks} of {total} masks: {', '.join(first_few(names, NAMES_IN_MESSAGE))}"
-    if share < GRADED:
+    if share < MIN_CLASS_SHARE:
         return (
             f"the masks look spoiled: they hold {len(pixels)} grades from {value_text(ordered[0])} to"
             f" {value_text(ordered[-1])}, as probabilities and blurred outlines do, in {files}. Save what is above a"

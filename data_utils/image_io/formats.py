@@ -150,12 +150,12 @@ REMEDIES = {  # what to do with files of other formats, by their extension
     **dict.fromkeys((".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), MICROSCOPY_REMEDY),
     **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),
 }
-TURNED = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
+TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
-ALWAYS_FREE = 2**27  # bytes that are taken without asking how much memory is free
+UNCHECKED_BYTES = 2**27  # bytes that are taken without asking how much memory is free
 COPIES = 3  # of a picture that are in memory while it is decoded, converted and resized
-TOO_LARGE = (
+TOO_LARGE_MESSAGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
     " or float, uncompressed or deflate; to validate on it, cut it into smaller images"
 )
@@ -194,7 +194,7 @@ def image_errors(name: str) -> Iterator[None]:
             file = name.partition(": ")[0]
             reason = f"empty, not an image, or in a format that is not read here{format_remedy([file])}"
         if isinstance(error, Image.DecompressionBombError):
-            reason += TOO_LARGE
+            reason += TOO_LARGE_MESSAGE
         raise ImageError(f"{name} cannot be read ({reason})") from error
 
 
@@ -213,7 +213,7 @@ def check_regular(path: str | Path) -> None:
 
 def check_memory(size: int, name: str) -> None:
     """ValueError where `size` bytes are more than this process may have: a small file may claim much."""
-    available = available_bytes() if size > ALWAYS_FREE else size  # asking takes time
+    available = available_bytes() if size > UNCHECKED_BYTES else size  # asking takes time
     if size > available:
         raise ValueError(f"{name} needs {size / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
 
@@ -221,7 +221,7 @@ def check_memory(size: int, name: str) -> None:
 def decode(picture: Image.Image) -> None:
     """Have Pillow decode a picture, which turns a TIFF already. ValueError where it does not fit into memory."""
     check_decoding(picture)
-    if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED:
+    if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS:
         picture.filename = ""  # else Pillow would map the pixels of the file, as rows of the turned picture's length
     picture.load()
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 ROWS = 128  # rows that are outlined at once
-PENDING = 2**17  # new corners after which finished areas are looked for, beside as many as unfinished areas had
+# new corners after which finished areas are looked for, beside as many as unfinished areas had
+MAX_PENDING_CORNERS = 2**17
 
 
 class Areas(NamedTuple):
@@ -69,7 +70,7 @@ class Outliner:
         """Read the next rows (n, W) of whole numbers, of which 0 belongs to no area; gives areas that are finished."""
         for top in range(0, len(rows), ROWS):
             self._read(rows[top : top + ROWS])
-            if self._new_corners > max(PENDING, self._open_corners):
+            if self._new_corners > max(MAX_PENDING_CORNERS, self._open_corners):
                 yield self._finished(is_last=False)
 
     def finish(self) -> Iterator[Areas]:

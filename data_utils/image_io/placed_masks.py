@@ -15,7 +15,7 @@ from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 ROWS = 256  # rows that are placed at once
-NUDGE = 1e-6  # pixels: centers that lie between two pixels belong to the second, whatever the rounding
+ROUNDING_MARGIN = 1e-6  # pixels: centers that lie between two pixels belong to the second, whatever the rounding
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class PlacedMask(RenderedMask):
             row_centers = np.arange(rows[0] + top, min(rows[0] + top + ROWS, rows[1]))[:, None] + 0.5
             x, y = self.image_grid.place.to_world(column_centers, row_centers)
             mask_columns, mask_rows = self.mask_grid.place.to_pixels(x, y)
-            column_indices = np.floor(mask_columns + NUDGE)
-            row_indices = np.floor(mask_rows + NUDGE)
+            column_indices = np.floor(mask_columns + ROUNDING_MARGIN)
+            row_indices = np.floor(mask_rows + ROUNDING_MARGIN)
             inside = (column_indices >= 0) & (column_indices < values.shape[1])
             inside &= (row_indices >= 0) & (row_indices < values.shape[0])
             band = placed[top : top + len(row_centers)]

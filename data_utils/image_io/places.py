@@ -26,7 +26,7 @@ GEOGRAPHIC_MODEL = 2
 PIXEL_IS_POINT = 2
 USER_DEFINED = 32767
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)  # rows and columns themselves
-SAME = 1e-3  # pixels by which two grids may differ
+GRID_TOLERANCE = 1e-3  # pixels by which two grids may differ
 
 Transform = tuple[float, float, float, float, float, float]
 
@@ -89,13 +89,13 @@ class Place(NamedTuple):
         for column, row in ((0, 0), (width, 0), (0, height)):
             pixel = self.to_pixels(*other.to_world(column, row))
             shifts.append((pixel[0] - column, pixel[1] - row))
-        return all(math.dist(shifts[0], shift) < SAME * max(height, width) for shift in shifts)
+        return all(math.dist(shifts[0], shift) < GRID_TOLERANCE * max(height, width) for shift in shifts)
 
     def is_grid_of(self, other: "Place", size: Sequence[int]) -> bool:
         """Whether both are one grid over `size` (H, W), to a thousandth of a pixel."""
         height, width = size
         corners = ((0, 0), (width, 0), (0, height), (width, height))
-        return all(math.dist(self.to_pixels(*other.to_world(*corner)), corner) <= SAME for corner in corners)
+        return all(math.dist(self.to_pixels(*other.to_world(*corner)), corner) <= GRID_TOLERANCE for corner in corners)
 
 
 def place_of(page: tifffile.TiffPage) -> Place | None:

@@ -22,13 +22,13 @@ from runtime.errors import ImageError
 
 METADATA = 42112  # GDAL's: a text in XML, with the names of bands
 DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d{1,6})"[^>]*>([^<]*)</Item>')
-ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
+ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
 PILLOW_SAMPLES = (3, 4)  # how many samples pictures in color have
 NAMES_IN_MESSAGE = 8  # of bands
 # what Pillow makes of types of pixels, so that a file is the same with and without a place
-READ_AS = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
+PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
 
 Range = tuple[int, int]  # first and last pixel along a side, the last one left out
 
@@ -59,7 +59,7 @@ class RasterFile:
     def dtype(self) -> np.dtype:
         """The type in which its pixels are read."""
         stored = self.pixels.dtype
-        return np.dtype(READ_AS.get(str(stored), stored))
+        return np.dtype(PILLOW_TYPES.get(str(stored), stored))
 
     @property
     def may_lack_data(self) -> bool:
@@ -457,7 +457,7 @@ def _alpha(page: tifffile.TiffPage) -> int | None:
     extras = tuple(page.extrasamples)
     first = page.samplesperpixel - len(extras)
     for number, kind in enumerate(extras):
-        if kind in ALPHA:
+        if kind in ALPHA_SAMPLES:
             return first + number
     return None
 

@@ -12,7 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import (
     COPIES,
-    TURNED,
+    TURNED_ORIENTATIONS,
     BandSource,
     EmbeddedImage,
     ImageSource,
@@ -34,7 +34,7 @@ from unet.config import IGNORE_INDEX, Preprocess
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
 BITS_PER_SAMPLE, SAMPLE_FORMAT = 258, 339  # tags of TIFFs
-UNSIGNED = (1,)
+UNSIGNED_FORMAT = (1,)
 WHITE = 255
 
 
@@ -193,7 +193,7 @@ def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
 def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
     """(W, H) as stored <-> (H, W) as seen."""
     first, second = size
-    if orientation(image) in TURNED:
+    if orientation(image) in TURNED_ORIENTATIONS:
         return first, second
     return second, first
 
@@ -294,7 +294,7 @@ def _is_unsigned(picture: Image.Image) -> bool:
     if picture.mode != "I" or picture.format != "TIFF":
         return False
     tags = getattr(picture, "tag_v2", None)  # a copy has none
-    return tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED
+    return tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED_FORMAT) == UNSIGNED_FORMAT
 
 
 def _brightness_factor(picture: Image.Image) -> int:
@@ -361,7 +361,7 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
             return picture.shape[:2], f"{picture.dtype}{channels}"
         width, height = picture.size
         # The method of PNG files would decode the pixels, lest the orientation stand behind them.
-        turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED
+        turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
         # Pillow has turned the size of TIFF files already.
         size = (width, height) if turned and picture.format != "TIFF" else (height, width)
         return size, picture.mode

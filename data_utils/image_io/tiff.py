@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED, check_regular, image_errors
+from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED_ORIENTATIONS, check_regular, image_errors
 from data_utils.image_io.places import has_place_tags
 from runtime.errors import ImageError
 
@@ -115,7 +115,7 @@ def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
     """(H, W) of a page as seen."""
     height = int(page.imagelength)  # a damaged header may hold anything
     width = int(page.imagewidth)
-    if page.tags.valueof("Orientation", default=1) in TURNED:
+    if page.tags.valueof("Orientation", default=1) in TURNED_ORIENTATIONS:
         return width, height
     return height, width
 

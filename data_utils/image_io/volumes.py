@@ -20,7 +20,7 @@ from data_utils.image_io.volume_formats import (
 from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # the default of `gzip`
-INFINITE = 1e30  # voxels so far from 0 count as infinite: float32 does not hold their squares
+INFINITE_VALUE = 1e30  # voxels so far from 0 count as infinite: float32 does not hold their squares
 SMALLEST_SIDE = 1e-7  # mm: with a smaller side of a voxel a header is damaged
 FARTHEST_ENTRY = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
@@ -80,7 +80,7 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
                 voxels[..., channel] = _upright(file.read(), header)[..., 0]
     if voxels.dtype.kind == "f":
         for plane in voxels:
-            if not (np.abs(plane) < INFINITE).all():  # NaN is not below it either
+            if not (np.abs(plane) < INFINITE_VALUE).all():  # NaN is not below it either
                 raise ImageError(f"{name}: has voxels that are not numbers (NaN or infinite)")
     return voxels, header
 

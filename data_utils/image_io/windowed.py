@@ -30,8 +30,8 @@ from data_utils.image_io.tiff import has_windows, is_tiff, read_window
 from runtime.errors import ImageError, one_line
 from unet.config import Preprocess
 
-LARGE = 2**24  # pixels: a larger image is read in windows to take a crop
-STRIP = 2**22  # pixels that are read together
+LARGE_IMAGE_PIXELS = 2**24  # pixels: a larger image is read in windows to take a crop
+STRIP_PIXELS = 2**22  # pixels that are read together
 WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
 
 
@@ -232,7 +232,7 @@ def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
                 image = stack.enter_context(open_windowed(source))
         if image is None or not image.decodes_windows:
             yield None
-        elif isinstance(source, WindowSource) or np.prod(image.size) >= LARGE:
+        elif isinstance(source, WindowSource) or np.prod(image.size) >= LARGE_IMAGE_PIXELS:
             yield image
         else:
             yield None
@@ -251,6 +251,6 @@ def _may_have_windows(source: ImageSource) -> bool:
 def strips(image: WindowedImage) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
     """(first row, rows) of all rows of a picture, some at a time."""
     height, width = image.size
-    step = max(1, STRIP // width)
+    step = max(1, STRIP_PIXELS // width)
     for top in range(0, height, step):
         yield top, image.read(top, min(top + step, height))

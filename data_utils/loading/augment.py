@@ -18,7 +18,7 @@ from runtime.device import upload, upload_like
 from tasks.target import AnyTarget
 
 INVERSIONS = 60  # steps that invert elastic displacements of points
-WIDE = torch.int32  # labels that a float32 may not hold: they are picked by the numbers of pixels
+WIDE_LABEL_TYPE = torch.int32  # labels that a float32 may not hold: they are picked by the numbers of pixels
 
 Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -98,7 +98,7 @@ def _degrade(images: Tensor, draws: Sequence[Draw], fill: Tensor) -> None:
 
 def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
     """Labels (B, *spatial) picked where the grid says, `unknown` where it is `outside`; samples `unmoved` stay."""
-    if labels.dtype == WIDE:
+    if labels.dtype == WIDE_LABEL_TYPE:
         picked = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
     else:
         picked = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()

@@ -18,7 +18,8 @@ from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
 Sample = tuple[np.ndarray, Target]  # an image (C, *size), and its target
-REMEMBERED = 1024  # records whose arrays in the file are remembered: finding them takes longer than copying a patch
+# records whose arrays in the file are remembered: finding them takes longer than copying a patch
+MAX_REMEMBERED_RECORDS = 1024
 
 
 class DecodedSplit:
@@ -28,7 +29,7 @@ class DecodedSplit:
         self.file = file
         self.target = target
         self._table: Any = None
-        self._remembered = lru_cache(REMEMBERED)(self._find)
+        self._remembered = lru_cache(MAX_REMEMBERED_RECORDS)(self._find)
 
     def __reduce__(self) -> tuple:
         return DecodedSplit, (self.file, self.target)

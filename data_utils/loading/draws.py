@@ -12,7 +12,7 @@ from torch import Tensor
 STRENGTHS = ("none", "mirror", "basic", "strong")
 ELASTIC = (2, 3, 3)
 ELASTIC_PIXELS = 10.0  # standard deviation of elastic displacements: the paper's, whose images are 512 x 512
-ALIKE = 2  # spacings within this factor: a turn from one axis into the other keeps the detail of both
+SIMILAR_SPACING_FACTOR = 2  # spacings within this factor: a turn from one axis into the other keeps the detail of both
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _draw_volume(
         flips[:] = 1.0
     most_degrees = 30 if is_strong else 15
     turns = _turns(math.radians(most_degrees) * tilts, np.array(spacing[::-1], dtype=float))
-    shares[np.array(spacing) > ALIKE * min(spacing)] = 1.0
+    shares[np.array(spacing) > SIMILAR_SPACING_FACTOR * min(spacing)] = 1.0
     resolution = tuple(shares.tolist()) if lower_resolution < 0.25 else None
     return Draw(flips[:, None] * turns / scale, gamma=math.exp(log_gamma), resolution=resolution)
 
@@ -228,7 +228,7 @@ def _turns(angles: np.ndarray, spacing: np.ndarray) -> np.ndarray:
     for axis, angle in enumerate(angles):
         first = (axis + 1) % 3
         second = (axis + 2) % 3
-        if max(spacing[[first, second]]) <= ALIKE * min(spacing[[first, second]]):
+        if max(spacing[[first, second]]) <= SIMILAR_SPACING_FACTOR * min(spacing[[first, second]]):
             turn = np.eye(3)
             turn[first, first] = turn[second, second] = math.cos(angle)
             turn[second, first] = math.sin(angle)

@@ -10,7 +10,8 @@ from runtime.errors import ImageError
 from unet.config import Preprocess
 
 CHUNK = 8  # slices that are resampled together
-COARSE = 3  # times the finest spacing: beyond it an axis is resampled linearly, for cubic would ring along it
+# times the finest spacing: beyond it an axis is resampled linearly, for cubic would ring along it
+COARSE_SPACING_FACTOR = 3
 
 
 class VolumeInput:
@@ -41,7 +42,7 @@ class VolumeInput:
             claimed = 4 * channels * depth * height * width
             check_memory(claimed, f"the volume, whose header gives its voxels {sides} mm (z, y, x), resampled,")
         finest = min(header.spacing)
-        is_coarse = [side > COARSE * finest for side in header.spacing]
+        is_coarse = [side > COARSE_SPACING_FACTOR * finest for side in header.spacing]
         # along y and x, within a slice
         self.row_filter = Image.Resampling.BILINEAR if is_coarse[1] else Image.Resampling.BICUBIC
         self.column_filter = Image.Resampling.BILINEAR if is_coarse[2] else Image.Resampling.BICUBIC

@@ -27,7 +27,7 @@ SMALLEST_SIDE = 64  # pixels of a side of a block
 LARGEST_SIDE = 4096
 MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
 PAIRS_IN_MESSAGE = 3  # of names of images
-NEAR = 0.5  # pixels between two images that touch
+TOUCHING_DISTANCE = 0.5  # pixels between two images that touch
 
 
 class Window(NamedTuple):
@@ -192,8 +192,8 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
             depths = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
             nearest = int(depths.min(axis=1).argmax())
             depth = depths[nearest].min()
-            if depth > -NEAR:
-                pairs["overlap" if depth > NEAR else "touch"].append(f"{name} and {other_names[nearest]}")
+            if depth > -TOUCHING_DISTANCE:
+                pairs["overlap" if depth > TOUCHING_DISTANCE else "touch"].append(f"{name} and {other_names[nearest]}")
     for verb, pair_texts in pairs.items():
         if pair_texts:
             examples = ", ".join(first_few(pair_texts, PAIRS_IN_MESSAGE))

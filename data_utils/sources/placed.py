@@ -6,8 +6,8 @@ from data_utils.image_io.placed_masks import PlacedMask, grid_of_source, on_grid
 from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.sources.records import DerivedRecords, Record, Records, with_sources
 
-SAMPLED = 128  # masks whose grids are compared with those of their images
-NOTABLE = 0.01  # pixels: a smaller shift is rounding
+SAMPLED_MASKS = 128  # masks whose grids are compared with those of their images
+MIN_NOTABLE_SHIFT = 0.01  # pixels: a smaller shift is rounding
 
 
 class PlacedRecords(DerivedRecords):
@@ -37,7 +37,7 @@ def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     for records in splits:
         if not _are_placed(records):
             continue
-        for i in range(min(len(records), SAMPLED)):
+        for i in range(min(len(records), SAMPLED_MASKS)):
             shift = _shift(records[i])
             if shift is not None:
                 shifted.append((records.name(i), *shift))
@@ -70,6 +70,6 @@ def _shift(record: Record) -> tuple[float, float] | None:
     column, row = image_place.offset_of(mask_place)
     right = column - round(column)
     down = row - round(row)
-    if max(abs(right), abs(down)) < NOTABLE:
+    if max(abs(right), abs(down)) < MIN_NOTABLE_SHIFT:
         return None
     return right, down

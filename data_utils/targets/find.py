@@ -18,14 +18,14 @@ from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.regions import Regions
 
-SAMPLED = 20  # masks that are looked at
+SAMPLED_MASKS = 20  # masks that are looked at
 SAMPLED_VOLUMES = 4
-FIRST = 3  # masks that are looked at first: if these hold few values, no others are
+FIRST_MASKS = 3  # masks that are looked at first: if these hold few values, no others are
 FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
 CONNECTED_SHARE = 0.9  # in such a share of the masks each number of objects is one piece
 FEWEST_NUMBERS = 3  # the least number of different highest values in masks of objects
 MOST_PIECES = 1.1  # pieces for each number, among all masks: classes lie in many more
-EITHER = "classes or objects"
+AMBIGUOUS_READING = "classes or objects"
 MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
 
 
@@ -42,14 +42,14 @@ def find_task(records: Records, config: DataConfig) -> str:
     if records.task is not None:
         return records.task
     reading = _reading(records, config)
-    return Classes.name if reading == EITHER else reading
+    return Classes.name if reading == AMBIGUOUS_READING else reading
 
 
 def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
     """A line where masks may just as well number objects as hold classes, and no flag says which."""
     if config.regions or config.task is not None or records.task is not None:
         return ()
-    if _reading(records, config) != EITHER:
+    if _reading(records, config) != AMBIGUOUS_READING:
         return ()
     return (
         "the numbers in the masks may count objects, since nearly each of them is one connected piece: give --task"
@@ -58,7 +58,7 @@ def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
 
 
 def _reading(records: Records, config: DataConfig) -> str:
-    """The task that the numbers in masks call for, or EITHER."""
+    """The task that the numbers in masks call for, or AMBIGUOUS_READING."""
     are_classes = config.classes or config.ignore_index or records.classes or records.group_sizes is not None
     if are_classes or not len(records) or isinstance(records[0]["target"], RenderedMask):
         return Classes.name
@@ -74,17 +74,17 @@ def _reading_of_masks(records: Records) -> str:
 
 def holds_many_values(records: Records) -> bool:
     """Whether one of the first masks holds so many numbers that all must be looked at; colors are classes."""
-    first = range(min(FIRST, len(records)))
+    first = range(min(FIRST_MASKS, len(records)))
     return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
 
 
 def reading_of_numbers(records: Records) -> str:
     """Objects, if every value is one connected piece, and the highest one differs between files.
 
-    EITHER, if it does not differ, for all images may have as many objects, or if a few objects are in pieces. Else
-    classes.
+    AMBIGUOUS_READING, if it does not differ, for all images may have as many objects, or if a few objects are in
+    pieces. Else classes.
     """
-    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
+    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     highest = []
     connected_masks = 0
     all_numbers = 0
@@ -102,7 +102,7 @@ def reading_of_numbers(records: Records) -> str:
     enough = max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
     are_counts = len(set(highest)) >= enough and max(highest) >= MANY_NUMBERS  # files have different numbers of objects
     are_many = min(highest) > 255
-    return Objects.name if are_connected and (are_counts or are_many) else EITHER
+    return Objects.name if are_connected and (are_counts or are_many) else AMBIGUOUS_READING
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:

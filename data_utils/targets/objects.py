@@ -27,7 +27,7 @@ from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, without_gap
 from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
-SAMPLED = 64  # masks whose objects are measured
+SAMPLED_MASKS = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
 SMALL_PERCENT = 1  # percentile of the sizes of objects that says how small a prediction may be
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
@@ -242,7 +242,7 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
 
     The smallest is half as large as objects of which nearly all others are larger.
     """
-    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
+    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     sizes: list[int] = []
     hollow_objects = 0
     for index in spread_indices(len(records), count):

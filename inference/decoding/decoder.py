@@ -14,7 +14,7 @@ from torch import Tensor
 from runtime.device import download, upload
 from tasks.task import Task
 
-UNSURE = 255  # the level of an answer that is as likely as any other
+UNSURE_LEVEL = 255  # the level of an answer that is as likely as any other
 NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -104,7 +104,7 @@ class Decoder(ABC):
 
     def uncertainty(self, logits: Tensor) -> Tensor:
         """The entropy of a strip of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
-        return (self.entropy(logits) * UNSURE).round().to(torch.uint8)
+        return (self.entropy(logits) * UNSURE_LEVEL).round().to(torch.uint8)
 
     def certainty(self, logits: Tensor) -> Tensor | None:
         """The certainty that `Task.count_certainty` takes, of logits (outputs, n, ...); None where none is counted."""

@@ -22,7 +22,7 @@ from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
 from inference.outputs.prediction_format import MaskFormat, MaskSink
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.files import replaced_file
-from runtime.parallel import AHEAD, map_ahead
+from runtime.parallel import BATCHES_AHEAD, map_ahead
 from tasks.task import Task
 
 SAMPLED_ROWS = 64  # rows of a large image by which the brightness of its overlay is chosen
@@ -68,7 +68,7 @@ class ImageWriter:
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         with self._output_files(job, size, image, sink, read_missing) as files:
-            for _ in map_ahead(files.write, strips, ahead=AHEAD):
+            for _ in map_ahead(files.write, strips, ahead=BATCHES_AHEAD):
                 pass
             files.finish()
 

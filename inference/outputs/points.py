@@ -32,7 +32,7 @@ from tasks.task import Task
 from unet.config import UNetConfig
 
 JOINED = "points"  # the stem of the table of all images
-SEVERAL = 2  # images, from which on a table of all of them is written
+MIN_TABLE_IMAGES = 2  # images, from which on a table of all of them is written
 
 
 class PointFormat(PredictionFormat):
@@ -104,7 +104,7 @@ class PointFormat(PredictionFormat):
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold those of several."""
         written_jobs = [job for job in jobs if job.file(self.extension).exists()]
-        if len(jobs) < SEVERAL or not written_jobs or not files.FORMATS[self.task.layout].holds_several:
+        if len(jobs) < MIN_TABLE_IMAGES or not written_jobs or not files.FORMATS[self.task.layout].holds_several:
             return
         tables = []
         for job in written_jobs:

@@ -12,7 +12,7 @@ from inference.outputs.jobs import RasterJob
 from runtime.files import replaced_file
 from unet.config import MaskValue
 
-USUAL = 255  # what pixels without data hold, if it is no class
+USUAL_NODATA = 255  # what pixels without data hold, if it is no class
 LARGEST = 65535
 
 
@@ -63,7 +63,7 @@ def open_mask_raster(
 
 def free_value(values: set[int]) -> int:
     """A mask value that no class has: 255, else the largest one below it, else the largest of 16 bits."""
-    for value in (*range(USUAL, -1, -1), *range(LARGEST, USUAL, -1)):
+    for value in (*range(USUAL_NODATA, -1, -1), *range(LARGEST, USUAL_NODATA, -1)):
         if value not in values:
             return value
     raise AssertionError("there are at most 255 classes")

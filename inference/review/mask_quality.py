@@ -11,7 +11,7 @@ import numpy as np
 from unet.config import IGNORE_INDEX
 
 TEMPERATURE = 0.1
-FARTHEST = 16  # pixels that a mask is moved by, at the size at which it is looked at
+MAX_SHIFT = 16  # pixels that a mask is moved by, at the size at which it is looked at
 LONGEST_SIDE = 384  # of that size
 SMALLEST_SHIFT = 2  # pixels at that size
 SMALLEST_GAIN = 0.005  # of the mean probability: less is rounding, or nothing to speak of
@@ -48,8 +48,8 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
     """
     stride = math.ceil(max(mask.shape) / LONGEST_SIDE)
     small = mask[::stride, ::stride]
-    padding = ((FARTHEST, FARTHEST), (FARTHEST, FARTHEST))
-    sides = tuple(side + 2 * FARTHEST for side in small.shape)
+    padding = ((MAX_SHIFT, MAX_SHIFT), (MAX_SHIFT, MAX_SHIFT))
+    sides = tuple(side + 2 * MAX_SHIFT for side in small.shape)
     is_known = small != IGNORE_INDEX
     if not is_known.any():
         return None
@@ -58,14 +58,14 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
         area = np.fft.rfft2((small == index).astype(np.float64), sides)
         padded = np.pad(class_probabilities.astype(np.float64), padding, mode="edge")
         spectrum += np.conj(area) * np.fft.rfft2(padded)
-    agreement = np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST + 1, : 2 * FARTHEST + 1] / is_known.sum()
+    agreement = np.fft.irfft2(spectrum, sides)[: 2 * MAX_SHIFT + 1, : 2 * MAX_SHIFT + 1] / is_known.sum()
     row, column = np.unravel_index(int(agreement.argmax()), agreement.shape)
-    rows = int(row) - FARTHEST
-    columns = int(column) - FARTHEST
-    unmoved = agreement[FARTHEST, FARTHEST]
+    rows = int(row) - MAX_SHIFT
+    columns = int(column) - MAX_SHIFT
+    unmoved = agreement[MAX_SHIFT, MAX_SHIFT]
     is_better = agreement[row, column] - unmoved >= max(SMALLEST_GAIN, REMEDIED * (1 - unmoved))
     distance = max(abs(rows), abs(columns))
     # where the farthest place is the best, the agreement has no peak
-    if not SMALLEST_SHIFT <= distance < FARTHEST or not is_better:
+    if not SMALLEST_SHIFT <= distance < MAX_SHIFT or not is_better:
         return None
     return rows * stride, columns * stride

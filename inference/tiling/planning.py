@@ -11,7 +11,7 @@ from unet.config import UNetConfig
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
 TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
-EFFICIENT = 10  # a tile's side, in reaches: a fifth of it is overlap
+TILE_SIDE_IN_REACHES = 10  # a tile's side, in reaches: a fifth of it is overlap
 EFFICIENT_OF_OBJECTS = 7  # finding objects takes memory besides
 STRIP_MEMORY = 2**28  # bytes of logits of a row of tiles
 INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, of more channels than pictures have
@@ -74,7 +74,7 @@ def choose_tiling(
         tile_size = _with_reach(config, tile_size)
     if config.dims == 3:
         return _plan_volume(config, size, tile_size, overlap)
-    efficient_reaches = EFFICIENT_OF_OBJECTS if adds_reach else EFFICIENT
+    efficient_reaches = EFFICIENT_OF_OBJECTS if adds_reach else TILE_SIDE_IN_REACHES
     return _plan_image(config, size, tile_size, overlap, efficient_reaches, low_rows=low_rows)
 
 

@@ -18,8 +18,8 @@ from runtime.errors import DataError, one_line
 from runtime.mesh import Mesh
 
 NO_INPUT = -1  # instead of an input's number: there are no more
-SEND = 1  # asks for the logits of a batch of tiles
-OVER = 0  # says that the input is done with
+REQUEST_LOGITS = 1  # asks for the logits of a batch of tiles
+END_OF_INPUT = 0  # says that the input is done with
 
 
 class InputOver(Exception):
@@ -63,7 +63,7 @@ class SharedRows:
             yield
         finally:
             for follower in self.followers:
-                self._tell(follower, OVER)
+                self._tell(follower, END_OF_INPUT)
 
     def end(self) -> None:
         """The leader has no more inputs for the others."""
@@ -85,13 +85,13 @@ class SharedRows:
             return
         except errors as error:
             problem = one_line(error)
-        while self._next_message() == SEND:
+        while self._next_message() == REQUEST_LOGITS:
             self._answer(problem)
 
     def _send(self, forward: Forward, batch: Tensor) -> Tensor:
         """Compute the logits of a batch of tiles for the leader; InputOver where it does not want them any more."""
         logits = forward(batch)
-        if self._next_message() == OVER:
+        if self._next_message() == END_OF_INPUT:
             raise InputOver
         self._answer("")
         dist.send(logits.contiguous(), self.mesh.rank_of(0), group=self.mesh.process_group)
@@ -99,7 +99,7 @@ class SharedRows:
 
     def _receive(self, owner: int, batch: Tensor) -> Tensor:
         """The logits of a batch of tiles from the process of their row; DataError where it cannot compute them."""
-        self._tell(owner, SEND)
+        self._tell(owner, REQUEST_LOGITS)
         length = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._receive_into(length, owner)
         if length.item():

@@ -492,7 +492,7 @@ def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypa
         image["file_name"] = f"{image['id']}.npy"
         np.save(tmp_path / image["file_name"], np.zeros((*SIZE, 3), np.uint8))
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     info = load_dataset_info(DataConfig(str(tmp_path), crop_size=(8, 8)))
     found = [*info.train.class_locations.values()]
     assert found and info.reader.class_map.names[1] == "ant"

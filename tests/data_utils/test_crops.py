@@ -166,8 +166,8 @@ def write_large(folder: Path, *, colored: bool = False) -> Path:
 def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(tmp_path, monkeypatch, colored, scale):
     folder = write_large(tmp_path / "data", colored=colored)
     plain = load_info(folder)  # decodes masks whole
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 200 * 260)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 260 * 70)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 200 * 260)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", 260 * 70)
     info = load_info(folder, crop_size=(64, 64))
     again = load_info(folder, crop_size=(64, 64))  # remembered
     assert info.reader.class_pixels == plain.reader.class_pixels
@@ -209,7 +209,7 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
 
 def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch):
     folder = write_large(tmp_path / "data")
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 200 * 260)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 200 * 260)
     tifffile.imwrite(folder / "masks" / "1.tif", np.zeros((200, 250), np.uint8))
     (folder / "masks" / "2.tif").write_bytes((folder / "masks" / "2.tif").read_bytes()[:400])
     config = DataConfig(str(folder), crop_size=(64, 64), val_fraction=0.01, classes="0=a,1=b,2=c")
@@ -223,7 +223,7 @@ def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):
     folder = write_large(tmp_path / "data")
     for file in sorted((folder / "masks").iterdir()):
         tifffile.imwrite(file, tifffile.imread(file)[::2, ::2], tile=(64, 48))
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 200 * 260)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 200 * 260)
     info = load_info(folder, crop_size=(64, 64))
     windows = TrainingDataset(info.train, info, Preprocess())
     whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess())

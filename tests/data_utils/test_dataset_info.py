@@ -126,7 +126,7 @@ def test_the_normalization_is_that_of_the_images_that_this_run_measures(tmp_path
     tifffile.imwrite(tmp_path / "train" / "masks" / "48.tif", mask, photometric="minisblack", tile=(32, 32))
     monkeypatch.setattr("data_utils.analysis.normalization.STATISTICS_IMAGES", 4)
     monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 8)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 40 * 48)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 40 * 48)
     ways = [
         {"seed": 0},
         {"seed": 1},
@@ -341,8 +341,8 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
     heights = {"a.tif": 120, "b.tif": 200, "small.tif": 60, "c.tif": 120}
     write_tiffs(tmp_path / "train", {"a": (120, 160), "b": (200, 100), "small": (60, 80)})
     write_tiffs(tmp_path / "val", {"c": (120, 160)})  # validation images are computed whole
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 120 * 160)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 160 * 32)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 120 * 160)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", 160 * 32)
     info = load_info(tmp_path, **settings)
     assert {info.train.records[index]["name"] for index in info.train.class_locations} == in_windows
     assert not info.val.class_locations
@@ -371,7 +371,7 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
 def test_a_look_at_whole_images_is_not_taken_for_one_in_windows(tmp_path, monkeypatch):
     write_tiffs(tmp_path / "train", {"a": (40, 56), "b": (40, 56)})
     write_tiffs(tmp_path / "val", {"c": (40, 56)})
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 40 * 56)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 40 * 56)
     assert not load_info(tmp_path).train.class_locations
     assert [*load_info(tmp_path, crop_size=(16, 16)).train.class_locations] == [0, 1]
 

@@ -10,7 +10,7 @@ from objects import Masks, numbered
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask
 from data_utils.sources.records import ListRecords
-from data_utils.targets.find import EITHER, find_task, holds_many_values, reading_of_numbers, task_warnings
+from data_utils.targets.find import AMBIGUOUS_READING, find_task, holds_many_values, reading_of_numbers, task_warnings
 from data_utils.targets.objects import ObjectReader
 from runtime.errors import DataError, SettingsError
 
@@ -21,19 +21,19 @@ NOTHING = np.zeros((2, 2), np.uint8)
     ("masks", "reading"),
     [
         ([numbered(8), numbered(9), numbered(10)], "objects"),
-        ([numbered(7), numbered(8), numbered(9)], EITHER),  # few sets of classes have ten values
-        ([numbered(10), numbered(11)], EITHER),  # three highest values differ
+        ([numbered(7), numbered(8), numbered(9)], AMBIGUOUS_READING),  # few sets of classes have ten values
+        ([numbered(10), numbered(11)], AMBIGUOUS_READING),  # three highest values differ
         ([numbered(10 + number % 4) for number in range(8)], "objects"),  # as many differ as half of the masks
-        ([numbered(10 + number % 3) for number in range(8)], EITHER),
+        ([numbered(10 + number % 3) for number in range(8)], AMBIGUOUS_READING),
         ([numbered(10 + number % 10) for number in range(20)], "objects"),
-        ([numbered(10 + number % 9) for number in range(20)], EITHER),
+        ([numbered(10 + number % 9) for number in range(20)], AMBIGUOUS_READING),
         ([numbered(10 + number, broken=number == 0) for number in range(10)], "objects"),  # nine of ten are whole
-        ([numbered(10 + number, broken=number < 2) for number in range(10)], EITHER),
-        ([numbered(10, broken=True)] * 8, EITHER),  # a tenth more pieces than numbers
+        ([numbered(10 + number, broken=number < 2) for number in range(10)], AMBIGUOUS_READING),
+        ([numbered(10, broken=True)] * 8, AMBIGUOUS_READING),  # a tenth more pieces than numbers
         ([numbered(9, broken=True)] * 8, "classes"),
         ([numbered(256)] * 2, "objects"),  # no class has such a value
-        ([numbered(255)] * 2, EITHER),
-        ([numbered(255), numbered(300)], EITHER),
+        ([numbered(255)] * 2, AMBIGUOUS_READING),
+        ([numbered(255), numbered(300)], AMBIGUOUS_READING),
         ([numbered(256), NOTHING], "objects"),  # a mask without any object says nothing
         ([NOTHING], "classes"),
     ],

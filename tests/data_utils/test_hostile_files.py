@@ -409,7 +409,7 @@ def test_a_volume_that_lacks_its_last_byte_is_cut_off(tmp_path):
 
 def test_a_stack_is_measured_before_its_pages_are_read(tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((20, 4, 4), np.uint16), photometric="minisblack")
-    monkeypatch.setattr(formats, "ALWAYS_FREE", 0)
+    monkeypatch.setattr(formats, "UNCHECKED_BYTES", 0)
     for available, is_enough in ((640, True), (639, False)):
         monkeypatch.setattr(formats, "available_bytes", lambda available=available: available)
         if is_enough:

@@ -25,8 +25,8 @@ def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
 
 def in_strips(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Have all TIFFs read in strips of 32 rows."""
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", width * 32)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", width * 32)
 
 
 def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_a_large_jpeg_of_three_values_has_invented_some(tmp_path, monkeypatch, s
     record = write_pair(tmp_path, mask, ".png")
     record["target"] = str(tmp_path / f"mask{suffix}")
     Image.fromarray(mask).save(record["target"], "jpeg", quality=100)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     assert inspect_in_windows(record, has_classes=False).pixels == inspect(record, has_classes=False).pixels
     found = inspect_in_windows(record)
     assert getattr(found, "kind", "") == ("lossy mask" if values == 3 else "numbers")

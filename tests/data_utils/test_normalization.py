@@ -33,7 +33,7 @@ def test_places_without_data_in_one_window_of_a_large_image_do_not_count(tmp_pat
     pixels[0, corner : corner + 8, corner : corner + 8] = 99
     path = write_raster(tmp_path / "a.tif", pixels, nodata=99, tiled=True, blockxsize=16, blockysize=16)
     monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 16)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     sample = read_sample(str(path), "a")
     assert len(sample) > 60 and channel_statistics([channel_sums(sample)]) == ((7,), (1,))
     assert channel_sums(sample).pixel_type == "uint8"
@@ -48,7 +48,7 @@ def test_a_channel_without_data_has_the_mean_0_and_is_divided_by_one():
 def test_windows_of_a_large_image_that_is_narrow_are_as_narrow(tmp_path, monkeypatch, shape, sample):
     tifffile.imwrite(tmp_path / "a.tif", np.ones(shape, np.uint8), photometric="minisblack")
     monkeypatch.setattr(normalization_module, "SIDE", 16)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     assert read_sample(str(tmp_path / "a.tif"), "a").shape == sample
 
 
@@ -74,7 +74,7 @@ def test_a_large_image_is_measured_on_windows_from_its_first_to_its_last_row_and
     tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", tile=(16, 16))
     monkeypatch.setattr(normalization_module, "SIDE", 16)
     assert read_sample(str(tmp_path / "a.tif"), "a").shape == (90, 70, 1)  # it is small
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     sample = read_sample(str(tmp_path / "a.tif"), "a")
     assert sample.shape == (16 * 16, 16, 1)
     windows = sample.reshape(4, 4, 16, 16)

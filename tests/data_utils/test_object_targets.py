@@ -310,7 +310,7 @@ def test_the_task_is_found_unless_it_is_given():
 
 
 def test_large_label_images_are_read_in_windows(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 1000)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 1000)
     ids = np.zeros((60, 80), np.int32)
     ids[::2, ::2] = np.arange(1, 30 * 40 + 1).reshape(30, 40)  # more than classes may be
     for name, values in (("images", picture(ids)), ("masks", ids)):

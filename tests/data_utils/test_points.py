@@ -35,9 +35,9 @@ from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
-from data_utils.sources.points.spaces import PIXELS, UPWARD
+from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD
 from data_utils.sources.points.table import (
-    EMPTY,
+    EMPTY_CELL,
     PointRecords,
     PointTable,
     TableBuilder,
@@ -443,7 +443,9 @@ def test_a_point_is_inside_up_to_the_edges_of_the_outermost_pixels():
         (line,) = point_warnings([split_of_points([outside])], ())
         assert line == f"1 points lie outside their images: i0 (a at {outside[0]:g}, {outside[1]:g}); they are left out"
         assert point_warnings([split_of_points([outside], states=[ABSENT])], ()) == ()
-    assert point_warnings([split_of_points([(3, 15.6), (3, -0.4)], space=UPWARD)], ())[0].startswith("1 points lie")
+    assert point_warnings([split_of_points([(3, 15.6), (3, -0.4)], space=PIXELS_UPWARD)], ())[0].startswith(
+        "1 points lie"
+    )
     unknown = split_of_points([(99, 99)])
     unknown[0].sizes[:] = 0  # the image cannot be used
     assert point_warnings([unknown], ()) == ()
@@ -535,7 +537,7 @@ def test_a_crop_may_be_taken_around_the_pixel_of_each_present_point(tmp_path, mo
     assert {number: pixels.tolist() for number, pixels in locations.items()} == {1: [[2, 3]], 2: [[0, 7]], 4: [[9, 0]]}
     np.save(tmp_path / "a.npy", np.zeros((10, 8), np.uint8))
     record = {"image": str(tmp_path / "a.npy"), "target": source, "name": "a"}
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 80)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 80)
     assert inspect_points(record).class_locations is None
     for windows in (False, True):
         found = PointInspector(has_classes=False, windows=windows).inspect(record).class_locations
@@ -561,7 +563,7 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
 def test_the_helpers_draw_what_they_say():
     images, positions, states = dots(2, seed=0)
     assert len(images) == 2 and positions.shape == (2, 3, 2) and (states == PRESENT).all()
-    assert EMPTY not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)
+    assert EMPTY_CELL not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)
 
 
 def table_of(tmp_path: Path, text: str, name: str = "a.csv") -> PointTable:
@@ -581,12 +583,12 @@ def test_the_first_line_of_a_table_says_its_separator_and_may_begin_with_a_mark_
 
 @pytest.mark.parametrize("empty", ["", "nan", "NaN", "NA", "n/a", "None", "null"])
 def test_an_empty_cell_may_be_written_in_words(tmp_path, empty):
-    assert table_of(tmp_path, f"image,a_x,a_y\na,{empty},{empty}\n").states.tolist() == [[EMPTY]]
+    assert table_of(tmp_path, f"image,a_x,a_y\na,{empty},{empty}\n").states.tolist() == [[EMPTY_CELL]]
 
 
 def test_a_state_in_a_table_counts_whatever_its_coordinates_are(tmp_path):
     table = table_of(tmp_path, "image,landmark,x,y,state\na,p,1,2,Absent\na,q,1,2,unknown\na,r,,,\n a , s ,1,2, \n")
-    assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY, PRESENT]]
+    assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY_CELL, PRESENT]]
     assert (table.images, table.names) == (("a",), ("p", "q", "r", "s"))
     table = table_of(tmp_path, "image,landmark,x,y,confidence,presence\na,p,1,2,,\na,q,1,2,0.5, \n")
     assert table.states.tolist() == [[PRESENT, PRESENT]] and table.presence is None
@@ -632,9 +634,11 @@ def test_states_and_places_of_both_kinds_are_written_in_full(tmp_path, layout, a
     table = PointTable(layout, ("a", "7"), ("one", "two"), positions, states, ("", ""))
     (tmp_path / "a.csv").write_bytes(files.content(table))
     again = files.read_written(tmp_path / "a.csv", layout)
-    kept = states if layout == "long" else np.where(states == PRESENT, PRESENT, EMPTY)  # the others have no word for it
+    written_states = states
+    if layout != "long":  # the other layouts have no word for absent points
+        written_states = np.where(states == PRESENT, PRESENT, EMPTY_CELL)
     assert (again.names, again.images, again.axes) == (table.names, table.images, axes)
-    assert np.array_equal(again.positions, positions) and np.array_equal(again.states, kept)
+    assert np.array_equal(again.positions, positions) and np.array_equal(again.states, written_states)
 
 
 def test_a_file_that_holds_no_points_any_more_is_one_line(tmp_path):

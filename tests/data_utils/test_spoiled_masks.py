@@ -498,8 +498,8 @@ def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypat
     tifffile.imwrite(tmp_path / "a.tif", mask, photometric="minisblack" if mode == "L" else "rgb", rowsperstrip=8)
     record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
     (whole,) = spoiled_masks.planes_of(record)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.windowed.STRIP", 8 * SIDE)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", 8 * SIDE)
     planes = list(spoiled_masks.planes_of(record))
     assert len(planes) == SIDE / 8 and np.array_equal(np.concatenate(planes), whole) and whole.shape == mask.shape
 

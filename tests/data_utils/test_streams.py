@@ -486,7 +486,7 @@ def test_headers_of_large_pictures_are_read_without_the_pictures(tmp_path, count
     ],
 )
 def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, tars, counted, monkeypatch):
-    monkeypatch.setattr(webdataset, "TOGETHER", 4)
+    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
     dataset = f"counted://{packed if kind == 'parquet' else tars}"
     info = load_info(dataset, **STREAM)
     records = pickle.loads(pickle.dumps(info.train.records))  # without what the sample has read

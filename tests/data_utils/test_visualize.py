@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from data_utils.visualize import (
-    ALIKE,
     GREY,
+    MIN_COLOR_DISTANCE,
     RED,
     colorize,
     contours,
@@ -102,7 +102,7 @@ def test_an_outline_differs_from_the_tint_and_from_what_is_under_it():
         edges = contours(mask)
         assert edges[2, 2] and edges[5, 8] and not edges[5, 5]
         assert np.array_equal(picture[~edges], tinted[~edges])
-        assert (np.abs(picture[edges] - image[edges]).sum(axis=1) >= ALIKE - 20).all()
+        assert (np.abs(picture[edges] - image[edges]).sum(axis=1) >= MIN_COLOR_DISTANCE - 20).all()
     assert contours(mask, thickness=2).sum() > contours(mask).sum()
 
 

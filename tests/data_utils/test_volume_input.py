@@ -88,7 +88,7 @@ def test_a_volume_far_from_zero_is_standardized_by_what_is_left_after_clipping()
 
 
 def test_a_header_that_claims_a_huge_volume_is_refused_before_it_is_resampled(monkeypatch):
-    monkeypatch.setattr("data_utils.image_io.formats.ALWAYS_FREE", 0)
+    monkeypatch.setattr("data_utils.image_io.formats.UNCHECKED_BYTES", 0)
     monkeypatch.setattr("data_utils.image_io.formats.available_bytes", lambda: 2 * 4 * 8 * 8 * 8 - 1)
     voxels = np.zeros((8, 8, 8, 1), np.float32)
     VolumeInput(voxels, header((8, 8, 8), (1.0, 1.0, 1.0)), Preprocess(), 1)

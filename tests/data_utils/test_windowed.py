@@ -331,7 +331,7 @@ def test_an_array_is_mapped_from_its_file_whatever_the_case_of_the_name(tmp_path
 
 
 def test_windows_of_a_large_image_are_read_of_files_that_have_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(windowed, "LARGE", 12)
+    monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 12)
     np.save(tmp_path / "a.npy", PAGES[0])
     array = str(tmp_path / "a.npy")
     tifffile.imwrite(tmp_path / "a.TIF", PAGES[0], photometric="minisblack")

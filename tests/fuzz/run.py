@@ -104,7 +104,7 @@ def prepare_process() -> None:
     from data_utils.image_io import formats
 
     formats.available_bytes = lambda: FREE_BYTES
-    formats.ALWAYS_FREE = 2**24
+    formats.UNCHECKED_BYTES = 2**24
     Image.MAX_IMAGE_PIXELS = None  # as predict.py has it
     warnings.simplefilter("ignore")
     nothing = os.open(os.devnull, os.O_WRONLY)

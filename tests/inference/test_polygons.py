@@ -77,7 +77,7 @@ def test_areas_are_those_that_gdal_outlines():
         mask = rng.integers(0, rng.integers(2, 5), size).astype(np.uint8)
         mask = np.kron(mask, np.ones(rng.integers(1, 4, 2).tolist(), np.uint8))
         with (
-            mock.patch.object(outlines, "PENDING", int(rng.integers(1, 200))),
+            mock.patch.object(outlines, "MAX_PENDING_CORNERS", int(rng.integers(1, 200))),
             mock.patch.object(outlines, "ROWS", int(rng.integers(1, 20))),
             mock.patch.object(polygons_module, "MOVED", int(rng.integers(1, 60))),
         ):
@@ -183,7 +183,7 @@ def test_a_geopackage_holds_the_same(tmp_path, models):
     source = write_scene(tmp_path / "a.tif")
     (tmp_path / "b").mkdir()
     empty = write_raster(tmp_path / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
-    with mock.patch.object(outlines, "PENDING", 10):
+    with mock.patch.object(outlines, "MAX_PENDING_CORNERS", 10):
         assert predict(models["classes"], [source, empty], tmp_path / "out", "--polygons", "gpkg").returncode == 0
         assert predict(models["classes"], [source], tmp_path / "out", "--polygons").returncode == 0
     meta, _, geometries, columns = raw.read(tmp_path / "out" / "a.gpkg")

@@ -128,8 +128,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/inspect.py",
         "merge_equal",
-        "len(alike) < MERGED",
-        "len(alike) <= MERGED",
+        "len(alike) < MIN_MERGED_FILES",
+        "len(alike) <= MIN_MERGED_FILES",
         "test_inspect.py",
     ),
     Mutant(
@@ -339,15 +339,15 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/point_checks.py",
         "_exchanged",
-        "shares[best] < USUAL",
-        "shares[best] <= USUAL",
+        "shares[best] < USUAL_SIDE_SHARE",
+        "shares[best] <= USUAL_SIDE_SHARE",
         "test_points.py",
     ),
     Mutant(
         "data_utils/analysis/point_checks.py",
         "",
-        "SAME = 0.5",
-        "SAME = 1",
+        "SAME_POINT_DISTANCE = 0.5",
+        "SAME_POINT_DISTANCE = 1",
         "test_points.py",
     ),
     Mutant(
@@ -360,8 +360,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
         "BorderCounts.classes",
-        "invented < max(FEWEST, len(classes))",
-        "invented < FEWEST",
+        "invented < max(MIN_BORDER_VALUES, len(classes))",
+        "invented < MIN_BORDER_VALUES",
         "test_spoiled_masks.py",
     ),
     Mutant(
@@ -423,8 +423,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
         "_describe",
-        "share < GRADED",
-        "share <= GRADED",
+        "share < MIN_CLASS_SHARE",
+        "share <= MIN_CLASS_SHARE",
         "test_spoiled_masks.py",
     ),
     Mutant(
@@ -657,7 +657,7 @@ MUTANTS = [
     Mutant(
         "data_utils/image_io/reader.py",
         "_is_unsigned",
-        "tags.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED",
+        "tags.get(SAMPLE_FORMAT, UNSIGNED_FORMAT) == UNSIGNED_FORMAT",
         "False",
         "test_object_targets.py",
     ),
@@ -737,7 +737,13 @@ MUTANTS = [
         "test_well_known_binary.py",
     ),
     Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_windowed.py"),
-    Mutant("data_utils/loading/augment.py", "", "WIDE = torch.int32", "WIDE = torch.int64", "test_overlapping.py"),
+    Mutant(
+        "data_utils/loading/augment.py",
+        "",
+        "WIDE_LABEL_TYPE = torch.int32",
+        "WIDE_LABEL_TYPE = torch.int64",
+        "test_overlapping.py",
+    ),
     Mutant(
         "data_utils/loading/augment.py", "_moved", "picked.masked_fill(outside, unknown)", "picked", "test_augment.py"
     ),
@@ -987,11 +993,19 @@ MUTANTS = [
         "matrix",
         "test_volumes_loading.py",
     ),
-    Mutant("data_utils/loading/draws.py", "", "ALIKE = 2", "ALIKE = 9", "test_volumes_loading.py"),
+    Mutant(
+        "data_utils/loading/draws.py",
+        "",
+        "SIMILAR_SPACING_FACTOR = 2",
+        "SIMILAR_SPACING_FACTOR = 9",
+        "test_volumes_loading.py",
+    ),
     Mutant("data_utils/loading/draws.py", "draw", "[seed, *key, 3]", "[seed, 3]", "test_volumes_loading.py"),
     Mutant("data_utils/loading/draws.py", "_draw_strongly", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("data_utils/loading/draws.py", "_draw_volume", "flips[1:] = 1.0", "flips[:2] = 1.0", "test_draws.py"),
-    Mutant("data_utils/loading/draws.py", "", "ALIKE = 2", "ALIKE = 8", "test_draws.py"),
+    Mutant(
+        "data_utils/loading/draws.py", "", "SIMILAR_SPACING_FACTOR = 2", "SIMILAR_SPACING_FACTOR = 8", "test_draws.py"
+    ),
     Mutant(
         "data_utils/loading/draws.py",
         "_draw_volume",
@@ -1006,7 +1020,9 @@ MUTANTS = [
         "self.moves or is_recolored or self.blur or self.noise",
         "test_draws.py",
     ),
-    Mutant("data_utils/loading/draws.py", "", "ALIKE = 2", "ALIKE = 3", "test_draws.py"),
+    Mutant(
+        "data_utils/loading/draws.py", "", "SIMILAR_SPACING_FACTOR = 2", "SIMILAR_SPACING_FACTOR = 3", "test_draws.py"
+    ),
     Mutant(
         "data_utils/loading/image_input.py",
         "ImageInput.strip",
@@ -1511,12 +1527,12 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/blocks.py",
         "describe_neighbors",
-        "depth > -NEAR",
+        "depth > -TOUCHING_DISTANCE",
         "depth > 0",
         "test_blocks.py",
     ),
     Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
-    Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
+    Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > TOUCHING_DISTANCE", "True", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "block_side", "min(side, LARGEST_SIDE)", "side", "test_blocks.py"),
     Mutant(
         "data_utils/sources/class_volumes.py",
@@ -1673,8 +1689,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/placed.py",
         "_shift",
-        "max(abs(right), abs(down)) < NOTABLE",
-        "max(right, down) < NOTABLE",
+        "max(abs(right), abs(down)) < MIN_NOTABLE_SHIFT",
+        "max(right, down) < MIN_NOTABLE_SHIFT",
         "test_placed_masks.py",
     ),
     Mutant(
@@ -1694,7 +1710,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/points/csv_tables.py",
         "_read_long",
-        "STATES[word] == PRESENT and state == EMPTY",
+        "STATES[word] == PRESENT and state == EMPTY_CELL",
         "False",
         "test_points.py",
     ),
@@ -1825,7 +1841,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/streams/remote.py",
         "_may_pass",
-        "isinstance(error, OSError) and not isinstance(error, LASTING)",
+        "isinstance(error, OSError) and not isinstance(error, LASTING_ERRORS)",
         "isinstance(error, OSError)",
         "test_streams.py",
     ),
@@ -1986,7 +2002,7 @@ MUTANTS = [
         "test_find_task.py",
     ),
     Mutant("data_utils/targets/find.py", "task_warnings", "config.task is not None", "False", "test_object_targets.py"),
-    Mutant("data_utils/targets/find.py", "", "FIRST = 3", "FIRST = 1", "test_find_task.py"),
+    Mutant("data_utils/targets/find.py", "", "FIRST_MASKS = 3", "FIRST_MASKS = 1", "test_find_task.py"),
     Mutant("data_utils/targets/find.py", "", "CONNECTED_SHARE = 0.9", "CONNECTED_SHARE = 0.8", "test_find_task.py"),
     Mutant("data_utils/targets/find.py", "", "FEWEST_NUMBERS = 3", "FEWEST_NUMBERS = 2", "test_find_task.py"),
     Mutant("data_utils/targets/find.py", "", "MANY_NUMBERS = 10", "MANY_NUMBERS = 8", "test_find_task.py"),
@@ -2154,8 +2170,20 @@ MUTANTS = [
         "np.percentile(finite, (2, 98))",
         "test_visualize.py",
     ),
-    Mutant("data_utils/visualize.py", "palette", "(k - 1) // ROUND", "k // ROUND", "test_visualize.py"),
-    Mutant("data_utils/visualize.py", "outlined_classes", "1 + bits.shape[1] // OUTLINED", "1", "test_visualize.py"),
+    Mutant(
+        "data_utils/visualize.py",
+        "palette",
+        "(k - 1) // CLASSES_PER_ROUND",
+        "k // CLASSES_PER_ROUND",
+        "test_visualize.py",
+    ),
+    Mutant(
+        "data_utils/visualize.py",
+        "outlined_classes",
+        "1 + bits.shape[1] // COLUMNS_PER_OUTLINE_PIXEL",
+        "1",
+        "test_visualize.py",
+    ),
     Mutant(
         "data_utils/visualize_objects.py",
         "shaded",

@@ -470,7 +470,7 @@ MUTANTS = [
     Mutant(
         "inference/outputs/points.py",
         "PointFormat.write_joined",
-        "len(jobs) < SEVERAL",
+        "len(jobs) < MIN_TABLE_IMAGES",
         "False",
         "test_written_kinds.py",
     ),
@@ -811,7 +811,7 @@ MUTANTS = [
     Mutant(
         "inference/review/mask_quality.py",
         "best_shift",
-        "SMALLEST_SHIFT <= distance < FARTHEST",
+        "SMALLEST_SHIFT <= distance < MAX_SHIFT",
         "SMALLEST_SHIFT <= distance",
         "test_mask_quality.py",
     ),
@@ -1110,8 +1110,8 @@ MUTANTS = [
     Mutant(
         "inference/review/mask_quality.py",
         "best_shift",
-        "np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST + 1, : 2 * FARTHEST + 1]",
-        "np.fft.irfft2(spectrum, sides)[: 2 * FARTHEST, : 2 * FARTHEST + 1]",
+        "np.fft.irfft2(spectrum, sides)[: 2 * MAX_SHIFT + 1, : 2 * MAX_SHIFT + 1]",
+        "np.fft.irfft2(spectrum, sides)[: 2 * MAX_SHIFT, : 2 * MAX_SHIFT + 1]",
         "test_mask_quality.py",
     ),
     Mutant("inference/tiling/planning.py", "_with_reach", "max(reaches)", "min(reaches)", "test_tiling.py"),

@@ -282,7 +282,7 @@ MUTANTS = [
         "test_landmarks.py",
     ),
     Mutant("tasks/point_scores.py", "", "FOUND = 0.5", "FOUND = 0.4", "test_point_scores.py"),
-    Mutant("tasks/point_scores.py", "", "FAR = 10.0", "FAR = 20.0", "test_point_scores.py"),
+    Mutant("tasks/point_scores.py", "", "OUTLIER_DISTANCE = 10.0", "OUTLIER_DISTANCE = 20.0", "test_point_scores.py"),
     Mutant("tasks/point_scores.py", "LandmarkScores.add", "lengths.max", "lengths.min", "test_point_scores.py"),
     Mutant(
         "tasks/confusion.py",

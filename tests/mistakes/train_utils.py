@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant(
         "train_utils/checkpoints/find.py",
         "_read_state",
-        "WRITTEN - manifest.keys() or lists_others",
+        "CHECKPOINT_FILES - manifest.keys() or lists_others",
         "lists_others",
         "test_checkpoints.py",
     ),
@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "train_utils/checkpoints/find.py",
         "compare_settings",
-        "key == CONTENT and before is None",
-        "key == CONTENT",
+        "key == CONTENT_ENTRY and before is None",
+        "key == CONTENT_ENTRY",
         "test_run_decisions.py",
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = [
     Mutant(
         "train_utils/checkpoints/save.py",
         "Checkpoints.resume",
-        "(self.folder.parent / FINISHED).unlink(missing_ok=True)",
+        "(self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)",
         "pass",
         "test_repeat.py",
     ),
@@ -354,7 +354,7 @@ MUTANTS = [
     Mutant(
         "train_utils/monitoring/rehearsal.py",
         "Rehearsal._steps_left",
-        "time.monotonic() - STARTED",
+        "time.monotonic() - PROCESS_START",
         "time.time()",
         "test_rehearsal.py",
     ),
@@ -399,8 +399,8 @@ MUTANTS = [
     Mutant(
         "train_utils/monitoring/rehearsal.py",
         "Rehearsal._steps_left",
-        "PLANNED_SHARE * self.seconds - (time.monotonic() - STARTED)",
-        "PLANNED_SHARE * (self.seconds - (time.monotonic() - STARTED))",
+        "PLANNED_SHARE * self.seconds - (time.monotonic() - PROCESS_START)",
+        "PLANNED_SHARE * (self.seconds - (time.monotonic() - PROCESS_START))",
         "test_rehearsal_times.py",
     ),
     Mutant(
@@ -585,14 +585,14 @@ MUTANTS = [
     Mutant(
         "train_utils/optim.py",
         "build_optimizer",
-        "weight_decay if key == 'weight' and isinstance(module, DECAYED) else 0.0",
-        "0.0 if key == 'weight' and isinstance(module, DECAYED) else 0.0",
+        "weight_decay if key == 'weight' and isinstance(module, DECAYED_LAYERS) else 0.0",
+        "0.0 if key == 'weight' and isinstance(module, DECAYED_LAYERS) else 0.0",
         "test_flags.py",
     ),
     Mutant(
         "train_utils/optim.py",
         "build_optimizer",
-        "weight_decay if key == 'weight' and isinstance(module, DECAYED) else 0.0",
+        "weight_decay if key == 'weight' and isinstance(module, DECAYED_LAYERS) else 0.0",
         "weight_decay if key == 'weight' else weight_decay",
         "test_flags.py",
     ),
@@ -649,7 +649,7 @@ MUTANTS = [
         "test_preflight.py",
     ),
     Mutant("train_utils/preflight.py", "", "LOGITS_COPIES = 4", "LOGITS_COPIES = 3", "test_preflight.py"),
-    Mutant("train_utils/preflight.py", "", "HOPELESS = 3", "HOPELESS = 2", "test_preflight.py"),
+    Mutant("train_utils/preflight.py", "", "MAX_ESTIMATE_FACTOR = 3", "MAX_ESTIMATE_FACTOR = 2", "test_preflight.py"),
     Mutant(
         "train_utils/preflight.py",
         "",
@@ -675,8 +675,8 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/charts.py",
         "_draw_shares",
-        "share > DARK",
-        "share < DARK",
+        "share > DARK_CELL_SHARE",
+        "share < DARK_CELL_SHARE",
         "test_report.py",
     ),
     Mutant("train_utils/reporting/charts.py", "_line_chart", "axes.set_xlim(0, last_step)", "pass", "test_report.py"),
@@ -720,7 +720,7 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/comparison/differences.py",
         "compare",
-        "pairs >= FEWEST",
+        "pairs >= MIN_PAIRS",
         "pairs >= 2",
         "test_comparison.py",
     ),
@@ -797,7 +797,7 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/comparison/recorded_runs.py",
         "read_run",
-        "(folder / FINISHED).is_file()",
+        "(folder / FINISHED_FILE).is_file()",
         "True",
         "test_comparison.py",
     ),
@@ -833,8 +833,14 @@ MUTANTS = [
         "test_comparison.py",
     ),
     Mutant("train_utils/reporting/judgement.py", "", "FEW_IMAGES = 10", "FEW_IMAGES = 9", "test_reporting.py"),
-    Mutant("train_utils/reporting/judgement.py", "", "RISEN = 1.1", "RISEN = 1.0", "test_reporting.py"),
-    Mutant("train_utils/reporting/judgement.py", "", "GAIN = 0.01", "GAIN = 0.02", "test_reporting.py"),
+    Mutant(
+        "train_utils/reporting/judgement.py",
+        "",
+        "RISEN_LOSS_FACTOR = 1.1",
+        "RISEN_LOSS_FACTOR = 1.0",
+        "test_reporting.py",
+    ),
+    Mutant("train_utils/reporting/judgement.py", "", "RISING_GAIN = 0.01", "RISING_GAIN = 0.02", "test_reporting.py"),
     Mutant("train_utils/reporting/judgement.py", "_rising", "len(values) // QUARTERS", "1", "test_reporting.py"),
     Mutant("train_utils/reporting/judgement.py", "_overfitting", "after >= before", "False", "test_reporting.py"),
     Mutant(
@@ -974,7 +980,7 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/review/masks.py",
         "findings_of",
-        "confidence >= SURE",
+        "confidence >= MIN_CONFIDENCE",
         "True",
         "test_review.py",
     ),
@@ -1353,8 +1359,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/plan.py",
         "_scale_of_masks",
-        "image_pixels <= pixels or image_pixels > LARGE",
-        "image_pixels <= pixels",
+        "image_pixels > LARGE_IMAGE_PIXELS",
+        "False",
         "test_plan.py",
     ),
     Mutant(

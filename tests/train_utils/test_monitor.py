@@ -318,7 +318,7 @@ def test_evaluations_and_saves_are_spread_over_the_steps_each_by_its_own_interva
 def test_a_late_run_is_told_from_a_tenth_of_its_steps_on(monkeypatch, capsys):
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(rehearsal, "STARTED", 940.0)
+    monkeypatch.setattr(rehearsal, "PROCESS_START", 940.0)
     for steps, first in ((1000, 100), (60, 20)):
         now = 1000.0
         pace = Pace(10.0, range(steps))

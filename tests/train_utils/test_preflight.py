@@ -446,7 +446,7 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     tried = []
     network.stem.register_forward_hook(lambda module, inputs, output: tried.append((output.device.type, len(output))))
     shape = (3, 32, 32)
-    free = step_bytes(network, (5, *shape), Copies(0)) / preflight.HOPELESS
+    free = step_bytes(network, (5, *shape), Copies(0)) / preflight.MAX_ESTIMATE_FACTOR
     monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: free)
     monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)

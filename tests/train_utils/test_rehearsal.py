@@ -123,7 +123,7 @@ def test_a_resumed_run_never_measures_again(data, runs, tmp_path):
 
 def test_a_finished_run_goes_on_for_the_minutes_that_are_added(data, runs, tmp_path, monkeypatch):
     measured, _ = runs
-    monkeypatch.setattr(rehearsal, "STARTED", time.monotonic())  # this process runs other tests too
+    monkeypatch.setattr(rehearsal, "PROCESS_START", time.monotonic())  # this process runs other tests too
     folder = tmp_path / "run"
     shutil.copytree(measured.folder, folder)
     same = run_train(folder, "--dataset", data, *FLAGS, "--max-minutes", "1", "--resume", "auto")
@@ -141,7 +141,7 @@ def test_a_finished_run_goes_on_for_the_minutes_that_are_added(data, runs, tmp_p
 def test_a_run_says_early_and_once_that_it_will_be_late(monkeypatch, capsys):
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(rehearsal, "STARTED", 990.0)
+    monkeypatch.setattr(rehearsal, "PROCESS_START", 990.0)
     pace = rehearsal.Pace(2.0, range(50, 350))
     for step in range(51, 200):
         clock[0] += 0.35  # 300 steps in 105 s: in time
@@ -230,7 +230,7 @@ def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(
 
 
 def test_a_clock_that_is_set_back_does_not_change_the_plan(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "STARTED", time.monotonic() - 40)
+    monkeypatch.setattr(rehearsal, "PROCESS_START", time.monotonic() - 40)
     begin, clock = time.time(), time.time
     monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1) as count:

@@ -23,7 +23,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(rehearsal.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(rehearsal, "STARTED", 0.0)
+        monkeypatch.setattr(rehearsal, "PROCESS_START", 0.0)
 
     def takes(self, seconds: float) -> None:
         self.now += seconds

@@ -36,7 +36,15 @@ from tasks.confusion import confusion_matrix, scores
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from train_utils.evaluation import Evaluation
 from train_utils.reporting import data_report
-from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture, overlaid, reliability_plot
+from train_utils.reporting.charts import (
+    LEAST_COLOR,
+    MOST_COLOR,
+    Curve,
+    curve,
+    matrix_picture,
+    overlaid,
+    reliability_plot,
+)
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
 from train_utils.reporting.model_card import model_card
@@ -500,12 +508,12 @@ def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch, 
     (source,) = Page(html).attributes("img", "src")
     pixels = np.asarray(opened(source).convert("RGB"))
     assert "heat" not in {attributes.get("class") for _, attributes in Page(html).tags}
-    low = places_of(pixels, LEAST)
+    low = places_of(pixels, LEAST_COLOR)
     top, left = low.min(axis=0)
     right = low[low[:, 0] == top][:, 1].max()
     rows = low[low[:, 1] == left][:, 0]
     bottom = rows[np.flatnonzero(np.diff(rows) > 1)[0]]  # the color bar is below a gap
-    cells = places_of(pixels[: bottom + 1], MOST).mean(axis=0) + 0.5
+    cells = places_of(pixels[: bottom + 1], MOST_COLOR).mean(axis=0) + 0.5
     row, column = (cells - (top, left)) / (bottom + 1 - top, right + 1 - left) * 150
     assert (int(row), int(column)) == (30, 70)
     (drawn,) = [figure for figure in figures if len(figure.axes) == 2]
@@ -520,7 +528,9 @@ def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_colum
     matrix = np.array([[4, 0, 0], [0, 2, 2], [0, 0, 0]])
     pixels = matrix_picture(matrix, NAMES)
     assert pixels.dtype == np.uint8
-    full, half, none = (places_of(pixels, color) for color in (MOST, np.add(LEAST, MOST) / 2, LEAST))
+    full, half, none = (
+        places_of(pixels, color) for color in (MOST_COLOR, np.add(LEAST_COLOR, MOST_COLOR) / 2, LEAST_COLOR)
+    )
     top, left = full.min(axis=0)
     assert (top, left) == (none[:, 0].min(), none[:, 1].min())  # the first row and column
     height, width = full.max(axis=0) - (top, left) + 1
@@ -554,7 +564,7 @@ def test_the_confusion_matrix_of_trackers_names_its_rows_columns_and_percents(fi
 )
 def test_the_number_in_a_cell_is_white_on_a_dark_color_and_dark_on_a_light_one(matrix, share, color):
     pixels = matrix_picture(np.array(matrix), NAMES[: len(matrix)])
-    cells = places_of(pixels, np.add(LEAST, share * np.subtract(MOST, LEAST)))
+    cells = places_of(pixels, np.add(LEAST_COLOR, share * np.subtract(MOST_COLOR, LEAST_COLOR)))
     (top, left), (bottom, right) = cells.min(axis=0), cells.max(axis=0)
     assert len(places_of(pixels[top:bottom, left:right], color)) > 20
     assert bottom - top > 190 and right - left > 190  # two inches at least

@@ -290,7 +290,7 @@ def test_ignored_value_counts_nowhere_and_sizes_may_vary(tmp_path):
 def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path, monkeypatch):
     """One of the images has more pixels than may be decoded at once."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
-    monkeypatch.setattr(windowed, "LARGE", 10_000)
+    monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 10_000)
     folder = shutil.copytree(tiny_folder, tmp_path / "data")
     for kind, value in (("images", 90), ("masks", 255)):
         image = np.zeros((200, 300), np.uint8)

@@ -5,7 +5,7 @@ from typing import Any
 
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
-from unet.config import NEWER, UNetConfig
+from unet.config import NEWER_VERSION, UNetConfig
 
 OBJECTS = {"model", "run", "flags", "identity"}  # the entries that every checkpoint has
 OWN_ENTRIES = {"model", "run", "score", "scaler"}  # those that are no settings
@@ -39,7 +39,7 @@ class CheckpointState:
         known_entries = OWN_ENTRIES | set(RunSettings.entries().values())
         unknown = sorted(value.keys() - known_entries)
         if unknown:
-            raise ValueError(f"holds {', '.join(unknown)}, {NEWER}")
+            raise ValueError(f"holds {', '.join(unknown)}, {NEWER_VERSION}")
         config = UNetConfig.from_json(value["model"])
         run_state = RunState.from_json(value["run"])
         # in run.json this entry is the environment, which a checkpoint does not hold

@@ -8,12 +8,12 @@ from runtime.errors import CheckpointError
 from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
-from train_utils.settings.record import CONTENT, RunSettings
+from train_utils.settings.record import CONTENT_ENTRY, RunSettings
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
-WRITTEN = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
+CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like", "processes_per_volume")
 
@@ -61,7 +61,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
     for key, value in current.identity.items():
         before = saved.identity.get(key)
-        if key == CONTENT and before is None:
+        if key == CONTENT_ENTRY and before is None:
             continue
         if before != value:
             changed = ""
@@ -128,7 +128,7 @@ def _read_state(path: Path) -> CheckpointState:
     try:
         manifest = read_json(path / MANIFEST)
         lists_others = any(Path(name).name != name for name in manifest)
-        if WRITTEN - manifest.keys() or lists_others:
+        if CHECKPOINT_FILES - manifest.keys() or lists_others:
             raise CheckpointError(f"{path}: {MANIFEST} is damaged: it lists other files than a checkpoint has")
         for name, expected in manifest.items():
             if fingerprint(path / name) != expected:

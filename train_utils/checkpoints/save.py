@@ -30,7 +30,7 @@ from train_utils.checkpoints.find import (
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
-from train_utils.settings.record import FINISHED, RunSettings
+from train_utils.settings.record import FINISHED_FILE, RunSettings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
 from unet.model import UNet
 
@@ -114,7 +114,7 @@ class Checkpoints:
         if not on_main(self.accelerator, self.best_model.folder.exists):
             run.forget_best()
         if self.accelerator.is_main_process:  # a finished run may go on
-            (self.folder.parent / FINISHED).unlink(missing_ok=True)
+            (self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)
         say(f"resumed from {checkpoint.path}, at step {run.step} of {self.settings.total_steps}")
 
     def restore(self, path: Path, state: CheckpointState) -> None:

@@ -53,7 +53,7 @@ BF16_FASTER = 0.8  # bf16 is worth a line where a step takes at most this share 
 EVALUATED_BATCHES = 3  # batches of each process that are evaluated
 FINISH_SECONDS = 4.0  # charts and the report take them, beside their pictures (2 to 4 s measured on one core)
 # when the process began, on a clock that nobody sets: by now it has hardly done anything but import modules
-STARTED = time.monotonic() - time.process_time()
+PROCESS_START = time.monotonic() - time.process_time()
 FOLDER = ".rehearsal"  # it lies beside the checkpoints, for one that is written to see how long that takes
 
 
@@ -239,7 +239,7 @@ class Rehearsal:
 
     def _steps_left(self) -> int:
         """How many steps fit into the time that is left now; below 1: none do."""
-        seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - STARTED)
+        seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - PROCESS_START)
         return steps_that_fit(seconds_left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
     def _now(self) -> float:
@@ -327,7 +327,7 @@ class Pace:
             return
         now = time.monotonic()
         seconds_left = (self.steps.stop - step) * (now - self.begin) / steps_made
-        minutes = (now - STARTED + seconds_left + FINISH_SECONDS) / 60
+        minutes = (now - PROCESS_START + seconds_left + FINISH_SECONDS) / 60
         if minutes > LATE_SHARE * self.minutes:
             say(
                 f"time: steps are slower than in the rehearsal, so the run will end after {minutes:.3g} minutes instead"

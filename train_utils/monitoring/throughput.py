@@ -18,7 +18,7 @@ from train_utils.nan_guard import StepResult
 WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
 ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
-SAMPLED = 20  # steps, in one of which the exchange of gradients is measured on CUDA
+EXCHANGE_INTERVAL = 20  # steps, in one of which the exchange of gradients is measured on CUDA
 
 Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or when the device gets there
 
@@ -104,7 +104,8 @@ class Meter:
         self._on_cuda = accelerator.device.type == "cuda"
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         if self._ddp is not None:
-            steps_for_one_sample = SAMPLED if self._on_cuda else 1  # the host waits for the events of a sample on CUDA
+            # on CUDA the host waits for the events of a sample
+            steps_for_one_sample = EXCHANGE_INTERVAL if self._on_cuda else 1
             self._ddp._set_ddp_runtime_logging_sample_rate(steps_for_one_sample)
         self._steps_seen = 0
         self._step = _Marks(self._now())

@@ -63,9 +63,9 @@ FONT = 13  # points
 SMALL_FONT = 10  # points
 LABEL_PITCH = 0.2  # inches between two names
 # colors of the shares 0 and 1
-LEAST = (238, 241, 246)
-MOST = (37, 99, 235)
-DARK = 0.55  # from this share on, text in a cell is white
+LEAST_COLOR = (238, 241, 246)
+MOST_COLOR = (37, 99, 235)
+DARK_CELL_SHARE = 0.55  # from this share on, text in a cell is white
 INK = "#1c2430"
 FAINT = "#5c6675"
 
@@ -247,7 +247,7 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
 def _draw_shares(axes: "Axes", shares: np.ndarray, labeled: bool) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
-    colors = LinearSegmentedColormap.from_list("shares", [np.divide(color, 255) for color in (LEAST, MOST)])
+    colors = LinearSegmentedColormap.from_list("shares", [np.divide(color, 255) for color in (LEAST_COLOR, MOST_COLOR)])
     cells = axes.imshow(shares, colors, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
     if not labeled:
         bar = axes.figure.colorbar(cells, ax=axes, location="bottom", fraction=0.025, pad=0.02, aspect=50)
@@ -256,7 +256,7 @@ def _draw_shares(axes: "Axes", shares: np.ndarray, labeled: bool) -> None:
         return
     for row, column in zip(*np.nonzero(shares), strict=True):
         share = shares[row, column]
-        ink = "white" if share > DARK else INK
+        ink = "white" if share > DARK_CELL_SHARE else INK
         axes.text(column, row, f"{100 * share:.0f}", color=ink, fontsize=FONT, ha="center", va="center")
     edges = np.arange(1, len(shares)) - 0.5
     axes.hlines(edges, -0.5, len(shares) - 0.5, "white", linewidth=1)

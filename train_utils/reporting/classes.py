@@ -8,7 +8,7 @@ from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, mark_errors, outlined_overlay, panel, to_rgb
 from tasks.classes import ClassScores
 from tasks.confusion import ClassCounts
-from train_utils.reporting.charts import DARK, LABELED_CLASSES, matrix_picture
+from train_utils.reporting.charts import DARK_CELL_SHARE, LABELED_CLASSES, matrix_picture
 from train_utils.reporting.embedding import embed_png
 from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
@@ -102,7 +102,7 @@ class ClassSection(Section):
             has_matrix=counts.any() or not scores.is_partly_labeled,
             is_partly_labeled=scores.is_partly_labeled,
             unscored=scores.unscored,
-            strong=DARK,
+            strong=DARK_CELL_SHARE,
         )
 
     def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores

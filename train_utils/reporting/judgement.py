@@ -9,9 +9,9 @@ from train_utils.metrics_log import series
 from train_utils.schedule import FEW_STEPS
 
 FEW_IMAGES = 10  # fewer validation images say little
-RISEN = 1.1  # times the lowest validation loss: from there on the loss has risen
+RISEN_LOSS_FACTOR = 1.1  # times the lowest validation loss: from there on the loss has risen
 QUARTERS = 4  # parts of the evaluations; over-fitting is looked for behind the first of them
-GAIN = 0.01  # a score that has gained more in the last quarter still rises
+RISING_GAIN = 0.01  # a score that has gained more in the last quarter still rises
 SENTENCES = 2
 NAMES_IN_MESSAGE = 3  # of classes
 
@@ -84,7 +84,7 @@ def _overfitting(records: Sequence[dict[str, Any]]) -> str | None:
     last_step, last = losses[-1]
     before = _mean(records, "train/loss", 0, lowest_step)
     after = _mean(records, "train/loss", lowest_step, last_step)
-    if before is None or after is None or last < RISEN * lowest or after >= before:
+    if before is None or after is None or last < RISEN_LOSS_FACTOR * lowest or after >= before:
         return None
     return (
         f"Over-fitting: since step {lowest_step:,} the validation loss has risen from {lowest:.3g} to {last:.3g} while"
@@ -117,7 +117,7 @@ def _rising(records: Sequence[dict[str, Any]], score: str) -> str | None:
     quarter = len(values) // QUARTERS
     best_before = max(value for _, value in values[:-quarter])
     best = max(value for _, value in values[-quarter:])
-    if best < best_before + GAIN:
+    if best < best_before + RISING_GAIN:
         return None
     return (
         "The validation score was still rising at the end: more --max-minutes or --epochs may help"

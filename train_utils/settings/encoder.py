@@ -17,7 +17,8 @@ from unet.config import Preprocess
 from unet.model import layer_counts
 
 MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
-NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
+# entries of a backbone's config
+NEEDLESS_ENTRIES = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
 # how torchvision, timm and segmentation_models.pytorch name encoders -> the Hub's id of such weights
 HUB_IDS = {f"resnet{layers}": f"microsoft/resnet-{layers}" for layers in (18, 26, 34, 50, 101, 152)}
 HUB_IDS |= {f"convnext_{size}": f"facebook/convnext-{size}-224" for size in ("tiny", "small", "base", "large")}
@@ -56,7 +57,7 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     config, backbone = _find_backbone(source)
     name = Path(source).resolve().name if Path(source).is_dir() else source
     entries = json.loads(config.to_json_string(use_diff=False))
-    settings = {key: value for key, value in entries.items() if key not in NEEDLESS}
+    settings = {key: value for key, value in entries.items() if key not in NEEDLESS_ENTRIES}
     settings |= {"_name_or_path": name, "license": read_license(source)}
     depth, stages = _pyramid(source, settings)
     settings["out_features"] = stages

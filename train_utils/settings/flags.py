@@ -24,7 +24,7 @@ from train_utils.settings.train_settings import OPTIMIZERS, SCHEDULES, TrainSett
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
-CHOSEN = "(default: chosen from the data)"  # the plan chooses it
+CHOSEN_BY_PLAN = "(default: chosen from the data)"  # the plan chooses it
 
 
 def parse_args(description: str) -> TrainSettings:
@@ -103,10 +103,15 @@ def _add_first_flags(group: Group) -> None:
     minutes = "as many steps as fit into this time, from the start of the program; instead of --epochs"
     add("--max-minutes", type=arg.positive_float, metavar="MINUTES", help=minutes)
     add("--epochs", type=arg.positive_int, metavar="N", help="passes over the images (default: 2,000 steps or more)")
-    add("--scale", type=arg.positive_float, metavar="FACTOR", help=f"resize images; 0.5 halves each side {CHOSEN}")
-    crop = f"train on random crops of H W pixels, or D H W voxels {CHOSEN}"
+    add(
+        "--scale",
+        type=arg.positive_float,
+        metavar="FACTOR",
+        help=f"resize images; 0.5 halves each side {CHOSEN_BY_PLAN}",
+    )
+    crop = f"train on random crops of H W pixels, or D H W voxels {CHOSEN_BY_PLAN}"
     add("--crop-size", type=arg.positive_int, nargs="+", metavar="SIDE", help=crop)
-    strength = f"mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise {CHOSEN}"
+    strength = f"mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise {CHOSEN_BY_PLAN}"
     add("--augment", choices=STRENGTHS, help=strength)
 
 
@@ -172,15 +177,15 @@ def _add_model_flags(group: Group) -> None:
     source = "(default: {}; with --init-from its own)"
     add("--init-from", metavar="MODEL", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
     backbone = "lite0: EfficientNet-Lite0; or a backbone of transformers, a folder or Hub id; none: plain U-Net"
-    add("--encoder", metavar="lite0|none|ID", help=f"{backbone} {CHOSEN}")
+    add("--encoder", metavar="lite0|none|ID", help=f"{backbone} {CHOSEN_BY_PLAN}")
     weights = "what --encoder starts from (default: pretrained)"
     add("--encoder-weights", choices=("pretrained", "random"), help=weights)
-    add("--freeze-encoder", action=argparse.BooleanOptionalAction, help=f"train only the decoder {CHOSEN}")
-    add("--base-channels", type=arg.positive_int, metavar="N", help=f"channels of the first level {CHOSEN}")
+    add("--freeze-encoder", action=argparse.BooleanOptionalAction, help=f"train only the decoder {CHOSEN_BY_PLAN}")
+    add("--base-channels", type=arg.positive_int, metavar="N", help=f"channels of the first level {CHOSEN_BY_PLAN}")
     levels = source.format("4, with --encoder its levels")
     add("--depth", type=arg.positive_int, metavar="N", help=f"how often the sides are halved {levels}")
     add("--norm", choices=NORMS, help=f"normalization layers {source.format('batch')}")
-    add("--block", choices=BLOCKS, help=f"convolutions without or with a shortcut {CHOSEN}")
+    add("--block", choices=BLOCKS, help=f"convolutions without or with a shortcut {CHOSEN_BY_PLAN}")
     add("--upsample", choices=UPSAMPLINGS, help=f"layers of the expanding path {source.format('transpose')}")
     dropout = f"in the deepest level {source.format(0)}"
     add("--dropout", type=arg.fraction, metavar="RATE", help=dropout)
@@ -192,7 +197,7 @@ def _add_optimization_flags(group: Group) -> None:
     patience = "stop after N evaluations without a better score (default: never)"
     add("--patience", type=arg.positive_int, metavar="N", help=patience)
     optimizers = "muon: orthogonal steps of convolutions, adamw for the rest; sgd has momentum 0.9"
-    add("--optimizer", choices=OPTIMIZERS, help=f"{optimizers} {CHOSEN}")
+    add("--optimizer", choices=OPTIMIZERS, help=f"{optimizers} {CHOSEN_BY_PLAN}")
     add("--learning-rate", type=arg.positive_float, default=1e-3, metavar="RATE", help="highest one; it falls to 0")
     factor = "share of --learning-rate for the encoder (default: 0.1; with random weights 1)"
     add("--encoder-lr-factor", type=arg.positive_float, metavar="FACTOR", help=factor)
@@ -210,7 +215,7 @@ def _add_optimization_flags(group: Group) -> None:
     add("--loss", choices=LOSSES, default="ce+logdice", help="cross-entropy, Dice or both")
     deep = "also train the output of coarser levels (default: on)"
     add("--deep-supervision", action=argparse.BooleanOptionalAction, default=True, help=deep)
-    weights = f"auto: rare classes weigh more; none; or a number for each class {CHOSEN}"
+    weights = f"auto: rare classes weigh more; none; or a number for each class {CHOSEN_BY_PLAN}"
     add("--class-weights", type=_class_weight, nargs="+", metavar="WEIGHT", help=weights)
 
 
@@ -225,7 +230,7 @@ def _class_weight(text: str) -> float | str:
 
 def _add_batch_flags(group: Group) -> None:
     add = group.add_argument
-    images = f"images in one optimizer step, of all processes together {CHOSEN}"
+    images = f"images in one optimizer step, of all processes together {CHOSEN_BY_PLAN}"
     add("--batch-size", type=arg.positive_int, metavar="N", help=images)
     micro = "images in one forward pass of one process; auto: as many as fit into memory"
     add("--micro-batch-size", type=arg.auto_or(arg.positive_int), default="auto", metavar="N", help=micro)
@@ -243,7 +248,7 @@ def _add_run_flags(group: Group) -> None:
     plan = "auto: choose settings from the data; none: those of the original U-Net"
     add("--plan", choices=("auto", "none"), default="auto", help=plan)
     add("--like", type=Path, metavar="RUN.json", help="repeat a recorded run; flags given here win")
-    epoch = f"0: after each epoch {CHOSEN}"
+    epoch = f"0: after each epoch {CHOSEN_BY_PLAN}"
     add("--eval-every", type=arg.non_negative_int, metavar="STEPS", help=f"evaluate after so many steps; {epoch}")
     add("--checkpoint-every", type=arg.non_negative_int, metavar="STEPS", help=f"save after so many steps; {epoch}")
     add(

@@ -15,7 +15,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.resize import resize_mask
-from data_utils.image_io.windowed import LARGE
+from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
 from data_utils.sources.records import Record
 from runtime.errors import SettingsError
 from tasks.classes import Classes
@@ -191,7 +191,7 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
         return False
     height, width = np.median(info.train.sizes, axis=0)
     seen_size = args.crop_size or args.image_size or (height, width)
-    return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE
+    return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE_IMAGE_PIXELS
 
 
 def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
@@ -296,7 +296,8 @@ def _scale(info: DatasetInfo, args: TrainSettings, pixels: int) -> float:
 def _scale_of_masks(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
     image_pixels = np.median(info.train.sizes.prod(axis=1))
-    if image_pixels <= pixels or image_pixels > LARGE:  # crops of large images are read from the file at full size
+    is_read_in_crops = image_pixels > LARGE_IMAGE_PIXELS  # from the file, at full size
+    if image_pixels <= pixels or is_read_in_crops:
         return 1.0
     smallest_scale = 1.0
     for scale in SCALES[1:]:

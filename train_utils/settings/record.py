@@ -23,10 +23,10 @@ from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
 
-FINISHED = "finished.json"  # a run writes it last of all: without it the end of the run is done again
+FINISHED_FILE = "finished.json"  # a run writes it last of all: without it the end of the run is done again
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
-CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
+CONTENT_ENTRY = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
 UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # what runs of earlier versions always did
 
@@ -108,7 +108,7 @@ def resolve_settings(
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
-        CONTENT: info.content,
+        CONTENT_ENTRY: info.content,
         "batch size": args.batch_size,
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another

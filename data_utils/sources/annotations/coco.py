@@ -25,7 +25,7 @@ from data_utils.sources.annotations.layout import (
     listed,
     number_classes,
 )
-from data_utils.sources.annotations.polygons import FARTHEST
+from data_utils.sources.annotations.polygons import MAX_PIXEL_DISTANCE
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.records import AnnotationSummary, Record, Records, SplitOpeners, folders_of
@@ -323,9 +323,10 @@ def read(path: Path) -> CocoFile:
     for number, image in enumerate(images):
         for side in ("height", "width"):
             length = image.get(side) or 0
-            if not isinstance(length, int | float) or not 0 <= length < FARTHEST:
+            if not isinstance(length, int | float) or not 0 <= length < MAX_PIXEL_DISTANCE:
                 raise DataError(
-                    f"{path}: entry {number} of 'images' has {side} {length!r}, expected 0 to {FARTHEST:,.0f} pixels"
+                    f"{path}: entry {number} of 'images' has {side} {length!r}, expected 0 to"
+                    f" {MAX_PIXEL_DISTANCE:,.0f} pixels"
                 )
     listed_images = {image["id"] for image in images}
     if len(listed_images) < len(images):

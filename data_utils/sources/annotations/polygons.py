@@ -9,7 +9,7 @@ from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from runtime.errors import DataError
 
-FARTHEST = 1e6  # pixels from the image's corner: what lies beyond is no coordinate
+MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: what lies beyond is no coordinate
 # annotations may be made at so many times the picture's sides: some pictures are made smaller after they are annotated
 MOST_TIMES = 8
 
@@ -24,7 +24,7 @@ def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
         raise DataError(f"{where} has {flat.size} coordinates, an odd number")
     if flat.size < 2 * least:
         raise DataError(f"{where} has {flat.size // 2} points, at least {least} are needed")
-    if not (np.abs(flat) < FARTHEST).all():  # NaN too
+    if not (np.abs(flat) < MAX_PIXEL_DISTANCE).all():  # NaN too
         raise DataError(f"{where} has a coordinate that is NaN, infinite or far outside the image")
     return flat.reshape(-1, 2)
 

@@ -28,7 +28,7 @@ from data_utils.sources.folder import (
 from data_utils.sources.records import AnnotationSummary, SplitOpeners
 from runtime.errors import DataError
 
-FARTHEST = 2**31  # pixels from an image, beyond which nothing is rendered
+MAX_PIXEL_DISTANCE = 2**31  # pixels from an image, beyond which nothing is rendered
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class PolygonMask(RenderedMask):
             corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
         low = corners.min(axis=1)
         high = corners.max(axis=1)
-        is_near = (np.abs(corners) < FARTHEST).all(axis=(1, 2))
+        is_near = (np.abs(corners) < MAX_PIXEL_DISTANCE).all(axis=(1, 2))
         is_near &= (high > 0).all(axis=1) & (low < size[::-1]).all(axis=1)
         for index in np.flatnonzero(is_near).tolist():
             rings = []

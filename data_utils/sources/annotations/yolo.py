@@ -39,7 +39,7 @@ from unet.config import MaskValue
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
-FARTHEST = 2.0  # widths of the image: a coordinate beyond is one in pixels
+MAX_RELATIVE_COORDINATE = 2.0  # widths of the image: a coordinate beyond is one in pixels
 # key in data.yaml -> names of the split's folder
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
@@ -114,7 +114,7 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
         raise DataError(f"{where} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
     points = checked_points(coordinates, f"{where}: polygon")
     farthest = np.abs(points).max()
-    if farthest > FARTHEST:
+    if farthest > MAX_RELATIVE_COORDINATE:
         raise DataError(f"{where}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
     if not re.fullmatch(r"[0-9]{1,9}", first) or int(first) >= count:
         raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")

@@ -16,7 +16,14 @@ import numpy as np
 
 from data_utils.sources.annotations import coco
 from data_utils.sources.annotations.coco_mask import Entry
-from data_utils.sources.points.table import SEVERAL, PointTable, TableBuilder, joined_tables, number, said_size
+from data_utils.sources.points.table import (
+    SEVERAL_TABLES_MESSAGE,
+    PointTable,
+    TableBuilder,
+    joined_tables,
+    number,
+    said_size,
+)
 from runtime.documents import open_regular
 from runtime.errors import DataError
 from tasks.points import PRESENT, UNKNOWN
@@ -27,7 +34,7 @@ VISIBILITIES = {0: UNKNOWN, 1: PRESENT, 2: PRESENT}
 # the v that is written of a point that is not there, and of one that is
 HIDDEN = 0
 SEEN = 2
-PREDICTED = ("keypoint_confidence", "keypoint_presence")  # further keys of a prediction
+PREDICTED_KEYS = ("keypoint_confidence", "keypoint_presence")  # further keys of a prediction
 CATEGORY = {"id": 1, "name": "points", "supercategory": "", "skeleton": []}
 
 
@@ -93,7 +100,7 @@ def to_table(file: coco.CocoFile) -> PointTable | None:
         entries = [entry for entry in file.objects.get(image["id"], []) if entry["category_id"] == category_id]
         labeled = [entry for entry in entries if _is_labeled(entry)]
         if len(labeled) > 1:
-            raise DataError(f"{path}: {name} has the keypoints of {len(labeled)} objects; {SEVERAL}")
+            raise DataError(f"{path}: {name} has the keypoints of {len(labeled)} objects; {SEVERAL_TABLES_MESSAGE}")
         for point in names:
             builder.names.setdefault(point, len(builder.names))
         for entry in labeled:
@@ -113,7 +120,7 @@ def _add_object(builder: TableBuilder, names: list[str], image: str, entry: Entr
     keypoints = entry["keypoints"]
     if len(keypoints) != 3 * len(names):
         raise DataError(f"{where} has {len(keypoints)} numbers, expected x, y and v of {len(names)} keypoints")
-    predictions = [entry.get(key) for key in PREDICTED]
+    predictions = [entry.get(key) for key in PREDICTED_KEYS]
     is_predicted = all(isinstance(values, list) and len(values) == len(names) for values in predictions)
     for index, name in enumerate(names):
         x, y, visibility = keypoints[3 * index : 3 * index + 3]
@@ -160,6 +167,6 @@ def _object(table: PointTable, row: int) -> Entry:
     entry = {"keypoints": keypoints, "num_keypoints": int(is_present.sum()), "bbox": box, "area": box[2] * box[3]}
     if table.presence is not None and table.confidence is not None:
         values = (table.confidence[row], table.presence[row])
-        entry |= {key: rows.tolist() for key, rows in zip(PREDICTED, values, strict=True)}
+        entry |= {key: rows.tolist() for key, rows in zip(PREDICTED_KEYS, values, strict=True)}
         entry["score"] = float(table.confidence[row].mean())
     return entry

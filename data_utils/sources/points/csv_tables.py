@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_utils.sources.points.table import EMPTY, PointTable, TableBuilder, number
+from data_utils.sources.points.table import EMPTY_CELL, PointTable, TableBuilder, number
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -22,13 +22,13 @@ Rows = list[list[str]]
 IMAGE_TITLES = ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "name")
 LANDMARK_TITLES = ("landmark", "landmark_name", "point", "keypoint", "bodypart", "label")
 STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
-STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY: ""}
-MISSING = ("", "nan", "na", "n/a", "none", "null")
+STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY_CELL: ""}
+MISSING_VALUES = ("", "nan", "na", "n/a", "none", "null")
 DIALECTS = ",;\t"
 AXES = "xyz"
-NUMBERED = re.compile(r"([xyz])_?(\d+)")  # X1
+NUMBERED_TITLE = re.compile(r"([xyz])_?(\d+)")  # X1
 COLUMN_NAME = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
-PREDICTED = ("confidence", "presence")  # further columns of a prediction
+PREDICTED_TITLES = ("confidence", "presence")  # further columns of a prediction
 
 
 def read_rows(file: str | Path) -> Rows:
@@ -86,7 +86,7 @@ def _read_long(rows: Rows, file: str) -> PointTable:
             word = row[state_column].strip().lower()
             if word not in STATES:
                 raise DataError(f"{where}: state {word!r} is none of {', '.join(STATES)}")
-            if STATES[word] == PRESENT and state == EMPTY:
+            if STATES[word] == PRESENT and state == EMPTY_CELL:
                 raise DataError(f"{where}: a point that is present has no coordinates")
             state = STATES[word]
         image = row[image_column].strip()
@@ -128,7 +128,7 @@ def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
     columns = {}
     for column, title in enumerate(titles[1:], 1):
         text = title.strip()
-        numbered = NUMBERED.fullmatch(text.lower())
+        numbered = NUMBERED_TITLE.fullmatch(text.lower())
         named_column = COLUMN_NAME.fullmatch(text) or COLUMN_NAME.fullmatch(text.lower())
         if numbered:
             columns[column] = numbered[2], numbered[1]
@@ -150,7 +150,7 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
     points: dict[str, dict[str, int]] = {}
     for column, (name, axis) in enumerate(zip(bodyparts, coordinates, strict=True)):
         title = "confidence" if axis == "likelihood" else axis
-        if title in (*AXES, *PREDICTED):
+        if title in (*AXES, *PREDICTED_TITLES):
             points.setdefault(name.strip(), {})[title] = column
     lacking = [name for name, axis_columns in points.items() if not {"x", "y"} <= axis_columns.keys()]
     if lacking:
@@ -173,9 +173,9 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
 def _point(cells: Sequence[str], where: str) -> tuple[int, tuple[float, ...]]:
     """The state and position of the cells of a point."""
     texts = [cell.strip() for cell in cells]
-    missing = [text.lower() in MISSING for text in texts]
+    missing = [text.lower() in MISSING_VALUES for text in texts]
     if all(missing):
-        return EMPTY, ()
+        return EMPTY_CELL, ()
     if any(missing):
         raise DataError(f"{where}: has only some of the coordinates: {', '.join(texts)}")
     return PRESENT, tuple(number(text, where) for text in texts)
@@ -183,9 +183,9 @@ def _point(cells: Sequence[str], where: str) -> tuple[int, tuple[float, ...]]:
 
 def _prediction(row: Sequence[str], columns: Mapping[str, int], where: str) -> tuple[float, float] | None:
     """Confidence and presence of a point that was predicted; None for others."""
-    if not all(title in columns and row[columns[title]].strip() for title in PREDICTED):
+    if not all(title in columns and row[columns[title]].strip() for title in PREDICTED_TITLES):
         return None
-    confidence, presence = (number(row[columns[title]], where) for title in PREDICTED)
+    confidence, presence = (number(row[columns[title]], where) for title in PREDICTED_TITLES)
     return confidence, presence
 
 
@@ -267,7 +267,7 @@ def _cells(table: PointTable, row: int, column: int) -> list[str]:
 
 
 def _predicted_titles(table: PointTable) -> list[str]:
-    return [] if table.presence is None else list(PREDICTED)
+    return [] if table.presence is None else list(PREDICTED_TITLES)
 
 
 def _predicted(table: PointTable, row: int, column: int) -> list[str]:

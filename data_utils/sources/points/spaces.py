@@ -13,7 +13,7 @@ from data_utils.image_io.volumes import VolumeHeader
 from runtime.errors import DataError
 
 PIXELS = "pixels"
-UPWARD = "pixels from the bottom"  # the center of the lowest row is 0, and y runs up
+PIXELS_UPWARD = "pixels from the bottom"  # the center of the lowest row is 0, and y runs up
 SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # factors on (x, y, z) that lead to RAS
 
 
@@ -31,7 +31,7 @@ def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarr
                 f" {height} x {width}; correct the size in that file"
             )
         positions = (positions + 0.5) * (np.array(size[::-1]) / source.size[::-1]) - 0.5
-    if source.space == UPWARD:
+    if source.space == PIXELS_UPWARD:
         positions[:, 1] = size[0] - 1 - positions[:, 1]
     return positions[:, ::-1]
 
@@ -39,7 +39,7 @@ def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarr
 def from_pixels(pixels: np.ndarray, space: str, size: tuple[int, int]) -> np.ndarray:
     """The inverse of `to_pixels`, for an image of the size that the points are made for."""
     positions = pixels[:, ::-1].copy()
-    if space == UPWARD:
+    if space == PIXELS_UPWARD:
         positions[:, 1] = size[0] - 1 - positions[:, 1]
     return positions
 

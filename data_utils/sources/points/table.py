@@ -20,9 +20,9 @@ from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
 from tasks.points import ABSENCES, ABSENT, PRESENT, UNKNOWN
 
-EMPTY = 4  # the state of an empty cell, until `--absent` says what it means
-FARTHEST = 1e7  # pixels or mm: a point further away is a mistake
-SEVERAL = (
+EMPTY_CELL = 4  # the state of an empty cell, until `--absent` says what it means
+MAX_COORDINATE = 1e7  # pixels or mm: a point further away is a mistake
+SEVERAL_TABLES_MESSAGE = (
     "several animals or persons in an image are not supported: give each an image of its own, or each point a name of"
     " its own"
 )
@@ -39,7 +39,7 @@ class PointTable:
         names: the names of the K points.
         images: what the files call the N images.
         positions: (N, K, n) float64, (x, y) or (x, y, z); zeros where a point has none.
-        states: (N, K) int64: unknown, absent, present or EMPTY.
+        states: (N, K) int64: unknown, absent, present or EMPTY_CELL.
         files: the file that lists each image.
         space: "pixels", "pixels from the bottom", or "LPS" or "RAS" for mm.
         presence, confidence: (N, K), of predictions.
@@ -114,7 +114,7 @@ class PointTable:
 
     def with_absence(self, absent: str | None) -> PointTable:
         """The table whose empty cells mean what `--absent` says."""
-        states = np.where(self.states == EMPTY, ABSENCES[absent or "unknown"], self.states)
+        states = np.where(self.states == EMPTY_CELL, ABSENCES[absent or "unknown"], self.states)
         return replace(self, states=states)
 
 
@@ -152,7 +152,7 @@ class TableBuilder:
         self.add_image(file, image)
         self.names.setdefault(name, len(self.names))
         if (image, name) in self.points:
-            raise DataError(f"{file}: {image} has two points {name!r}; {SEVERAL}")
+            raise DataError(f"{file}: {image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
         if predicted is not None:
             self.predicted[image, name] = predicted
             _, presence = predicted
@@ -227,14 +227,18 @@ def number(text: object, where: str) -> float:
         value = float(text)  # type: ignore[arg-type]  # what is no number raises
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: {str(text)[:40]!r} is no coordinate") from error
-    if not math.isfinite(value) or abs(value) > FARTHEST:
-        raise DataError(f"{where}: coordinate {str(text)[:40]} is not within {FARTHEST:,.0f}")
+    if not math.isfinite(value) or abs(value) > MAX_COORDINATE:
+        raise DataError(f"{where}: coordinate {str(text)[:40]} is not within {MAX_COORDINATE:,.0f}")
     return value
 
 
 def said_size(height: object, width: object) -> tuple[int, int] | None:
     """(H, W) of an image from what a file says, which may be nothing or no size."""
-    if isinstance(height, int) and isinstance(width, int) and 0 < min(height, width) <= max(height, width) <= FARTHEST:
+    if (
+        isinstance(height, int)
+        and isinstance(width, int)
+        and 0 < min(height, width) <= max(height, width) <= MAX_COORDINATE
+    ):
         return height, width
     return None
 
@@ -278,7 +282,7 @@ class PointRecords(Records):
         dims: int = 2,
     ) -> None:
         self.table = table.with_absence(absent)
-        self.empty = int((table.states == EMPTY).sum())
+        self.empty = int((table.states == EMPTY_CELL).sum())
         self.absent = absent
         self.dims = dims
         self.unpaired = tuple(unpaired)

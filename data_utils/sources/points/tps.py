@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_utils.sources.points.spaces import UPWARD
+from data_utils.sources.points.spaces import PIXELS_UPWARD
 from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, written_note
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import PRESENT, UNKNOWN
 
 TPS = ".tps"
-MISSING = ("na", "nan")
+MISSING_VALUES = ("na", "nan")
 NOWHERE = "-1 -1"  # coordinates of a point of which nothing is known
 MOST_POINTS = 10_000  # a damaged file may claim that an image has any number
 SEPARATOR = "; "  # between the predictions of points in a comment
@@ -62,7 +62,7 @@ def read_tps(file: Path) -> PointTable | None:
             builder.add(str(file), image, str(index + 1), state, position, predicted)
     if not builder.images:
         raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
-    return builder.table(UPWARD) if builder.names else None
+    return builder.table(PIXELS_UPWARD) if builder.names else None
 
 
 def _specimens(text: str, file: Path) -> Iterator[Specimen]:
@@ -105,7 +105,7 @@ def _point(line: str, where: str) -> tuple[int, tuple[float, ...]]:
     cells = line.split()
     if len(cells) != 2:
         raise DataError(f"{where}: has {len(cells)} coordinates, expected x and y")
-    if any(cell.lower() in MISSING for cell in cells):
+    if any(cell.lower() in MISSING_VALUES for cell in cells):
         return UNKNOWN, ()
     position = tuple(number(cell, where) for cell in cells)
     return (UNKNOWN, ()) if min(position) < 0 else (PRESENT, position)

@@ -18,7 +18,7 @@ USUAL_SPLITS = ("train", "training", "val", "validation", "valid", "test")
 NAMES_IN_MESSAGE = 3  # of files
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)  # how long to wait before a remote file is read again
 # errors that trying again does not change
-LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+LASTING_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 TOO_MANY_REQUESTS = 429
 SERVER_ERRORS = 500
 # what file systems call the version of a file, in lower case with hyphens
@@ -72,7 +72,7 @@ def _may_pass(error: BaseException | None) -> bool:
         return error.status == TOO_MANY_REQUESTS or error.status >= SERVER_ERRORS
     if web and isinstance(error, web.ClientError):
         return True
-    return isinstance(error, OSError) and not isinstance(error, LASTING)
+    return isinstance(error, OSError) and not isinstance(error, LASTING_ERRORS)
 
 
 def open_file(file: str, block: int = 0) -> Any:

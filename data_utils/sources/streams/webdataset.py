@@ -16,7 +16,7 @@ from runtime.cache import cached_arrays, digest
 from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
-TOGETHER = 32  # how many samples the order of a stream keeps together
+SAMPLES_TOGETHER = 32  # how many samples the order of a stream keeps together
 HEADER_BLOCK = 2**20  # bytes that are read at once for headers: for smaller pictures, to skip them is no faster
 GAP = 2**18  # bytes between two pictures that are read with them: it is faster than another request
 
@@ -144,8 +144,8 @@ def group_samples(counts: Sequence[int]) -> np.ndarray:
     """(G, 2) int64, the groups of files with so many samples: index of the file, samples."""
     groups: list[tuple[int, int]] = []
     for file, count in enumerate(counts):
-        for first in range(0, count, TOGETHER):
-            groups.append((file, min(TOGETHER, count - first)))
+        for first in range(0, count, SAMPLES_TOGETHER):
+            groups.append((file, min(SAMPLES_TOGETHER, count - first)))
     return np.array(groups, np.int64).reshape(-1, 2)
 
 

@@ -20,10 +20,10 @@ from statistics import mean, stdev
 
 from train_utils.reporting.comparison.recipes import Recipe, have_same_basis
 from train_utils.reporting.comparison.recorded_runs import RecordedRun, Replicate
-from train_utils.settings.record import CONTENT
+from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together
-FEWEST = 3  # fewer pairs of runs have no interval
+MIN_PAIRS = 3  # fewer pairs of runs have no interval
 COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # how the identity begins that says which images a run has
 REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 
@@ -130,7 +130,7 @@ def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
         return None
     over_images = _means_over_runs(differences)
     interval = None
-    if pairs >= FEWEST:
+    if pairs >= MIN_PAIRS:
         ratio = _overlap(first.runs, differences)
         interval = None if ratio is None else t_interval(values, ratio, level)
     return Difference(
@@ -213,6 +213,6 @@ def _remarks(first: Recipe, second: Recipe) -> list[str]:
         if common < max(len(run.image_scores), len(other.image_scores)):
             counts = f"{len(other.image_scores):,} and {len(run.image_scores):,}"
             return [f"{names} have {counts} validation images: the {common:,} of the same name are compared"]
-        if run.settings.identity.get(CONTENT) != other.settings.identity.get(CONTENT):
+        if run.settings.identity.get(CONTENT_ENTRY) != other.settings.identity.get(CONTENT_ENTRY):
             return [f"{names} were made with other files: their validation images are paired by name"]
     return []

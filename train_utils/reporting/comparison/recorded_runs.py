@@ -11,7 +11,7 @@ from tasks import TASKS
 from train_utils.metrics_log import is_record
 from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
 from train_utils.reporting.sections import SECTIONS
-from train_utils.settings.record import FINISHED, RunSettings
+from train_utils.settings.record import FINISHED_FILE, RunSettings
 
 OBJECTS = ("flags", "profile", "identity", "run")  # the entries of run.json that are read
 
@@ -109,7 +109,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     if not evaluations:
         raise DataError("the run has no evaluation yet")
     best_step, score = max(evaluations, key=_score)  # the first of equal ones, as the run itself keeps it
-    is_finished = (folder / FINISHED).is_file()
+    is_finished = (folder / FINISHED_FILE).is_file()
     if not is_finished:
         last_step = records[-1]["step"]
         remarks.append(

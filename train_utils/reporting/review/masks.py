@@ -19,7 +19,7 @@ from runtime.console import track
 from runtime.errors import DataError, UserError
 from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 
-SURE = 0.7  # confidence from which on a finding is reported
+MIN_CONFIDENCE = 0.7  # confidence from which on a finding is reported
 
 
 class HeldOutImage(NamedTuple):
@@ -158,7 +158,7 @@ def doubted_areas(
         number = agreement.add(area)
         if not area.agrees:
             # no finding is surer than the model is
-            is_told = area.text is not None and area.probability >= SURE
+            is_told = area.text is not None and area.probability >= MIN_CONFIDENCE
             text = f"{where}{area.text}" if is_told else None
             doubts.append(Doubt(number, area._replace(text=text)))
     return doubts
@@ -178,7 +178,7 @@ def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Fi
     findings = []
     for doubt in doubts:
         confidence = doubt.confidence(agreements)
-        if doubt.area.text is not None and confidence >= SURE:
+        if doubt.area.text is not None and confidence >= MIN_CONFIDENCE:
             findings.append(Finding(doubt.area.text, confidence))
     return sorted(findings, key=_confidence, reverse=True)
 

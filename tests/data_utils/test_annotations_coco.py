@@ -6,9 +6,11 @@ data_utils/sources/annotations/find.py, data_utils/sources/annotations/layout.py
 
 import gc
 import json
+import os
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.sources.annotations import coco
 from data_utils.sources.annotations.coco_mask import encode, run_lengths
+from data_utils.sources.annotations.labelme_mask import read_labelme
 from data_utils.sources.annotations.layout import find_file, folder_in, holds_pictures, number_classes, read_lines
 from data_utils.sources.records import Records
 from runtime.errors import DataError
@@ -625,6 +628,15 @@ def test_an_outline_far_around_a_long_picture_covers_it(size):
     assert rle_masks.area(encode([[-far, -far, far, -far, far, far, -far, far]], *size, "a")) == 1000
 
 
+def test_an_edge_to_a_corner_far_outside_is_drawn_where_it_crosses_the_picture():
+    height, width = 20, 30
+    far = [[-900_000, 0], [2, 0], [602_002, 900_000]]  # to the left, and down along x = 2 + 2 y / 3
+    mask = rle_masks.decode(encode([[side for corner in far for side in corner]], height, width, "a"))
+    x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
+    edge = 2 + 2 * y / 3
+    assert mask[x < edge - 1].all() and not mask[x > edge + 1].any()
+
+
 def test_a_run_of_no_pixels_is_no_mistake(tmp_path):
     whole = [0, SIZE[0] * SIZE[1]]
     write(tmp_path / "annotations.json", [entry(1, 1, 3, {"size": [*SIZE], "counts": whole})], tmp_path)
@@ -732,6 +744,34 @@ def test_images_of_each_split_lie_in_a_folder_of_its_name(tmp_path):
         assert records[0]["image"] == str(tmp_path / split / "1.png")
 
 
+def test_an_image_is_that_of_the_first_of_the_folders_that_hold_one_of_its_name(tmp_path):
+    folders = ["images/train_2017", "train_2017", "images/train", "train", "images", "data", "JPEGImages", ""]
+    file = tmp_path / "annotations/instances_train_2017.json"
+    for folder in folders:
+        write(file, [], tmp_path / folder, 1)
+    splits = coco.find(tmp_path, ())
+    for folder in folders:
+        (record,) = coco.load(tmp_path, splits, allow_unpaired=False)["train"]()
+        assert record["image"] == str(tmp_path / folder / "1.png")
+        (tmp_path / folder / "1.png").unlink()
+
+
+def test_a_category_may_have_the_number_0(tmp_path):
+    categories = [{"id": number, "name": name} for number, name in enumerate(("ant", "bee", "cat"))]
+    write(tmp_path / "train/annotations.json", [entry(1, 1, 0, [box(1, 1, 9, 9)])], tmp_path / "train", 1, categories)
+    write(tmp_path / "val/annotations.json", [], tmp_path / "val", 1, categories[:2])
+    train, val = loaded(tmp_path)
+    assert masks(train)["1.png"].max() == 1
+    assert labels_of(val) == {"1.png": ("ant", "bee")}
+
+
+def test_a_split_may_be_called_by_what_a_pattern_would_be(tmp_path):
+    for name in ("train", "fold(1_cars", "fold(1_people"):
+        write(tmp_path / f"annotations/instances_{name}.json", [])
+    found = coco.find(tmp_path, ("train", "fold(1"))
+    assert {*found} == {"train", "fold(1/fold(1_cars", "fold(1/fold(1_people"}
+
+
 def test_crowds_alone_in_one_split_are_no_mistake(tmp_path):
     for split, crowd in (("train", 1), ("val", 0)):
         objects = [entry(1, 1, 3, [box(1, 1, 9, 9)], iscrowd=crowd)]
@@ -763,6 +803,20 @@ def test_a_file_is_not_looked_for_above_the_folders_and_is_no_folder(tmp_path):
     (tmp_path / "1.png").touch()
     folders = [str(tmp_path / "images")]
     assert find_file("../1.png", folders) is None and find_file("sub", folders) is None
+
+
+def test_a_file_of_annotations_has_up_to_four_gigabytes(tmp_path, monkeypatch):
+    file = write(tmp_path / "annotations.json", OBJECTS)
+    (tmp_path / "a.json").write_text('{"shapes": []}')
+    mode = os.stat(file).st_mode
+    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
+    assert len(coco.read(file).images) == 3 and len(read_lines(file)) == 1
+    assert read_labelme(str(tmp_path / "a.json")) == {"shapes": []}
+
+
+def test_a_file_alone_is_that_of_training_whatever_it_is_called(tmp_path):
+    file = write(tmp_path / "annotations/instances_default.json", [])
+    assert coco.find(tmp_path, ()) == {"train": (tmp_path, file)}
 
 
 def test_a_folder_of_the_first_name_is_taken_and_lines_of_a_text_file_may_have_a_mark_before_them(tmp_path):

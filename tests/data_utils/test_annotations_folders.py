@@ -98,20 +98,18 @@ def test_cityscapes_images_without_mask_are_named(tmp_path):
 def test_cityscapes_stand_in_natural_order_and_files_without_partner_are_those_of_both_kinds(tmp_path):
     images = tmp_path / "leftImg8bit" / "train" / "bern"
     ids = tmp_path / "gtFine" / "train" / "bern"
-    for number in (10, 9, 2, 30, 4):
+    for number in (10, 9, 2, 30, 4, 33, 31, 32):
         save(images / f"{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
-    for number in (10, 9, 2, 8, 7):
+    for number in (10, 9, 2, 8, 7, 11, 6, 5):
         save(ids / f"{number}_gtFine_labelIds.png", IDS)
-    for name in (images / "5_leftImg8bit.txt", ids / "6_gtFine_labelIds.json"):
+    for name in (images / "5_leftImg8bit.txt", ids / "6_gtFine_labelIds.json", images / "1_leftImg8bit_old.png"):
         name.write_text("no picture")
     train, val = loaded(tmp_path, allow_unpaired=True, val_fraction=0.34)
     assert train.records is val.records
     assert [record["name"] for record in train.records] == [f"bern/{n}_leftImg8bit.png" for n in (2, 9, 10)]
     assert train.unpaired == (
-        "bern/30_leftImg8bit.png: image without mask",
-        "bern/4_leftImg8bit.png: image without mask",
-        "bern/7_gtFine_labelIds.png: mask without image",
-        "bern/8_gtFine_labelIds.png: mask without image",
+        *(f"bern/{number}_leftImg8bit.png: image without mask" for number in (30, 31, 32, 33, 4)),
+        *(f"bern/{number}_gtFine_labelIds.png: mask without image" for number in (11, 5, 6, 7, 8)),
     )
 
 

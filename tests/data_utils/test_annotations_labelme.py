@@ -85,7 +85,7 @@ SHAPES = {  # shape -> what Pillow draws for it
         lambda pen: pen.polygon([(30, 10), (50, 30), (30, 50), (10, 30)], fill=1, outline=1),
     ),
     "circle": (
-        shape("a", [[40, 30], [49, 42]], "circle"),
+        shape("a", [[40, 30], [49, 18]], "circle"),
         lambda pen: pen.ellipse([25, 15, 55, 45], fill=1, outline=1),  # 9, 12, 15
     ),
     "line": (shape("a", [[5, 5], [60, 40]], "line"), lambda pen: pen.line([5, 5, 60, 40], fill=1, width=10)),
@@ -516,6 +516,21 @@ def test_a_folder_is_known_by_its_first_three_files(tmp_path, others, is_found):
     for number in range(others):
         (tmp_path / f"{number}.json").write_text("{}")
     assert bool(labelme.find(tmp_path, ())) == is_found
+
+
+def test_files_of_one_name_in_two_folders_belong_to_the_images_in_folders_of_the_same_name(tmp_path):
+    for site, label in (("north", "a"), ("south", "b")):
+        shapes = [shape(label, BOX, "rectangle")]
+        write(tmp_path / "json" / site, "x", shapes, tmp_path / "images" / site, imagePath="scan.png")
+    values = {name: int(mask.max()) for name, mask in masks(tmp_path).items()}
+    assert values == {"north/x.png": 1, "south/x.png": 2}
+
+
+def test_what_is_kept_of_files_is_not_that_of_others_of_their_size_and_time(tmp_path):
+    for stem, label in (("a", "cat"), ("b", "dog")):
+        file = write(tmp_path / stem, stem, [shape(label, BOX, "rectangle")])
+        os.utime(file, ns=(10**18, 10**18))
+        assert labelme.read_contents(tmp_path / stem)[f"{stem}.json"].objects == {label: 1}
 
 
 def test_an_image_in_a_file_is_called_by_the_path_of_the_file(tmp_path):

@@ -19,6 +19,7 @@ from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
 from data_utils.sources.annotations.polygons import area
 from data_utils.sources.annotations.yolo import labels_of
+from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
@@ -335,6 +336,44 @@ def test_objects_are_numbered_beyond_a_byte_and_smaller_ones_lie_on_larger_ones(
     (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
     numbers, values = loaded(folder)[0][0]["target"].render_objects()
     assert (numbers[4, 4], numbers[35, 60]) == (300, 299) and values.tolist() == [0, *[1] * 299, 2]
+
+
+def test_the_path_in_the_settings_may_be_empty(folder):
+    for path in ("path:\n", "path: ''\n", ""):
+        (folder / "data.yaml").write_text(f"{path}train: images/train\nval: images/val\n{LIST}")
+        assert [images.name for images, _ in yolo.find(folder, ()).values()] == ["train", "val"]
+
+
+def test_a_file_that_names_something_else_holds_no_settings(tmp_path):
+    (tmp_path / "images/train").mkdir(parents=True)
+    (tmp_path / "data.yaml").write_text("host_names: [a]\n  # names: none\n")
+    assert yolo.find(tmp_path, ()) == {}
+
+
+def test_splits_beside_a_list_of_names_are_found_by_the_name_that_is_given(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path, f"{split}/images", f"{split}/labels", {"a": TREE})
+    (tmp_path / "classes.txt").write_text("car\n")
+    assert {*yolo.find(tmp_path, ())} == {"train"} and {*yolo.find(tmp_path, ("test",))} == {"train", "test"}
+
+
+def test_names_of_a_text_file_are_those_between_blanks(tmp_path):
+    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
+    (tmp_path / "classes.txt").write_text(" car \ndog\t\n")
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+
+
+def test_images_of_one_name_in_two_folders_have_label_files_of_their_own(tmp_path):
+    for site, line in (("north", TREE), ("south", TREE.replace("0 ", "1 ", 1))):
+        write(tmp_path, f"images/train/{site}", f"labels/train/{site}", {"a": line})
+    (tmp_path / "data.yaml").write_text("train: images/train\nval: images/train\n" + LIST)
+    drawn = {name: int(mask.max()) for split in loaded(tmp_path) for name, mask in masks(split).items()}
+    assert drawn == {"north/a.jpg": 1, "south/a.jpg": 2}
+
+
+def test_settings_that_cannot_be_opened_are_named(tmp_path):
+    with pytest.raises(DataError, match=rf"{tmp_path / 'data.yaml'} cannot be read as YAML \("):
+        yolo.read_settings(tmp_path / "data.yaml")
 
 
 def test_names_of_classes_may_be_numbers(folder):

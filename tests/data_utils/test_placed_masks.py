@@ -7,6 +7,7 @@ data_utils/image_io/well_known_binary.py.
 
 import json
 import os
+import pickle
 import struct
 from dataclasses import replace
 from types import SimpleNamespace
@@ -399,14 +400,32 @@ def test_a_geopackage_may_hold_a_table_empty_areas_and_numbers_that_are_missing(
     empty = struct.pack("<BII", 1, 3, 0)
     blobs = np.array([empty, well_known_binary([np.array(square(0, 0, 5))])], object)
     layer = {"layer": "areas", "driver": "GPKG", "crs": UTM, "geometry_type": "Polygon"}
-    raw.write(str(file), blobs, [np.array([np.nan, 2.5])], ["kind"], **layer)
-    raw.write(str(file), None, [np.array([1])], ["n"], layer="notes", driver="GPKG", append=True)
+    raw.write(str(file), None, [np.array([1])], ["n"], layer="notes", driver="GPKG")
+    raw.write(str(file), blobs, [np.array([np.nan, 2.5])], ["kind"], append=True, **layer)
     records = areas_of(tmp_path, label_column="kind")["train"]
     assert records.annotations == ("GeoPackage", 1, 0, {"2.5": 1}, 0)
     raw.write(str(file), blobs[1:], [np.array([np.nan])], ["kind"], **layer)
     os.utime(file, ns=(10**18, 10**18))
     with pytest.raises(DataError, match="feature 1 has no value in the column kind"):
         areas_of(tmp_path, label_column="kind")
+
+
+def test_a_geopackage_may_hold_heights_and_say_no_crs(tmp_path):
+    raw = pytest.importorskip("pyogrio.raw")
+    triangle = [[0.0, 0.0], [4.0, 0.0], [4.0, 3.0], [0.0, 0.0]]
+    ring = np.insert(triangle, 2, 7.0, axis=1)
+    high = struct.pack("<BII", 1, 1006, 1) + struct.pack("<BIII", 1, 1003, 1, 4) + ring.tobytes()
+    layer = {"layer": "areas", "driver": "GPKG", "crs": None, "geometry_type": "MultiPolygon Z"}
+    with pytest.warns(UserWarning, match="'crs' was not provided"):
+        raw.write(str(tmp_path / "a.gpkg"), np.array([high], object), [], [], **layer)
+    shapes = read_shapes(str(tmp_path / "a.gpkg"), None)
+    assert [ring.tolist() for ring in shapes.shapes[0].rings] == [triangle] and shapes.crs is None
+
+
+def test_polygons_in_the_crs_of_the_image_are_drawn_without_pyproj(tmp_path):
+    file = write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))])
+    with mock.patch.dict("sys.modules", {"pyproj": None}):
+        assert shapes_in(str(file), None, 32633).boxes.tolist() == [[500_000, 4_999_910, 500_090, 5_000_000]]
 
 
 def one_image(folder, *features):
@@ -422,7 +441,7 @@ def areas_of(folder, **settings):
 
 def test_a_polygon_at_the_border_is_drawn_and_a_window_is_a_part_of_the_whole(tmp_path):
     one_image(tmp_path, feature(square(45, 30, 30)), feature(square(-5, -5, 8)), feature(square(60, 5, 9)))
-    mask = areas_of(tmp_path)["train"][0]["target"]
+    mask = pickle.loads(pickle.dumps(areas_of(tmp_path)["train"][0]["target"]))  # as it reaches loader processes
     whole = mask.render()
     expected = np.zeros((40, 56), np.uint8)
     expected[30:, 45:] = 1
@@ -513,6 +532,13 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp
     write_geojson(tmp_path / "masks" / "a.geojson", [feature(square(0, 0, 5), kind="y")])
     records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
     assert records.classes == ((0, "background"), (1, "x"), (2, "y"))
+
+
+def test_polygons_of_a_split_are_found_by_the_name_that_is_given(tmp_path):
+    for split in ("train", "test"):
+        one_image(tmp_path / split, feature(square(0, 0, 5)))
+    assert {*find_polygons(tmp_path, (), config(tmp_path))} == {"train"}
+    assert {*find_polygons(tmp_path, ("test",), config(tmp_path))} == {"train", "test"}
 
 
 @pytest.mark.parametrize("lacking", ["images", "polygons"])
@@ -606,6 +632,11 @@ def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
         os.utime(file, ns=(moment, moment))
         assert len(read_shapes(str(file), None).shapes) == count
         assert len(shapes_in(str(file), None, 32633).shapes) == count
+
+
+def test_a_file_of_polygons_that_is_gone_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"a\.geojson cannot be read \(No such file or directory\)"):
+        read_shapes(str(tmp_path / "a.geojson"), None)
 
 
 def test_polygons_take_images_with_a_place_and_an_epsg_number(tmp_path):

@@ -399,9 +399,19 @@ def test_parts_of_a_split_of_keypoints_are_joined_and_names_are_those_of_a_categ
     }
 
 
+def test_splits_of_keypoints_are_those_that_names_of_files_begin_with(tmp_path):
+    for name in ("train2017", "val_2017"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(coco_content([f"{name}.png"], np.ones((1, 3, 2)))))
+    tables = find_keypoints(tmp_path, (), explicit=False)
+    assert {split: table.images for split, table in tables.items()} == {
+        "train": ("train2017.png",),
+        "val": ("val_2017.png",),
+    }
+
+
 def test_keypoints_in_a_file_of_their_own_may_have_outlines_too(tmp_path):
-    content = coco_content(["a.png"], np.ones((1, 3, 2)))
-    content["annotations"][0]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    content = coco_content(["a.png", "b.png"], np.ones((2, 3, 2)))
+    content["annotations"][1]["segmentation"] = [[1, 1, 9, 1, 9, 9]]  # of some objects
     (tmp_path / "keypoints_train.json").write_text(json.dumps(content))
     assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
     (tmp_path / "keypoints_train.json").rename(tmp_path / "annotations.json")

@@ -715,6 +715,8 @@ def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     assert lacks_masks(tmp_path / "splits", ())
     (tmp_path / "splits" / "val" / "masks" / "a.png").write_bytes(b"a mask of one split")
     assert not lacks_masks(tmp_path / "splits", ())
+    (tmp_path / "splits" / "val").rename(tmp_path / "splits" / "holdout")
+    assert lacks_masks(tmp_path / "splits", ()) and not lacks_masks(tmp_path / "splits", ("train", "holdout"))
 
 
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
@@ -839,8 +841,8 @@ def test_a_predicted_point_is_there_from_a_presence_of_one_half_on():
 def test_what_is_no_coordinate_or_size_is_none(tmp_path):
     with pytest.raises(DataError, match=r"here: '1000.*' is no coordinate"):
         coordinate(10**400, "here")
-    sizes = ((3, 4), (0, 4), (3, -1), (3.0, 4), (3, 4.0), (None, 4), (3, None), (3, 10**8))
-    assert [said_size(*size) for size in sizes] == [(3, 4), *[None] * 7]
+    sizes = ((3, 4), (5, 5), (0, 4), (3, -1), (3.0, 4), (3, 4.0), (None, 4), (3, None), (3, 10**8), (10**8, 3))
+    assert [said_size(*size) for size in sizes] == [(3, 4), (5, 5), *[None] * 8]
 
 
 def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):

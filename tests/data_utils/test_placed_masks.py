@@ -648,7 +648,6 @@ def test_polygons_take_images_with_a_place_and_an_epsg_number(tmp_path):
     tifffile.imwrite(tmp_path / "images" / "b.tif", np.zeros((8, 9), np.uint8), photometric="minisblack")
     with pytest.raises(DataError, match=r"b\.tif: has no place in the world, so polygons cannot be drawn on it"):
         replace(mask, image=str(tmp_path / "images" / "b.tif")).render()
-    assert not replace(mask, file="").render_part((0, 4), (0, 5)).any()  # an image without polygons
 
 
 def test_the_boxes_of_polygons_are_their_borders_and_infinite_where_a_crs_does_not_reach(tmp_path):

@@ -157,7 +157,7 @@ def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
 
 def read_contents(folder: Path) -> dict[str, Contents | None]:
     """JSON file below the folder -> what it holds, None where it cannot be read; cached until a file changes."""
-    files = list(files_by_stem(folder, "labelme files", (".json",)).values())
+    files = files_by_stem(folder, "labelme files", (".json",)).values()
     paths = [os.path.join(folder, file) for file in files]
 
     def read_all() -> list:
@@ -222,7 +222,7 @@ def open_records(
         )
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    summary = _summarize([contents_of[file] for _, file in pairs], classes, values)
+    summary = _summarize([contents_of[file] for _, file in pairs], classes)
     return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)
 
 
@@ -235,7 +235,7 @@ def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None
     return None if path is None else os.path.relpath(path, images)
 
 
-def _summarize(files: Sequence[Contents | None], classes: NamedClasses, values: dict[str, int]) -> AnnotationSummary:
+def _summarize(files: Sequence[Contents | None], classes: NamedClasses) -> AnnotationSummary:
     """The content of the files together; None stands for a file that cannot be read."""
     annotated = 0
     counts: Counter[str] = Counter()
@@ -243,9 +243,5 @@ def _summarize(files: Sequence[Contents | None], classes: NamedClasses, values: 
         if contents is not None and contents.objects:
             annotated += 1
             counts.update(contents.objects)
-    instances: dict[str, int] = {}
-    for value, name in classes:
-        labels = [label for label in values if values[label] == value]
-        instances[name] = sum(counts[label] for label in labels)
-    instances.pop("background")
+    instances = {name: counts[name] for value, name in classes if value}
     return AnnotationSummary("labelme", annotated, len(files) - annotated, instances)

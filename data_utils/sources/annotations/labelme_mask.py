@@ -143,7 +143,7 @@ def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, where:
             inside = stamp.convert("L").point(lambda level: 255 * (level > 0))
             picture.paste(value, (round(low[0]), round(low[1])), inside)
     elif kind == "rectangle" and len(points) == 2:
-        pen.rectangle(low + high, fill=value, outline=value)
+        pen.rectangle(low + high, fill=value)
     elif kind == "circle":
         radius = float(np.hypot(*(points[1] - points[0])))
         _disc(pen, points[0], radius, value)
@@ -158,4 +158,4 @@ def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, where:
 def _disc(pen: ImageDraw.ImageDraw, center: np.ndarray, radius: float, value: int) -> None:
     low = (center - radius).tolist()
     high = (center + radius).tolist()
-    pen.ellipse(low + high, fill=value, outline=value)
+    pen.ellipse(low + high, fill=value)

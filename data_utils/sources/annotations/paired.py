@@ -74,7 +74,7 @@ class PairedRecords(Records):
         """Key of the names, sizes and times of all files, and of how masks are made of them."""
         paths: list[str] = []
         for i in range(len(self)):
-            paths += [path for path in self.paths(i) if path]
+            paths += self.paths(i)
         rendering = repr(self.rendering()).encode()
         return digest_of_files(paths, b"/".join([rendering, *self.files[0], *self.files[1]]))
 

@@ -75,7 +75,7 @@ def fill(picture: ImageDraw.ImageDraw, points: np.ndarray, value: int) -> None:
     points = clipped(points, picture.im.size[::-1])
     if not len(points):
         return
-    picture.polygon(points.ravel().tolist(), fill=value, outline=value)
+    picture.polygon(points.ravel().tolist(), fill=value)
 
 
 def area(points: np.ndarray) -> float:

@@ -36,7 +36,7 @@ class PolygonMask(RenderedMask):
     """The polygons of a file on the grid of an image; later ones lie over earlier ones.
 
     Args:
-        file: the file of the polygons; empty for an image that has none.
+        file: the file of the polygons.
         image: the path of the image.
         column: the column that says the class; None where all are of one.
         values: class and mask value of each.
@@ -67,8 +67,6 @@ class PolygonMask(RenderedMask):
 
         Rings are in pixels from `first`, the (column, row) where the part begins.
         """
-        if not self.file:
-            return
         crs = grid.place.crs
         if crs is not None and crs.epsg is None:
             raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
@@ -109,7 +107,7 @@ class PolygonRecords(PairedRecords):
         column: str | None,
         unpaired: Sequence[str] = (),
     ) -> None:
-        files = sorted({str(folder / file) for _, file in pairs if file})
+        files = sorted({str(folder / file) for _, file in pairs})
         labels: set[str] = set()
         for file in files:
             labels.update(shape.label for shape in read_shapes(file, column).shapes)
@@ -131,13 +129,12 @@ class PolygonRecords(PairedRecords):
     def annotations(self) -> AnnotationSummary:
         """How many polygons of each class the files hold."""
         counts = dict.fromkeys(self.values, 0)
-        files = [self.paths(i)[1] for i in range(len(self))]
-        for file in {file for file in files if file}:
+        files = {self.paths(i)[1] for i in range(len(self))}
+        for file in files:
             for shape in read_shapes(file, self.column).shapes:
                 counts[shape.label] += 1
-        annotated = sum(map(bool, files))
         kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
-        return AnnotationSummary(kind, annotated, len(files) - annotated, counts)
+        return AnnotationSummary(kind, len(self), 0, counts)
 
 
 def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:

@@ -65,7 +65,7 @@ def read(file: str | Path) -> PointTable | None:
     if layout is None:
         return None
     table = READERS[layout](rows, str(file))
-    if not table.images or not table.names:
+    if not table.images:
         raise DataError(f"{file}: lists no points")
     return table
 

@@ -119,11 +119,17 @@ def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints
     assert steps(more) == [3, 5, 6]
 
 
-@pytest.mark.parametrize(("best_step", "expected"), [(1, 0.6), (2, 0.6), (3, -1)])
-def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_step, expected):
-    checkpoints.save(RunState(step=2, best=0.6, best_step=min(best_step, 2)), None)
-    checkpoints.save(RunState(step=3, best=0.6, best_step=best_step), None)
-    checkpoints.wait()
+@pytest.mark.parametrize(
+    ("best_steps", "expected"),
+    [([1, 1], 0.6), ([2, 2], 0.6), ([2, 3], -1), ([2, 2, 4], -1), ([2, 3, 3], -1), ([2, 3, None], -1)],
+)
+def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_steps, expected):
+    checkpoints.keep = 3
+    for step, best_step in enumerate(best_steps, 2):
+        checkpoints.save(RunState(step=step, best=0.6, best_step=best_step or 0), None)
+        checkpoints.wait()
+        if best_step is None:
+            (checkpoints.folder / f"step-{step:08}" / "state.json").write_text("damaged")
     found = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
     assert found.run_state().best == expected
 

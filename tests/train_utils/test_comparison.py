@@ -23,11 +23,13 @@ from scipy.stats import t
 import compare
 from runtime.cli import print_error
 from runtime.errors import DataError, UserError
+from train_utils.reporting.comparison import page as page_module
 from train_utils.reporting.comparison.differences import Difference, compare_recipes, t_interval
 from train_utils.reporting.comparison.page import IMAGES
 from train_utils.reporting.comparison.recipes import Recipe, differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import read_run, read_runs
 from train_utils.reporting.comparison.tables import terminal_text
+from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.image_scores import read_image_scores, write_image_scores
 
 FLAGS = {"dataset": "photos", "plan": "none", "learning_rate": 0.001, "epochs": 3, "fold": None, "num_workers": 2}
@@ -364,7 +366,8 @@ def test_recipes_are_in_the_order_of_the_mean_score_of_their_runs(tmp_path):
 def test_a_setting_is_typed_as_a_switch_or_with_its_value(tmp_path, word, setting, values):
     typed = write_run(tmp_path / "typed", plan="auto", command=f"train.py {word}", **{setting: values[0]})
     planned = write_run(tmp_path / "planned", plan="auto", command="train.py", **{setting: values[1]})
-    assert len(group_runs(read_runs([typed, planned])[0])) == 2
+    for order in ([typed, planned], [planned, typed]):
+        assert len(group_runs(read_runs(order)[0])) == 2
 
 
 def test_a_cell_of_the_terminal_is_cut_at_60_characters_and_others_line_up(tmp_path):
@@ -483,8 +486,9 @@ def test_each_recipe_is_compared_with_the_first_of_its_task_whatever_is_said_of_
 def test_a_run_is_named_by_its_folder_as_it_was_typed(tmp_path):
     write_run(tmp_path / "a")
     typed = tmp_path / "a" / ".." / "a"
-    ((run,), _) = read_runs([typed])
-    assert (run.name, run.folder) == (str(typed), typed)
+    other = write_run(tmp_path / "others" / "a")
+    ((run, second), _) = read_runs([typed, other])
+    assert (run.name, run.folder, second.folder) == (str(typed), typed, other)
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "images.csv"])
@@ -652,14 +656,32 @@ def test_runs_of_the_same_seed_are_shown_and_six_recipes_at_most(tmp_path):
 
 def test_pictures_of_a_thousand_pixels_are_reduced_to_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypatch):
     runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.0, 0.1])]
-    monkeypatch.setattr("train_utils.reporting.comparison.page.overlaid", lambda title, lines: None)  # no charts
+    monkeypatch.setattr(page_module, "overlaid", lambda title, lines: None)  # no charts
     noise = np.random.default_rng(0).integers(0, 256, (24, 1200, 3), dtype=np.uint8)
     for run in runs:
         Image.fromarray(noise).save(run / "predictions" / "i0.png")
     page = compared(runs, tmp_path / "large.html").page
     assert re.findall(r'<img [^>]*width="(\d+)"\s+height="(\d+)"', page) == [("1000", "20")] * 2
-    monkeypatch.setattr("train_utils.reporting.comparison.page.MAX_PAGE", 40_000)
-    assert 20_000 < len(compared(runs, tmp_path / "small.html").page) <= 40_000
+    monkeypatch.setattr(page_module, "MAX_PAGE", 40_000)
+    rooms = []
+
+    def embedded(pictures: list[np.ndarray], room: int, side: int) -> list[Embedded]:
+        rooms.append(room)
+        return embed_all(pictures, room, side)
+
+    monkeypatch.setattr(page_module, "embed_all", embedded)
+    page = compared(runs, tmp_path / "small.html").page
+    assert 20_000 < len(page) <= 40_000
+    bytes_of_rest = len(re.sub("<figure>.*?</figure>", "", page, flags=re.DOTALL))
+    assert 40_000 - bytes_of_rest - 2 * 1_000 <= rooms[0] < 40_000 - bytes_of_rest - 2 * 900  # markup of two pictures
+
+
+def test_the_score_of_each_task_has_a_chart_and_is_named_in_the_table(tmp_path):
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "points", task="landmarks")]
+    page = compared(runs, tmp_path / "page.html").page
+    assert re.findall("<td>(.* 0.4750)</td>", page) == ["mean IoU 0.4750", "closeness 0.4750"]
+    titles = re.findall("<h3>(.*?)</h3>", page)
+    assert titles == ["Validation mean IoU", "Validation closeness", "Validation loss", "Training loss"]
 
 
 def test_a_loss_that_no_run_has_logged_has_no_chart(tmp_path):

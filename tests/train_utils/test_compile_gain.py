@@ -2,7 +2,8 @@
 
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -17,24 +18,40 @@ from unet import UNet, UNetConfig
 def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch):
     seconds = iter([90.0, 80.0, 0.3, 0.1, 0.5, 0.2, 0.4, 0.3, 2.0, 2.0, 9.0, 9.0])  # not compiled, compiled, and so on
     clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
+    queued: list[float] = []  # seconds that the device will take
+    modes: list[str] = []  # that of each pass
+    mode: list[str] = []
+
+    @contextmanager
+    def in_mode(name: str) -> Iterator[None]:
+        mode.append(name)
+        yield
+        mode.clear()
+
+    def wait(device: torch.device) -> None:
+        clock.now += sum(queued)
+        queued.clear()
 
     def criterion(logits, targets, counts):
         assert (logits.shape[0], targets, counts) == (2, (2, 4, 6), "counts of (2, 4, 6)")
-        clock.now += next(seconds)
+        modes.extend(mode)
+        queued.append(next(seconds))
         return logits.sum()
 
     criterion.task = SimpleNamespace(zero_targets=lambda shape, device: shape)
     criterion.counts = lambda targets: f"counts of {targets}"
     monkeypatch.setattr(compile_gain, "time", clock)
+    monkeypatch.setattr(compile_gain, "wait_for", wait)
     monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: None)
-    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: nullcontext())
-    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
+    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: in_mode("eager"))
+    monkeypatch.setattr(torch.compiler, "set_stance", in_mode)
     monkeypatch.setattr(compile_gain, "MEASURED_SECONDS", 173)
     gain = object.__new__(CompileGain)
     gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
     gain.passes = Counter({(1, 3, 4, 6): 1, (2, 3, 4, 6): 2})  # the most frequent shape
     network = UNet(UNetConfig(base_channels=1, depth=1))
     assert gain.pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
+    assert modes == ["eager", "fail_on_recompile"] * 5
 
 
 @pytest.mark.parametrize(("seconds", "passes"), [(3.0, 2 * 2), (0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
@@ -50,7 +67,8 @@ def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, 
     criterion.task = SimpleNamespace(zero_targets=lambda shape, device: None)
     criterion.counts = lambda targets: None
     monkeypatch.setattr(compile_gain, "time", clock)
-    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: None)
+    compiled = []
+    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: compiled.append(network))
     monkeypatch.setattr(compile_gain, "eager", lambda accelerator: nullcontext())
     monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
     gain = object.__new__(CompileGain)
@@ -58,10 +76,19 @@ def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, 
     gain.passes = Counter({(1, 3, 4, 4): 1})
     network = UNet(UNetConfig(base_channels=1, depth=1)).eval()
     trains = []
-    network.register_forward_pre_hook(lambda module, images: trains.append(module.training))
+    run = []
+
+    def note(module: UNet, arguments: tuple[torch.Tensor]) -> None:
+        trains.append(module.training)
+        run.append(module)
+        assert arguments[0].is_contiguous(memory_format=torch.channels_last)
+        assert all(parameter.grad is None for parameter in module.parameters())  # each pass begins anew
+
+    network.register_forward_pre_hook(note)
     assert gain.pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
     assert len(made) == passes and trains == [True] * passes and not network.training
     assert all(parameter.grad is None for parameter in network.parameters())  # a copy was measured
+    assert compiled == [run[0]] and run[0] is not network
 
 
 def test_what_compiling_cost_and_gained_is_a_sentence():
@@ -131,4 +158,7 @@ def test_compiling_pays_by_all_passes_of_a_run():
     gain.seconds = 50.0
     assert gain.balance_text(1.5, 1.0) == text.format("1.5", "lost 0 minutes; it pays from about 50 steps on")
     gain.seconds = 60.0
+    gain.steps = 12_000
+    outcome = "12,000 steps lost 0.17 minutes; it pays from about 14,400 steps on"
+    assert gain.balance_text(1.5, 1.0).endswith(outcome)
     assert gain.balance_text(1.0, 1.0).endswith("lost 1 minutes; without dynamo_backend this run is faster")

@@ -306,6 +306,12 @@ def test_the_first_timed_steps_are_spread_over_the_sizes(axis):
     assert [shapes[step][axis] for step in [*warm_up, *timed[:5]]] == [50, 10, 70, 30, 90, 50, 20, 80]
 
 
+def test_the_size_of_a_volume_is_that_of_all_its_sides():
+    widths = (90, 20, 60, 40, 80, 10, 50, 70, 30, 100)
+    warm_up, timed = rehearsed_steps([(200 - width, 8, width**2) for width in widths], False)
+    assert [widths[step] for step in [*warm_up, *timed[:5]]] == [60, 20, 80, 40, 100, 60, 30, 90]
+
+
 def test_steps_of_two_shapes_are_mixed_wherever_they_lie_in_the_epoch():
     _, timed = rehearsed_steps([(16, 8)] * 50 + [(8, 8)] * 50, False)
     assert {step < 50 for step in timed[:4]} == {True, False}

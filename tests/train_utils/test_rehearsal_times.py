@@ -3,13 +3,19 @@
 Modules: train_utils/monitoring/rehearsal.py.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 from accelerate import Accelerator
-from in_process import process_state_kept
+from in_process import parsed, process_state_kept
 
+from train_utils.checkpoints import save
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.monitoring import rehearsal
 from train_utils.monitoring.rehearsal import MeasuredSeconds, Pace, Rehearsal
@@ -43,6 +49,51 @@ def new_rehearsal(minutes: float) -> Rehearsal:
     rehearsed._timed_steps = 0
     rehearsed._bf16_step = None
     return rehearsed
+
+
+def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch):
+    calls = []
+
+    def new_sampler(*arguments: object) -> SimpleNamespace:
+        calls.append(arguments)
+        return SimpleNamespace(batches=lambda epoch: [SimpleNamespace(shape=(8, 8))] * 100)
+
+    @contextmanager
+    def one_at_a_time(accelerator: SimpleNamespace) -> Iterator[None]:
+        calls.append("begin")
+        yield
+        calls.append("end")
+
+    def build(*arguments: object, **options: object) -> str:
+        calls.append((arguments, options))
+        return "loaders"
+
+    monkeypatch.setattr(rehearsal, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(rehearsal, "TrainingSampler", new_sampler)
+    monkeypatch.setattr(rehearsal, "first_on_each_machine", one_at_a_time)
+    monkeypatch.setattr(rehearsal, "build_loaders", build)
+    monkeypatch.setattr(rehearsal, "compiles", lambda accelerator: False)
+    device = torch.device("cpu")
+    accelerator = SimpleNamespace(device=device, scaler=None, mixed_precision="bf16", distributed_type="NO")
+    flags = ["--dataset", "shapes", "--plan", "none", "--max-minutes", "3", "--seed", "7", "--num-workers", "2"]
+    info = mock.MagicMock()
+    info.train.__len__.return_value = 40
+    network = UNet(UNetConfig(base_channels=1, depth=1))
+    rehearsed = Rehearsal(
+        accelerator,
+        parsed(*flags),
+        network,
+        info=info,
+        shapes=SimpleNamespace(train="shapes of training"),
+        batch_split="split",
+        output_dir=Path("run"),
+    )
+    sampler, begin, (arguments, options), end = calls
+    assert sampler == ("shapes of training", "split", 7, range(0), info.train.records.group_sizes)
+    assert (begin, end) == ("begin", "end")  # one process of a machine decodes for --cache
+    assert arguments == (info, network.config, SimpleNamespace(train="shapes of training"), "split", [*range(70)])
+    assert options == {"num_workers": 2, "device": device}
+    assert (rehearsed.loaders, rehearsed.seconds, rehearsed.schedule.peak) == ("loaders", 180, 0)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +198,7 @@ class Batches:
         return iter([{"indices": [0, 1]}] * self.count)
 
 
-@pytest.mark.parametrize(("batches", "evaluation"), [(30, 6.0 * 10), (2, 6.0)])
+@pytest.mark.parametrize(("batches", "evaluation"), [(31, 6.0 * 31 / 3), (2, 6.0)])
 def test_an_evaluation_takes_as_long_as_three_of_its_batches_say(clock, batches, evaluation):
     rehearsed = new_rehearsal(10)
     seconds = iter([100.0, 6.0])  # the first time warms up
@@ -173,7 +224,11 @@ def test_a_save_is_timed_until_it_is_on_disk_with_the_average_and_leaves_nothing
         clock.takes(5)
         return write(checkpoints, state, tensors)
 
+    def submit(function: Callable, *arguments: object) -> SimpleNamespace:
+        return SimpleNamespace(result=partial(function, *arguments))  # a thread that works when it is waited for
+
     monkeypatch.setattr(Checkpoints, "_write", write_slowly)
+    monkeypatch.setattr(save, "ThreadPoolExecutor", lambda workers: SimpleNamespace(submit=submit))
     rehearsed = new_rehearsal(10)
     rehearsed.folder = tmp_path / ".rehearsal"
     (rehearsed.folder / "checkpoints" / "step-00000000").mkdir(parents=True)  # of a run that was killed here
@@ -201,23 +256,23 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     rehearsed = new_rehearsal(10)
     rehearsed.accelerator.free_memory = lambda: None
     rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed.info = rehearsed.schedule = None
-    rehearsed.times = MeasuredSeconds(1.0, 2.5, 0.25, 3.125)
+    rehearsed.times = MeasuredSeconds(0.5, 2.5, 0.25, 3.125)
     rehearsed.accelerator.num_processes = 3
     monkeypatch.setattr(rehearsal, "bf16_launch_line", lambda processes: f"{processes} in bf16")
-    rehearsed._bf16_step = 0.79
+    rehearsed._bf16_step = 0.39
     clock.takes(52)
     assert rehearsed.finish() == 499
     assert left == [0.92 * 600 - 52]
     assert capsys.readouterr().out.splitlines() == [
-        "time: a step takes 1 s, an evaluation 2.5 s, a save 3.12 s: 499 steps fit (the same as --max-steps 499)",
-        "precision: in bf16 a step takes 0.79 s; the next run is faster with 3 in bf16",
-        "time: 499 steps are few and may give poor masks; 1,000 steps take at least 19 minutes here",
+        "time: a step takes 0.5 s, an evaluation 2.5 s, a save 3.12 s: 499 steps fit (the same as --max-steps 499)",
+        "precision: in bf16 a step takes 0.39 s; the next run is faster with 3 in bf16",
+        "time: 499 steps are few and may give poor masks; 1,000 steps take at least 10 minutes here",
     ]
     rehearsed.model = rehearsed.loaders = None
     rehearsed._scaler_state = {"scale": 8.0}
     scales = []
     rehearsed.accelerator.scaler = SimpleNamespace(load_state_dict=scales.append)
-    rehearsed._bf16_step = 0.8
+    rehearsed._bf16_step = 0.4
     monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: 500)
     assert rehearsed.finish() == 500
     said = capsys.readouterr().out

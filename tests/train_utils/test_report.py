@@ -243,8 +243,17 @@ def test_classes_without_pixels_are_folded_away(tmp_path):
     assert re.search(r"90\.9\s+0\.0\s+9\.1\s", page.text) and re.search(r"0\.0\s+100\.0\s+0\.0\s", page.text)
     swatches = re.findall(r'class="swatch" style="background:rgb\(([\d, ]+)\)"', html)
     assert swatches == [", ".join(map(str, color)) for color in class_colors(tuple(range(30)))[[0, 3, 7]].tolist()]
+    text = re.sub(r"\s+", " ", page.text)
+    assert "class 1, class 2, class 4, class 5, class 6, class 8, " in text
+    rows = {
+        "class 0": [f"{50 / 55:.4f}", f"{100 / 105:.4f}", "1.0000", f"{50 / 55:.4f}", "55"],
+        "class 3": ["1.0000", "1.0000", "1.0000", "1.0000", "1"],
+        "class 7": ["0.0000", "0.0000", "0.0000", "n/a", "0"],
+    }
+    assert all(f" {name} {' '.join(cells)} " in text for name, cells in rows.items())
     text = section(names).markdown(evaluation(names, matrix).scores)
     assert text.count("| class") == 1 + 3 and "27 classes occur neither" in text
+    assert all(f"| {name} | {' | '.join(cells)} |" in text for name, cells in rows.items())
 
 
 @pytest.mark.parametrize(("count", "is_table"), [(20, True), (21, False)])
@@ -570,10 +579,11 @@ def test_the_number_in_a_cell_is_white_on_a_dark_color_and_dark_on_a_light_one(m
     assert bottom - top > 190 and right - left > 190  # two inches at least
 
 
-@pytest.mark.parametrize("count", [1, 11, 21, 150])
-def test_the_matrix_of_trackers_grows_with_its_classes_up_to_a_bound(count):
+@pytest.mark.parametrize(("count", "inches"), [(1, 2), (11, 5.28), (21, 8), (50, 10), (150, 12)])
+def test_the_matrix_of_trackers_grows_with_its_classes_up_to_a_bound(figures, count, inches):
     names = [f"a long class name of number {index}" for index in range(count)]
     height, width, _ = matrix_picture(np.eye(count, dtype=int), names).shape
+    assert figures[0].get_size_inches() == pytest.approx([inches, inches])
     assert 40 * min(count, 20) < height < 1700 and 40 * min(count, 20) < width < 1700
 
 

@@ -480,8 +480,8 @@ def test_the_state_of_a_checkpoint_survives_its_file_and_names_what_is_missing_o
     for name in ("model", "run", "flags", "identity"):
         with pytest.raises(ValueError, match=f"^its {name} is no object$"):
             CheckpointState.from_json(content | {name: []})
-    with pytest.raises(ValueError, match="holds wings"):
-        CheckpointState.from_json(content | {"wings": 2})
+    with pytest.raises(ValueError, match="holds arms, wings, "):
+        CheckpointState.from_json(content | {"wings": 2, "arms": 2})
 
 
 def test_what_runs_of_earlier_versions_did_not_record_is_as_it_was_then():

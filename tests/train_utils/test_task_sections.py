@@ -36,7 +36,7 @@ from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
 from tasks.overlapping import OverlapScores, pack_bits
 from tasks.point_scores import LandmarkScores
-from tasks.points import ABSENT, PRESENT
+from tasks.points import ABSENT, OUTSIDE, PRESENT
 from tasks.regions import Region, RegionScores
 from tasks.task import Scores
 from train_utils.evaluation import Evaluation
@@ -170,7 +170,7 @@ def disc(size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> np.ndarray
 
 def test_found_missed_invented_and_ignored_objects_have_their_colors():
     true = disc((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (2, 9, 4, 12), (8, 0, 12, 4))
-    pred = disc((12, 16), (1, 0, 4, 3), (0, 5, 2, 7), (8, 8, 12, 12), (6, 1, 10, 3))
+    pred = disc((12, 16), (8, 8, 12, 12), (1, 0, 4, 3), (0, 5, 2, 7), (6, 1, 10, 3))
     classes = np.where(true == 4, 255, true > 0)
     shown = mark_objects(np.full((12, 16), 200, np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     expected = np.full((12, 16, 3), 70)
@@ -192,6 +192,13 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     assert np.array_equal(views["prediction"], outlined(np.zeros((12, 16), np.uint8), shaded(pred)))
     panel = section.panel(np.zeros((12, 16), np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     assert panel.shape == (12, 4 * 16 + 3 * 2, 3) and (panel[:, 16:18] == 255).all()
+
+
+def test_objects_that_leave_no_pixel_between_them_have_their_colors():
+    true = np.repeat([[1, 1, 1, 1, 2, 2]], 4, axis=0)
+    pred = np.repeat([[1, 1, 1, 2, 3, 3]], 4, axis=0)
+    shown = mark_objects(np.zeros((4, 6), np.uint8), pack_labels(true, true > 0), pack_labels(pred, pred > 0))
+    assert (shown[:, [0, 1, 2, 4, 5]] == GREEN).all() and (shown[:, 3] == 0).all()
 
 
 def test_objects_are_told_by_class_and_size():
@@ -225,8 +232,9 @@ def test_objects_are_told_by_class_and_size():
 
 
 def landmark_scores() -> LandmarkScores:
-    by_image = torch.zeros(3, 2, 5, dtype=torch.float64)
-    by_image[:, 0] = torch.tensor([[PRESENT, error, 100, 125, 0.9] for error in (1.0, 2.5, 30.0)])
+    by_image = torch.zeros(4, 2, 5, dtype=torch.float64)
+    by_image[3] = torch.tensor([OUTSIDE, 77, 100, 125, 0.5])
+    by_image[:3, 0] = torch.tensor([[PRESENT, error, 100, 125, 0.9] for error in (1.0, 2.5, 30.0)])
     by_image[:2, 1] = torch.tensor([[ABSENT, 0, 100, 125, 0.1], [PRESENT, 4.0, 100, 125, 0.8]])
     return LandmarkScores(("nose", "ear"), "mm", torch.tensor([5]), by_image)
 
@@ -239,6 +247,8 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     section = LandmarkSection(PointReader(Landmarks(("nose", "ear"), unit="mm"), (0, 1)))
     scores = landmark_scores()
     assert section.description() == "Detection of 2 landmarks: nose, ear." and section.label(0.5) == "closeness 0.5000"
+    keys = [metric.key for metric in section.metrics(scores)]
+    assert keys == ["mean_radial_error", "median_radial_error", "presence_auroc"]
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
     assert metrics[0] == ("Mean radial error (mm)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
     assert metrics[2] == ("AUROC of presence", 1.0) and section.draw_pictures(scores) == {}
@@ -358,10 +368,10 @@ def test_a_curve_shows_the_means_of_runs_and_the_last_values():
 
 
 def test_dots_of_errors_lie_on_a_logarithmic_axis_with_a_bar_at_their_median():
-    svg = error_plot("Errors", {"a": np.array([1.0, 10.0, 100.0]), "b": np.array([10.0, 10.0])}, "px")
+    svg = error_plot("Errors", {"a": np.array([1.0, 10.0, 100.0]), "b": np.array([10.0, 4.0, 40.0])}, "px")
     rows = svg.split('id="errors-errors-')[1:]
     dots = [[tuple(map(float, dot)) for dot in re.findall(r'<use [^>]*x="(\S+)" y="(\S+)"', row)] for row in rows]
-    (first, second, third), (other, _) = dots[0][:3], dots[1][:2]
+    (first, second, third), (other, *_) = dots[0][:3], dots[1][:3]
     assert second[0] - first[0] == pytest.approx(third[0] - second[0]) and second[0] == pytest.approx(other[0])
     assert first[1] == second[1] == third[1] < other[1]  # the first row is the upper one
     bars = re.findall(r'<path d="M (\S+) (\S+) \s*L (\S+) (\S+) \s*"[^>]*stroke: var\(--series-1\)', svg)
@@ -370,6 +380,8 @@ def test_dots_of_errors_lie_on_a_logarithmic_axis_with_a_bar_at_their_median():
     many = error_plot("Errors", {str(number): np.array([1.0]) for number in range(30)}, "px")
     assert re.findall(r">(\d+)</text>", svg) == ["1", "2", "5", "10", "20", "50", "100"]
     assert 'viewBox="0 0 480 240"' in svg and f'viewBox="0 0 480 {18 * 32}"' in many
+    lowest = re.search(r'<use [^>]*y="(\S+)"', many.partition('id="errors-errors-29')[2])
+    assert 480 < float(lowest[1]) < 18 * 32  # the rows fill the height
 
 
 def test_a_name_of_24_characters_is_whole_and_a_longer_one_keeps_both_ends():

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from train_utils.monitoring.flops import peak_of, training_flops
 from train_utils.monitoring.throughput import Meter, WindowTotals
 from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
 
 
 def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0, flops=3e12, peak=None) -> Meter:
@@ -195,6 +196,15 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
     assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
     # the head alone: a multiply-add for each of 4 x 2 weights, once forward and twice backward
     assert training_flops(network, 1) > 3 * 2 * 4 * 2
+
+
+def test_flops_of_training_are_also_those_of_the_heads_of_coarser_levels():
+    config = UNetConfig(in_channels=1, base_channels=4, depth=3)
+    network = DeeplySupervisedUNet(config)
+    with FlopCounterMode(display=False) as counter:
+        fine, coarse = network(torch.rand(1, 1, 48, 64))
+        (fine.sum() + coarse.sum()).backward()
+    assert training_flops(network.eval(), 1) == counter.get_total_flops() / (48 * 64) > training_flops(UNet(config), 1)
 
 
 @pytest.mark.parametrize("dims", [2, 3])

@@ -116,10 +116,11 @@ def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_
     )
     log.scalars(3, 0.5, {"train/loss": 0.0, "eval/iou/a": None})
     picture = np.zeros((2, 4, 3), np.uint8)
-    log.write_pictures(5, {"pictures/a\x1bb": picture})
+    log.write_pictures(5, {"pictures/a\x1bb": picture, "pictures/c": picture[:1]})
     (numbers, step), (pictures, given) = calls
     assert (numbers, step) == ({"train/loss": 0.0}, 3)
     assert given == {"step": 5, **options} and pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
+    assert pictures["pictures/c"].shape == (1, 1, 4, 3)
     log.accelerator.is_main_process = False
     log.write_pictures(6, {"pictures/a": picture})
     log.scalars(6, 0.5, {"train/loss": 1.0})

@@ -171,14 +171,12 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
 
     if not any(len(values) for values in errors.values()):
         return None
-    smallest = max(LEAST_ERROR, np.concatenate([*errors.values()]).min())
-    left_edge = 10 ** math.floor(math.log10(smallest))  # the axis begins at a power of ten
     height = max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))
     with matplotlib.rc_context(CURVE_STYLE | {"axes.grid.axis": "x", "axes.autolimit_mode": "data"}):
         figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
         axes = figure.add_subplot()
         for row, values in enumerate(errors.values()):
-            positions = np.maximum(values, left_edge)
+            positions = np.maximum(values, LEAST_ERROR)
             axes.plot(positions, np.full(len(positions), row), ".", color=SERIES[0], alpha=0.5, gid=f"errors-{row}")
             if len(positions):
                 axes.plot([np.median(positions)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)

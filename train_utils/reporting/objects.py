@@ -149,7 +149,7 @@ def _pixels_of(labels: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def outlines(labels: np.ndarray) -> np.ndarray:
-    """The pixels (H, W) of objects that touch another object, to the right or below."""
+    """The pixels (H, W) of objects whose neighbor to the right or below does not belong to them."""
     edges = np.zeros(labels.shape, bool)
     edges[:, :-1] |= (labels[:, 1:] != labels[:, :-1]) & (labels[:, :-1] > 0)
     edges[:-1] |= (labels[1:] != labels[:-1]) & (labels[:-1] > 0)

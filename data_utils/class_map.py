@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.documents import parse_json, read_bytes
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
@@ -20,7 +20,6 @@ NamedClasses = Sequence[tuple[MaskValue, str]]  # the mask value and the name of
 MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
 VALUES_IN_MESSAGE = 8
-NAMES_IN_MESSAGE = 8  # of classes
 BACKGROUND = "background"
 BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
 OUTSIDE = ("ignore", "background")  # what becomes of the mask values that --classes leaves out
@@ -49,7 +48,7 @@ def unpack(key: int) -> tuple[int, int, int]:
 def show(values: Iterable[MaskValue]) -> str:
     """The first few values as a user writes them: 0, 1, #804080, ..."""
     texts = [value_text(value) for value in values]
-    return ", ".join(first_few(texts, VALUES_IN_MESSAGE))
+    return listing(texts, VALUES_IN_MESSAGE)
 
 
 def value_text(value: MaskValue) -> str:
@@ -349,7 +348,7 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
     names = [name.strip() for name in text.split(",")]
     for name in dict.fromkeys(filter(None, names)):
         if name not in value_of:
-            name_list = ", ".join(first_few(list(value_of), NAMES_IN_MESSAGE))
+            name_list = listing(list(value_of), limit=8)
             close = get_close_matches(name, value_of, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")

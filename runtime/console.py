@@ -134,3 +134,8 @@ def first_few(texts: Sequence[str], count: int) -> list[str]:
     if len(texts) > count:
         first_texts.append("...")
     return first_texts
+
+
+def listing(texts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
+    """One text of the first `limit` texts, with "..." at its end where there are more."""
+    return separator.join(first_few(texts, limit))

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.device import download
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
@@ -286,7 +286,7 @@ class UNet(
         }
         for problem, names in differences.items():
             if names:
-                return f"{problem} {', '.join(first_few(sorted(names), 3))}"
+                return f"{problem} {listing(sorted(names))}"
         return None
 
 

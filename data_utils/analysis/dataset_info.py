@@ -31,13 +31,12 @@ from data_utils.targets import named_classes_of, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.axes import NetworkAxes, level_axes
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
-PROBLEMS_IN_MESSAGE = 20  # of skipped samples
 NO_CLASSES: dict[str, Any] = {
     "class_names": (),
     "class_values": (),
@@ -159,7 +158,7 @@ class DatasetInfo:
         )
         problems = [*self.train.bad.values(), *self.val.bad.values()]
         if problems:
-            text += f"; {len(problems)} bad samples skipped: {'; '.join(first_few(problems, PROBLEMS_IN_MESSAGE))}"
+            text += f"; {len(problems)} bad samples skipped: {listing(problems, limit=20, separator='; ')}"
         return text
 
 

@@ -25,11 +25,10 @@ from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.targets.reader import TargetReader
 from runtime.cache import JSON
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-PROBLEMS_IN_MESSAGE = 3
 NAMES_IN_MESSAGE = 3  # of files that have one problem
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
 SWAPPED_FOLDERS_HINT = "are images and masks swapped"
@@ -333,7 +332,7 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
     """One DataError for all problems, which names the first few."""
     if inspection.problems:
         texts = [problem.text for problem in inspection.problems.values()]
-        listed = "; ".join(first_few(merge_equal(texts), PROBLEMS_IN_MESSAGE))
+        listed = listing(merge_equal(texts), separator="; ")
         remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
         raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
 
@@ -352,7 +351,7 @@ def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str
         if len(alike) < MIN_MERGED_FILES:
             lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
             continue
-        names = ", ".join(first_few([name for name, _ in alike], limit))
+        names = listing([name for name, _ in alike], limit=limit)
         _, problem = alike[0]
         lines.append(f"{len(alike)} files ({names}): {problem}")
     return lines

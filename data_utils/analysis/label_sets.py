@@ -8,9 +8,7 @@ from data_utils.analysis.inspect import InspectedSplits, pixels_by_labels
 from data_utils.class_map import NamedClasses
 from data_utils.sources.records import LabelSet
 from data_utils.targets.reader import TargetReader
-from runtime.console import first_few
-
-NAMES_IN_MESSAGE = 3  # of images or classes
+from runtime.console import listing
 
 
 def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReader:
@@ -64,7 +62,7 @@ def _unlisted(inspected: InspectedSplits) -> Iterator[str]:
     for _, records in inspected:
         names += records.unlisted
     if names:
-        listed = ", ".join(first_few(names, NAMES_IN_MESSAGE))
+        listed = listing(names)
         yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {listed}"
 
 
@@ -76,7 +74,7 @@ def _unlabeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str
             if not labeled_indices(reader, records.labeled(i)):
                 names.append(records.name(i))
     if names:
-        listed = ", ".join(first_few(names, NAMES_IN_MESSAGE))
+        listed = listing(names)
         yield f"{len(names)} images are labeled for no class, and teach and score nothing: {listed}"
 
 
@@ -92,4 +90,4 @@ def _never_labeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator
             if index not in labeled and index != reader.background:
                 missing.append(name)
         if missing:
-            yield f"no {kind} image is labeled for {', '.join(first_few(missing, NAMES_IN_MESSAGE))}, {consequence}"
+            yield f"no {kind} image is labeled for {listing(missing)}, {consequence}"

@@ -12,13 +12,12 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD, to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Record
-from runtime.console import first_few
+from runtime.console import listing
 from tasks.points import PRESENT
 
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
 # where sides mean something, the least share of images with the left point on one side of the right
 USUAL_SIDE_SHARE = 0.9
-NAMES_IN_MESSAGE = 5  # of images
 
 
 def describe_points(inspected: InspectedSplits) -> list[str]:
@@ -172,4 +171,4 @@ def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(first_few(texts, NAMES_IN_MESSAGE))
+    return listing(texts, limit=5)

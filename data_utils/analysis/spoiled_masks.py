@@ -25,7 +25,7 @@ from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record
 from runtime.cache import JSON, cached, digest
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -303,7 +303,7 @@ def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes:
         names += [records[i]["name"] for i in sorted(spoiled)[: NAMES_IN_MESSAGE + 1]]
         masks += len(spoiled)
     total = sum(len(records) for _, records in inspected)
-    files = f"{masks} of {total} masks: {', '.join(first_few(names, NAMES_IN_MESSAGE))}"
+    files = f"{masks} of {total} masks: {listing(names, NAMES_IN_MESSAGE)}"
     if share < MIN_CLASS_SHARE:
         return (
             f"the masks look spoiled: they hold {len(pixels)} grades from {value_text(ordered[0])} to"

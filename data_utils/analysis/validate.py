@@ -27,12 +27,11 @@ from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import named_classes_of, reader_type
 from data_utils.targets.find import find_task, task_warnings
-from runtime.console import first_few
+from runtime.console import first_few, listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
 FILES = 20  # files that are named for each kind of problem
-SIZES = 10  # sizes or spacings that are listed
 UNPAIRED = "file without partner"
 OF_ALL_FILES = ("classes", "too many mask values")  # problems that no single file has
 UNCLASSED = 4  # the least mask values without a class that share a line
@@ -225,7 +224,7 @@ def most_common(sizes: Counter) -> str:
     for size, count in sizes.most_common():
         sides = " x ".join(map(str, size))
         texts.append(f"{sides}: {count}")
-    return ", ".join(first_few(texts, SIZES))
+    return listing(texts, limit=10)
 
 
 def describe(

@@ -10,12 +10,10 @@ import numpy as np
 from data_utils.class_map import as_color, as_grey, key_of, pack, unpack, value_text
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import MaskValue
-
-VALUES_IN_MESSAGE = 8
 
 
 class LayeredMask(RenderedMask):
@@ -182,7 +180,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
             texts = [value_text(unpack(key)) for key in distinct_keys]
         else:
             texts = [f"{key:g}" for key in distinct_keys]
-        distinct = ", ".join(first_few(texts, VALUES_IN_MESSAGE))
+        distinct = listing(texts, limit=8)
         raise DataError(
             f"{name}: mask of one class holds {distinct}, expected 0 and one other value; smoothed edges or JPEG"
             " (export it again as PNG), or a value for unknown pixels (give it with --ignore-index)?"

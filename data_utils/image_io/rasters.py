@@ -17,7 +17,7 @@ from PIL import Image
 from data_utils.image_io.formats import BandSource, check_memory, check_regular, open_picture
 from data_utils.image_io.places import NODATA, Place, has_place_tags, place_of
 from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, is_tiff, stored_rows
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import ImageError
 
 METADATA = 42112  # GDAL's: a text in XML, with the names of bands
@@ -26,7 +26,6 @@ ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPH
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
 PILLOW_SAMPLES = (3, 4)  # how many samples pictures in color have
-NAMES_IN_MESSAGE = 8  # of bands
 # what Pillow makes of types of pixels, so that a file is the same with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
 
@@ -485,7 +484,7 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
             count = "none" if not matches else f"{len(matches)} that are"
             raise ImageError(
                 f"{source.paths[0]}: has {len(bands)} bands, {count} called {band_name}; its bands are"
-                f" {', '.join(first_few(names, NAMES_IN_MESSAGE))}"
+                f" {listing(names, limit=8)}"
             )
         selected_bands.append(bands[matches[0]])
     return selected_bands

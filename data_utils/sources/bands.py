@@ -14,11 +14,10 @@ from data_utils.sources.folder import files_by_stem, masks_by_stem
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import Preprocess
 
-NAMES_IN_MESSAGE = 8  # of files
 SEPARATORS = re.compile("[_. -]")  # between the words of a name
 
 
@@ -167,7 +166,7 @@ def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> l
     for band in wanted_bands:
         matches = indices_of_band(stems, band)
         if len(matches) != 1:
-            names = ", ".join(first_few([Path(file).name for file in files], NAMES_IN_MESSAGE))
+            names = listing([Path(file).name for file in files], limit=8)
             finding = "no file is" if not matches else f"{len(matches)} files are"
             raise DataError(f"{scene}: {finding} band {band}; its files are {names}; give --bands")
         band_files.append(files[matches[0]])

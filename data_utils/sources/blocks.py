@@ -18,7 +18,7 @@ from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out, hold_out_fold
 from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, with_sources
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from runtime.parallel import map_indices
 
@@ -26,7 +26,6 @@ BLOCKS = 40  # of all scenes together, if they are large enough
 SMALLEST_SIDE = 64  # pixels of a side of a block
 LARGEST_SIDE = 4096
 MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
-PAIRS_IN_MESSAGE = 3  # of names of images
 TOUCHING_DISTANCE = 0.5  # pixels between two images that touch
 
 
@@ -196,7 +195,7 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
                 pairs["overlap" if depth > TOUCHING_DISTANCE else "touch"].append(f"{name} and {other_names[nearest]}")
     for verb, pair_texts in pairs.items():
         if pair_texts:
-            examples = ", ".join(first_few(pair_texts, PAIRS_IN_MESSAGE))
+            examples = listing(pair_texts)
             lines.append(
                 f"{len(pair_texts)} of {len(val)} validation images {verb} training images in the world: {examples}"
             )

@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.sources.records import Records, Subset
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.documents import read_bytes
 from runtime.errors import DataError
 from runtime.redact import printable, redact
 
 COMMENT = "#"
-NAMES_IN_MESSAGE = 3  # of images
 
 
 def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Records]:
@@ -34,7 +33,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
         kept_splits.append(records)
     unknown = sorted(names - present)
     if unknown:
-        listed = ", ".join(first_few(unknown, NAMES_IN_MESSAGE))
+        listed = listing(unknown)
         raise DataError(f"--exclude {file}: the data set has no {listed}; take such lines out of the list")
     for kept_records, title in zip(kept_splits, ("training", "validation"), strict=True):
         if not len(kept_records):

@@ -14,7 +14,7 @@ from data_utils.sources.records import Record, Records, folders_of, image_withou
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
@@ -99,7 +99,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:
         names = sorted(os.listdir(folder), key=natural_sort_key)
-        listed = ", ".join(first_few(names, NAMES_IN_MESSAGE)) or "nothing"
+        listed = listing(names, NAMES_IN_MESSAGE) or "nothing"
         lacking: list[str] = []
         if images is None:
             lacking.append("images")
@@ -202,10 +202,10 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     without_image = [path for path in mask_files.values() if path not in used_masks]
     problems: list[str] = []
     if without_mask:
-        listed = ", ".join(first_few(without_mask, NAMES_IN_MESSAGE))
+        listed = listing(without_mask, NAMES_IN_MESSAGE)
         problems.append(f"{len(without_mask)} of {len(image_files)} images in {images} have no mask ({listed})")
     if without_image:
-        listed = ", ".join(first_few(without_image, NAMES_IN_MESSAGE))
+        listed = listing(without_image, NAMES_IN_MESSAGE)
         problems.append(f"{len(without_image)} of {len(mask_files)} masks in {masks} have no image ({listed})")
     if problems and not (allow_unpaired and stems):
         leave_out = (

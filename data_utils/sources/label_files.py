@@ -19,7 +19,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, VolumeFile
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records
 from data_utils.sources.walk import walk
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.documents import read_bytes
 from runtime.errors import DataError, one_line
 
@@ -34,7 +34,6 @@ YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")
 EXPECTED = "expected image,classes or image and a column for each class"
 LENGTH = 80  # characters of a cell that a message shows
-ROWS_IN_MESSAGE = 3
 ALL = -1  # the number of an image that is labeled for all classes
 
 
@@ -96,7 +95,7 @@ class Table:
             texts = [f"line {row.line}: {row.image[:LENGTH]!r}" for row in unknown]
             close = get_close_matches(_stem(unknown[0].image[:LENGTH]), stems, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            listed = "; ".join(first_few(texts, ROWS_IN_MESSAGE))
+            listed = listing(texts, separator="; ")
             raise DataError(f"{self.file} names images that are not there: {listed}{hint}")
 
     def _stems(self) -> set[str]:

@@ -22,7 +22,7 @@ from data_utils.sources.folder import (
 from data_utils.sources.records import Record, Records, SplitOpeners, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.documents import read_json
 from runtime.errors import DataError
 
@@ -160,7 +160,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
     names.sort(key=natural_sort_key)
     if unpaired and not (config.allow_unpaired and names):
-        file_list = "; ".join(first_few(unpaired, NAMES_IN_MESSAGE))
+        file_list = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
         remedy = " (--allow-unpaired leaves them out)" if names else ""
         raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
     cases = [Case(name, images_of[name], mask_of[name]) for name in names]

@@ -10,11 +10,9 @@ import numpy as np
 
 from data_utils.class_map import NamedClasses, value_text
 from data_utils.sources.records import LabelSet
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
-
-NAMES_IN_MESSAGE = 8  # of classes
 
 
 @dataclass(frozen=True)
@@ -125,5 +123,5 @@ def _check_names(names: LabelSet, known_names: set[str], where: str, class_names
         if name not in known_names:
             close = get_close_matches(name, known_names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            listed = ", ".join(first_few(class_names, NAMES_IN_MESSAGE))
+            listed = listing(class_names, limit=8)
             raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {listed}{hint}")

@@ -19,7 +19,7 @@ from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader, MaskWindows
 from data_utils.visualize_objects import touching
 from runtime.cache import cached, digest
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of, pack_labels
@@ -33,7 +33,6 @@ SMALL_PERCENT = 1  # percentile of the sizes of objects that says how small a pr
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
-NAMES_IN_MESSAGE = 3  # of images
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,7 @@ class ObjectCensus:
             f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",
         ]
         if self.in_pieces:
-            names = ", ".join(first_few(self.in_pieces, NAMES_IN_MESSAGE))
+            names = listing(self.in_pieces)
             lines.append(
                 f"to check: in {len(self.in_pieces):,} images a number names several pieces, which count as one object:"
                 f" {names}"

@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.errors import DataError
 
-NAMES_IN_MESSAGE = 3  # names, or pairs of them
 WORDS = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
 WORDS |= {right: left for left, right in WORDS.items()}
 # a letter that stands alone: L_eye, eye_l; and the first of two that do, as in paw_LH
@@ -59,11 +58,11 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
             alone.append(name)
     has_both_sides = len({_side(name) for name in alone}) > 1
     if has_both_sides or (alone and pairs):
-        sided = ", ".join(first_few(alone, NAMES_IN_MESSAGE))
+        sided = listing(alone)
         line = f"mirroring is off: {sided} have a side, but no partner of their name; --swap left=right,... names them"
         return Sides(tuple(range(len(names))), False, line)
     if pairs:
-        listed = "; ".join(first_few(pairs, NAMES_IN_MESSAGE))
+        listed = listing(pairs, separator="; ")
         return Sides(tuple(partners), True, f"in the mirror {listed} change places")
     return Sides(tuple(partners), True, "")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.console import first_few
+from runtime.console import listing
 from train_utils.metrics_log import series
 from train_utils.schedule import FEW_STEPS
 
@@ -13,7 +13,6 @@ RISEN_LOSS_FACTOR = 1.1  # times the lowest validation loss: from there on the l
 QUARTERS = 4  # parts of the evaluations; over-fitting is looked for behind the first of them
 RISING_GAIN = 0.01  # a score that has gained more in the last quarter still rises
 SENTENCES = 2
-NAMES_IN_MESSAGE = 3  # of classes
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _few_steps(facts: Facts) -> str | None:
 def _unfound(facts: Facts) -> str | None:
     if not facts.unfound:
         return None
-    names = ", ".join(first_few(facts.unfound, NAMES_IN_MESSAGE))
+    names = listing(facts.unfound)
     return (
         f"No pixel of {names} was found: train longer, and give --class-weights auto or a larger --scale where the"
         " run had neither (docs/reading-the-report.md, Classes)."

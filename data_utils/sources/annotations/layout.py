@@ -11,7 +11,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.records import image_without_mask
 from data_utils.sources.walk import walk
-from runtime.console import first_few
+from runtime.console import listing
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from unet.config import IGNORE_INDEX
@@ -19,7 +19,6 @@ from unet.config import IGNORE_INDEX
 # split -> the two paths that it is read from; what each of them is depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
 LONGEST_PATH = 4096  # characters
-PROBLEMS_IN_MESSAGE = 3
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
@@ -122,4 +121,4 @@ def read_lines(file: str | Path) -> list[str]:
 
 def listed(problems: Sequence[str]) -> str:
     """The first few problems, as a message lists them."""
-    return "; ".join(first_few(problems, PROBLEMS_IN_MESSAGE))
+    return listing(problems, separator="; ")

@@ -289,7 +289,7 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     monkeypatch.setattr(results, "write_report", lambda *arguments, **options: reports.append((arguments, options)))
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
     task = info.reader.task("ce+dice", None)
-    monkeypatch.setattr(results, "STARTED", 100.0)
+    monkeypatch.setattr(results, "PROCESS_START", 100.0)
     monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: 854.2))
     run_log = SimpleNamespace(output_dir=tmp_path)
     publisher = Publisher(accelerator, network, best_model, None, run_log, info, task, new_section(info))

@@ -9,7 +9,7 @@ import tifffile
 from rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.tiff import has_windows, is_tiff, page_numbers, read_window, tiff_pages
+from data_utils.image_io.tiff import has_codec, has_windows, is_tiff, page_numbers, read_window, tiff_pages
 from data_utils.sources.tiff_stacks import pair_pages
 from runtime.errors import DataError, ImageError
 
@@ -123,6 +123,18 @@ def test_a_page_of_an_unknown_compression_is_not_read_in_windows(tmp_path):
     (tmp_path / "a.tif").write_bytes(content)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
         assert not has_windows(tiff.pages[0].aspage())
+
+
+@pytest.mark.parametrize(("error", "is_there"), [(ImportError, False), (KeyError, False), (ValueError, True)])
+def test_a_codec_is_there_where_it_only_refuses_to_decode_nothing(error, is_there, monkeypatch):
+    def decompress(content: bytes) -> bytes:
+        raise error("no data")
+
+    unknown_compression = 64_000
+    monkeypatch.setattr("data_utils.image_io.tiff.tifffile.TIFF.DECOMPRESSORS", {unknown_compression: decompress})
+    has_codec.cache_clear()
+    assert has_codec(unknown_compression) == is_there
+    has_codec.cache_clear()
 
 
 def test_a_tiff_has_its_ending_in_any_case_and_what_is_none_is_named(tmp_path):

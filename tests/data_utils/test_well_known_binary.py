@@ -26,11 +26,12 @@ def test_rings_are_those_of_all_polygons_whatever_their_order_of_bytes():
     [
         struct.pack("<BII", 1, 1, 1),
         struct.pack("<BII", 1, 6, 1) + struct.pack("<BII", 1, 1, 1),
+        struct.pack("<BII", 1, 6, 1) + struct.pack("<BI", 1, 2) + well_known_binary([RING])[5:],
         well_known_binary([RING])[:-1],
         well_known_binary([RING])[:10],
         b"",
     ],
-    ids=["point", "point among polygons", "cut in a ring", "cut in a head", "empty"],
+    ids=["point", "point among polygons", "rings of another kind", "cut in a ring", "cut in a head", "empty"],
 )
 def test_what_is_no_polygon_is_one_line(content):
     with pytest.raises(DataError, match=r"^a\.gpkg, row 3 is no Polygon or MultiPolygon \("):

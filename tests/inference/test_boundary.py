@@ -77,7 +77,9 @@ def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
             assert np.isnan(found.distances[index])
 
 
-@pytest.mark.parametrize(("size", "width"), [((300, 400), 10), ((30, 40), 1), ((120, 160), 4), ((10, 10), 1)])
+@pytest.mark.parametrize(
+    ("size", "width"), [((300, 400), 10), ((30, 40), 1), ((120, 160), 4), ((10, 10), 1), ((70, 110), 3)]
+)
 def test_a_boundary_is_as_wide_as_two_percent_of_the_diagonal(size, width):
     """As in Boundary IoU by Cheng et al. (CVPR 2021); at least a pixel."""
     height, columns = size

@@ -72,6 +72,8 @@ def test_logits_are_torchs_on_every_size(norm, upsample, tmp_path):
     Onnx().write(model, tmp_path / "model.onnx", Options())
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == model.config
+    texts = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props}
+    assert texts["decoding"] == "the class of a pixel is the index of its largest logit"
     for shape in ((1, 47, 55), (3, 64, 64), (2, 8, 8), (1, 101, 9), (1, 5, 40), (1, 1, 1), (1, 15, 16), (1, 3, 300)):
         images = torch.rand(shape[0], 3, *shape[1:]) * 255
         with torch.inference_mode():
@@ -159,6 +161,15 @@ def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
         with torch.inference_mode():
             answer = ExportedNetwork(model)(torch.from_numpy(images.astype(np.float32)))
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_image_of_a_unit_range_is_left_as_it_is_where_nothing_is_to_be_prepared():
+    torch.manual_seed(0)
+    model = UNet(KINDS["unit range"]).eval()
+    images = torch.rand(2, 1, 9, 12)
+    with torch.inference_mode():
+        answer = ExportedNetwork(model)(images, torch.tensor(False))
+        torch.testing.assert_close(answer, model(images), rtol=1e-4, atol=1e-4)
 
 
 def test_a_network_that_answers_probabilities_has_those_of_each_pixel_add_up_to_one():
@@ -319,6 +330,8 @@ def test_images_that_an_export_is_checked_on_are_like_those_of_the_training():
     assert plain.shape == (1, 3, 15, 15) and plain.dtype == np.uint8 and 80 < plain.mean() < 170
     signed = proof.images_of(UNetConfig(1, 2, preprocess=Preprocess(pixel_types=("int16",), mean=(0.0,))), (1, 15, 15))
     assert signed.dtype == np.int16 and signed.min() == 0
+    bright = proof.images_of(UNetConfig(1, 2, preprocess=Preprocess(mean=(250.0,), std=(30.0,))), (1, 40, 40))
+    assert (bright.max(), bright.min() > 60) == (255, True)  # none is beyond the range, and begins again at 0
     real = Preprocess(pixel_types=("float32",), mean=(0.5,), std=(0.1,))
     assert proof.images_of(UNetConfig(1, 2, preprocess=real), (1, 15, 15)).dtype == np.float32
     scans = Preprocess(mean=(50.0,), std=(10.0,), pixel_types=("int16",))
@@ -348,6 +361,7 @@ def test_what_opens_a_file_is_asked_by_each_name_and_a_refusal_has_the_hint_of_i
     asked = []
 
     def check_answers(opener: str, runtime: str, path: Path, batches: list, expected: list) -> None:
+        assert path.is_file()
         asked.append((opener, runtime, len(batches), [len(answer) for answer in expected]))
         if len(asked) > 2:
             raise ModelError("its answers differ")
@@ -451,6 +465,38 @@ def test_the_answers_before_an_error_are_written_and_none_of_what_cannot_be_open
         assert [content[key].tolist() for key in content.files] == [[1], [1, 1]]
 
 
+@pytest.mark.parametrize(
+    ("answered", "printed", "complaint"),
+    [
+        (2, "", "it ended with exit code 3"),
+        (1, "a warning\ntoo large\n", "too large"),
+        (None, "a warning\nno model\n", "no model"),
+    ],
+)
+def test_a_process_that_opens_a_model_leaves_its_answers_and_a_complaint(
+    answered, printed, complaint, tmp_path, monkeypatch
+):
+    def run(command: list[str], cwd: str, env: dict[str, str], **options: bool) -> SimpleNamespace:
+        *_, name, model, images, answers = command
+        assert (name, model) == ("onnx", str(tmp_path / "model.onnx"))
+        assert (env["HF_HUB_OFFLINE"], env["HF_MODULES_CACHE"], env["PATH"]) == ("1", cwd, "here")
+        with np.load(images) as batches:
+            arrays = [batches[key] + 1 for key in batches.files]
+        if answered is not None:
+            np.savez(answers, *arrays[:answered])
+        return SimpleNamespace(stderr=printed, returncode=3)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "here")
+    monkeypatch.setattr(proof.subprocess, "run", run)
+    found, said = proof.opened_answers("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
+    assert said == complaint
+    if answered is None:
+        assert found is None
+    else:
+        assert [array.tolist() for array in found] == [[1], [1, 1]][:answered]
+
+
 def test_the_first_error_of_a_test_is_told():
     error = SimpleNamespace(msg="differs")
     details = [SimpleNamespace(name="load", errors=[]), SimpleNamespace(name="run", errors=[error, None])]
@@ -508,10 +554,14 @@ def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, is_proved, tmp_p
     np.testing.assert_array_equal(classes, Predictor(model).mask(image))
 
 
-def test_openvino_takes_numbers_where_not_all_images_have_bytes(tmp_path):
-    mixed = UNet(UNetConfig(3, 2, 2, 1, preprocess=Preprocess(pixel_types=("uint16", "uint8")))).eval()
-    EXPORT_FORMATS["openvino"].write(mixed, tmp_path, Options())
-    assert openvino.Core().read_model(tmp_path / "model.xml").input(0).element_type == openvino.Type.f32
+@pytest.mark.parametrize("pixel_types", [("uint16", "uint8"), ()], ids=["mixed", "unknown"])
+def test_openvino_takes_numbers_where_not_all_images_are_known_to_have_bytes(pixel_types, tmp_path):
+    preprocess = Preprocess(pixel_types=pixel_types, class_names=("a", "b"))
+    model = UNet(UNetConfig(3, 2, 2, 1, preprocess=preprocess, task={"name": "overlapping"})).eval()
+    EXPORT_FORMATS["openvino"].write(model, tmp_path, Options())
+    network = openvino.Core().read_model(tmp_path / "model.xml")
+    assert network.input(0).element_type == openvino.Type.f32
+    assert network.get_rt_info(["unet_accelerate", "decoding"]).value == "a pixel has each class whose logit is above 0"
 
 
 class TwoFiles(Empty):
@@ -572,6 +622,10 @@ def test_a_mask_may_differ_only_where_two_classes_are_equally_likely():
     with pytest.raises(ModelError, match=r"masks differ from predict\.py's in 1 of 2 pixels at 1 x 2"):
         proof.check_mask("transformers", torch.tensor([[[1, 1]]]), logits)
     proof.check_mask("transformers", torch.tensor([[[1, 0]]]), 1e-3 * torch.tensor([[[[1.01, 2.0]], [[1.0, 0.0]]]]))
+    large = torch.tensor([[[[500.0]], [[500.04]]]])  # a ten thousandth of it is 0.05
+    proof.check_mask("transformers", torch.tensor([[[0]]]), large)
+    with pytest.raises(ModelError, match="in 1 of 1 pixels"):
+        proof.check_mask("transformers", torch.tensor([[[0]]]), large + torch.tensor([[[[0.0]], [[0.02]]]]))
     with pytest.raises(ModelError, match="not of the size of the images"):
         proof.check_mask("transformers", torch.tensor([[[1]]]), logits)
 
@@ -587,11 +641,13 @@ def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(monkeypatch
 
     check(ten + 0.0009, zero + 0.00009)
     check(ten, np.zeros((1, 5, 6), np.int64))  # a mask
+    mask = np.zeros((1, 4, 4), np.int64)
     for answers, line in (
         ((ten, zero + 0.00012), r"answers differ from torch's by 1\.2e-04 at 5 x 6 pixels"),
         ((ten + 0.0012, zero), r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
         ((ten, zero[:, :1]), "answers differ from torch's by inf at 5 x 6 pixels"),
-        ((np.zeros((1, 4, 4), np.int64),), "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
+        ((mask, zero[:, :1]), "answers differ from torch's by inf at 5 x 6 pixels"),
+        ((mask,), "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
         ((), "onnxruntime cannot open the model: no such size"),
     ):
         with pytest.raises(ModelError, match=line):

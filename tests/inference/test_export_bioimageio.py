@@ -237,10 +237,14 @@ def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     assert overlap_text(UNetConfig(3, 2, 4, 2, norm="group")) == "half a tile"
 
 
-def test_tiles_of_volumes_are_to_overlap_by_each_axis():
-    flat = {"kernels": ((1, 3, 3),) * 2, "strides": ((1, 2, 2),)}
-    config = UNetConfig(1, 2, 4, 1, dims=3, preprocess=Preprocess(**NAMES), **flat)
-    assert re.fullmatch(r"0 x [1-9]\d* pixels", overlap_text(config))
+@pytest.mark.parametrize(
+    ("kernel", "stride", "text"),
+    [((1, 3, 3), (1, 2, 2), r"0 x [1-9]\d* pixels"), ((3, 1, 1), (2, 1, 1), r"[1-9]\d* x 0 pixels")],
+)
+def test_tiles_of_volumes_are_to_overlap_by_each_axis(kernel, stride, text):
+    axes = {"kernels": (kernel,) * 2, "strides": (stride,)}
+    config = UNetConfig(1, 2, 4, 1, dims=3, preprocess=Preprocess(**NAMES), **axes)
+    assert re.fullmatch(text, overlap_text(config))
 
 
 def test_a_model_of_objects_answers_a_depth_too_and_regions_no_place_without_any():
@@ -322,7 +326,7 @@ def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):
     for options, line in {
         Options(license="MIT"): "needs --author NAME",
         Options(author=("A",)): "needs --license ID",
-        Options(author=("A/B",), license="MIT"): "--author A/B: a name cannot have a slash",
+        Options(author=("A", "B/C"), license="MIT"): "--author B/C: a name cannot have a slash",
         Options(author=("A",), license="mine"): "--license mine: is none of spdx.org/licenses",
     }.items():
         with pytest.raises(SettingsError, match=line):

@@ -68,7 +68,8 @@ def test_views_of_a_volume_with_an_odd_number_of_mirrored_axes_swap_sides_and_ar
 def test_an_image_is_turned_by_each_quarter_and_mirrored():
     batch = torch.randn(1, 2, 3, 3)
     network = Seen(dims=2, turned=True)
-    averaged_views(network, batch, new_decoder(Classes(("a", "b"))))
+    logits = averaged_views(network, batch, new_decoder(Classes(("a", "b"))))
+    torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
     turns = [batch.rot90(turn, (2, 3)) for turn in range(4)]
     wanted = turns + [turn.flip(3) for turn in turns]
     assert len(network.inputs) == len(wanted) == 8

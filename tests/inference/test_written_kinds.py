@@ -144,6 +144,15 @@ def test_pictures_of_classes_that_overlap_show_the_last_and_say_the_share_of_eac
     assert [entry.color for entry in entries] == [tuple(color) for color in output_format.colors[1:].tolist()]
 
 
+def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask_and_a_color():
+    output_format = OverlapFormat(tuple("abcdefghi"))
+    prediction = np.array([[256, 1, 257, 0]], np.int32)
+    masks = output_format.class_masks(prediction)
+    assert masks[8].tolist() == [[255, 0, 255, 0]]
+    assert masks[0].tolist() == [[0, 255, 255, 0]]
+    assert output_format.shades(prediction).tolist() == [[9, 1, 9, 0]]
+
+
 def test_regions_are_written_as_the_first_value_of_the_last_one():
     regions = (Region("whole", (1, 2, 3)), Region("core", (2, 3)), Region("active", (300,)))
     output_format = RegionFormat(regions, ())
@@ -192,6 +201,9 @@ def test_written_objects_have_the_classes_of_their_table(tmp_path):
     objects = WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).render()
     assert np.array_equal(numbers_of(objects), LABELS)
     assert np.array_equal(classes_of(objects), np.array([0, 1, 2, 1])[LABELS])
+    Image.fromarray(np.array([[7, 0, 4]], np.uint16)).save(tmp_path / "gaps.png")  # somebody has erased the others
+    write_table(table, (4, "dirt", (0, 2, 1, 3)), (7, "cell", (0, 0, 1, 1)))
+    assert classes_of(WrittenObjects(tmp_path / "gaps.png", table, ("cell", "dirt")).render()).tolist() == [[1, 0, 2]]
     for row in ((4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))):
         write_table(table, row)
         with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
@@ -259,6 +271,7 @@ def test_objects_have_the_colors_of_their_prediction_and_are_counted():
     assert output_format.of_prediction(decoder).shades(rows).tolist() == [[0, 3, 5, 5]]
     texts = [output_format.legend_entries(part)[0].text for part in (rows[:, :1], rows[:, :2], rows)]
     assert texts == ["0 objects", "1 object", "2 objects"]
+    assert output_format.legend_entries(rows[:, 1:])[0].text == "2 objects"  # without any background
     many = pack_labels(np.arange(1235)[None], np.ones((1, 1235), int))
     assert output_format.legend_entries(many)[0] == (None, "1,234 objects")
 

@@ -106,14 +106,15 @@ def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance():
 def test_boundaries_are_reported_from_summed_pixels_and_mean_distances():
     first = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
     second = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
-    assert boundary_report([first, second]) == {
-        "mean_boundary_iou": 0.5,
-        "mean_hd95": 3.0,
-        "boundary_iou": [0.5, 0.5],
-        "hd95": [3.0, 3.0],
-        "hd95_images": [2, 1],
-        "hd95_missed": [0, 1],
-    }
+    for scores in ([first, second], [second, first]):
+        assert boundary_report(scores) == {
+            "mean_boundary_iou": 0.5,
+            "mean_hd95": 3.0,
+            "boundary_iou": [0.5, 0.5],
+            "hd95": [3.0, 3.0],
+            "hd95_images": [2, 1],
+            "hd95_missed": [0, 1],
+        }
     missed = BoundaryScores(np.array([0]), np.array([0]), np.array([NAN]), np.array([True]))
     report = boundary_report([missed])
     assert report["mean_boundary_iou"] is report["mean_hd95"] is report["hd95"][0] is None

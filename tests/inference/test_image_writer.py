@@ -6,6 +6,7 @@ Modules: inference/outputs/images.py.
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import tifffile
 import torch
 from PIL import Image
@@ -14,6 +15,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import to_rgb
 from inference.decoding.decoder import Decoder
+from inference.outputs import images
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob
@@ -61,6 +63,16 @@ def test_an_overlay_is_drawn_as_the_whole_prediction_asks_for(tmp_path):
     repainted = Repainted(CLASSES).of_prediction(None)
     expected = repainted.overlay(pixels, logits.argmax(0).numpy().astype(np.uint8))
     assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), expected)
+
+
+def test_the_brightness_of_an_overlay_is_that_of_rows_from_all_of_the_image(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "SAMPLED_ROWS", 2)
+    pixels = np.arange(0, 4500, 500, dtype=np.uint16)[:, None, None].repeat(6, axis=1)
+    job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
+    writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
+    writer.write(job, (9, 6), [torch.zeros(3, 9, 6)], WindowedArray(pixels), None)
+    shown = np.asarray(Image.open(job.file(".overlay.png")))
+    assert shown[:, 0, 0].tolist() == pytest.approx(np.linspace(0, 255, 9), abs=1)
 
 
 def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):

@@ -147,7 +147,9 @@ def test_objects_at_the_border_may_be_left_out():
 def test_flags_for_objects_need_a_model_of_objects():
     task = choose_objects(Objects(smallest=9), None, drops_border=True)
     assert task.drops_border and task.smallest == 9
-    assert choose_objects(Objects(smallest=9), 2, drops_border=False).smallest == 2
+    for smallest in (2, 0):
+        task = choose_objects(Objects(smallest=9), smallest, drops_border=False)
+        assert task.smallest == smallest and not task.drops_border
     assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
     with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
         choose_objects(Classes(("a", "b")), 5, drops_border=False)
@@ -211,7 +213,7 @@ def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():
     answers[1, 6] = 0
     _, objects = decode_in_strips(answers, [])
     assert [detected.size > 1 for detected in objects] == [True, *[False] * 11, True]
-    assert objects[0].shade != objects[12].shade
+    assert [detected.shade for detected in objects] == [*range(1, 13), 2]
 
 
 def test_the_score_of_an_object_is_how_surely_it_is_no_background():
@@ -236,6 +238,10 @@ def test_an_object_has_the_class_of_most_of_its_pixels():
     answers[0] = 2 | 255 << 8
     labels, objects = decode_in_strips(answers, [])
     assert objects[0].class_index == 1 and (classes_of(labels) == 1).all()
+    corner = np.zeros((6, 6), np.int32)
+    corner[:, 0] = corner[5] = 2 | 255 << 8  # most of its box is of nothing, or of another object
+    corner[:3, 3:] = 1 | 255 << 8
+    assert [detected.class_index for detected in decode_in_strips(corner, [])[1]] == [2, 1]
 
 
 def test_objects_that_are_too_small_are_left_out():

@@ -14,6 +14,7 @@ from prediction import matrix_of
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassChannels
+from data_utils.image_io.formats import PictureFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask
 from data_utils.image_io.places import Place
 from data_utils.targets.overlapping import OverlapReader
@@ -26,6 +27,7 @@ from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreErro
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping, OverlapTarget
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 TASK = Classes(CLASSES.names)
@@ -81,6 +83,27 @@ def test_predictions_are_as_sure_as_under_the_centers_of_true_pixels(size):
     assert scorer.score().scores.reliability[:, 0].sum() == (truth != 255).sum()
 
 
+def test_each_class_that_overlaps_is_as_sure_as_under_the_centers_of_true_pixels():
+    rng = np.random.default_rng(0)
+    task = Overlapping(("a", "b"))
+    certainty = rng.random((2, 6, 4)).astype(np.float32)
+    certainty[0] /= 2  # the first class is nowhere
+    pred = 2 * (certainty[1] > 0.5).astype(np.int32)
+
+    def read(top: int, bottom: int) -> OverlapTarget:
+        size = (bottom - top, 2)
+        return OverlapTarget(np.full(size, 2, np.int32), np.full(size, 3, np.int32))
+
+    scorer = TruthScorer(task, (6, 4), MaskRows("truth.png", (3, 2), read))
+    for top in (0, 4):
+        scorer.add(pred[top : top + 4], certainty=certainty[:, top : top + 4])
+    whole = TruthScorer(task, (3, 2), MaskRows("truth.png", (3, 2), read))
+    whole.add(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2])
+    reliability = scorer.score().scores.reliability
+    assert torch.equal(reliability, whole.score().scores.reliability)
+    assert reliability[:, 0].sum() == 12  # 6 pixels of 2 classes
+
+
 @pytest.mark.parametrize("size", [(7, 5), (14, 10), (3, 2)])
 def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_count(size):
     rng = np.random.default_rng(0)
@@ -117,6 +140,9 @@ def test_true_masks_that_are_put_together_have_the_names_of_their_files(tmp_path
     placed = PlacedMask(np.full((4, 6), 10, np.uint8), "mask.tif", grid, grid)
     with open_mask_rows(placed, ClassFormat(CLASSES).reader) as rows:
         assert (rows.name, rows.size) == ("mask.tif", (4, 6))
+    Image.new("L", (6, 4), 10).save(tmp_path / "picture.tif")
+    with open_mask_rows(PictureFile(str(tmp_path / "picture.tif"), 0), ClassFormat(CLASSES).reader) as rows:
+        assert (rows.name, rows.size) == (str(tmp_path / "picture.tif"), (4, 6))
 
 
 @pytest.mark.parametrize("error", [DataError, OSError])

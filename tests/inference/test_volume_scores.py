@@ -21,6 +21,7 @@ from inference.scoring.volume import SurfaceScores, VolumeScore, VolumeScorer, c
 from predict import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes
+from tasks.objects import Objects
 from tasks.overlapping import Overlapping, OverlapTarget
 
 
@@ -67,8 +68,9 @@ def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
     with pytest.raises(DataError, match=r"coarser\.nii: its affine differs from the volume's"):
         scorer.score_mask(volume_job(tmp_path, coarser), pred)
     same = write_volume(tmp_path / "same.nii", pred)
-    with pytest.raises(DataError, match="differs in size from the volume; give --overwrite"):
-        scorer.score_mask(volume_job(tmp_path, same), pred[:2])
+    for wrong in (pred[:2], pred.transpose(0, 2, 1)):
+        with pytest.raises(DataError, match="differs in size from the volume; give --overwrite"):
+            scorer.score_mask(volume_job(tmp_path, same), wrong)
     with pytest.raises(ScoreError):  # there is no mask
         scorer.score(volume_job(tmp_path, same))
 
@@ -147,6 +149,7 @@ def test_the_mean_dice_of_a_volume_leaves_the_background_out():
     assert "hd95_mm" not in result and score.boundary is None
     nothing = VolumeScore(scores_of([5, 0], [0, 0]), None).to_json("b.nii")
     assert nothing["mean_dice"] is None
+    assert "mean_dice" not in VolumeScore(Objects().new_scores(1), None).to_json("c.nii")  # objects have none
 
 
 def test_the_surfaces_of_a_volume_are_told_by_their_tolerance():

@@ -11,7 +11,9 @@ import json
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import nibabel
 import numpy as np
@@ -22,16 +24,18 @@ from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
-from data_utils.image_io.volumes import read_label_volume, read_volume_header
+from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header
 from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.sources.points.files import FORMATS, content, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.visualize_points import render_points, render_volume_points
+from inference.decoding import canvas
 from inference.decoding.finder import DetectedObject
 from inference.decoding.landmarks import PredictedPoints
 from inference.outputs import objects as objects_module
 from inference.outputs.coco import run_lengths, write_coco
+from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
@@ -43,7 +47,7 @@ from inference.outputs.regions import RegionFormat
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
-from inference.scoring.points import PointScorer, as_prediction, with_truths
+from inference.scoring.points import PointScorer, as_prediction, true_points, with_truths
 from inference.scoring.truth import ImageScorer, ScoreError
 from runtime.errors import DataError, ImageError, SettingsError
 from tasks.classes import Classes
@@ -151,6 +155,16 @@ def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask_and_a_color():
     assert masks[8].tolist() == [[255, 0, 255, 0]]
     assert masks[0].tolist() == [[0, 255, 255, 0]]
     assert output_format.shades(prediction).tolist() == [[9, 1, 9, 0]]
+
+
+def test_the_prediction_of_a_volume_holds_the_ninth_of_the_classes_that_may_overlap(tmp_path):
+    output_format = OverlapFormat(tuple("abcdefghi"))
+    job = volume_job(tmp_path)
+    logits = torch.full((9, *job.size), -1.0)
+    logits[8, 2, 3, 4] = 1.0
+    writer = VolumeWriter(output_format, Overlapping(tuple("abcdefghi")), tuple(output_format.mask_extensions))
+    prediction = writer.write(job, job.size, [logits])
+    assert prediction[2, 3, 4] == prediction.sum() == 256
 
 
 def test_regions_are_written_as_the_first_value_of_the_last_one():
@@ -358,6 +372,44 @@ def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects,
     assert written.dtype == dtype and written.tolist() == [[nodata, objects], [1, 2]]
 
 
+def test_probabilities_of_objects_are_written_before_the_mask_is_known(tmp_path):
+    job = RasterJob(image=tmp_path / "a.tif", size=(6, 4), output=tmp_path / "out", place=PLACE)
+    logits = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    expected = torch.cat([logits[:2].softmax(0), logits[2:].sigmoid()]).numpy()
+    missing = np.zeros((6, 4), bool)
+    missing[0, 3] = missing[4, 1] = True
+    writer = ImageWriter(ObjectFormat(("nothing", "cell")), Objects(), (MASK, TABLE, PROBABILITIES))
+    strips = logits.split(2, dim=1)
+    writer.write(job, job.size, strips, None, None, lambda top, bottom: missing[top:bottom])
+    written = tifffile.imread(job.file(PROBABILITIES))
+    np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
+    volume = volume_job(tmp_path, (6, 4, 5))
+    logits = torch.randn(3, *volume.size, generator=torch.Generator().manual_seed(1))
+    expected = torch.cat([logits[:2].softmax(0), logits[2:].sigmoid()]).numpy()
+    writer = VolumeWriter(ObjectFormat(("nothing", "cell")), Objects(), (MASK, TABLE, PROBABILITIES))
+    writer.write(volume, volume.size, logits.split(2, dim=1))
+    written, _ = read_volume(VolumeFile((str(volume.file(PROBABILITIES)),)), "v")
+    np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)
+
+
+def test_the_numbers_of_many_pixels_lie_beside_the_outputs_until_they_are_written(tmp_path, monkeypatch):
+    folders = []
+
+    def open_file(dir: Path) -> BinaryIO:
+        folders.append(dir)
+        return TemporaryFile(dir=dir)
+
+    monkeypatch.setattr(canvas, "IN_MEMORY", 0)
+    monkeypatch.setattr(canvas, "TemporaryFile", open_file)
+    output_format = ObjectFormat(("nothing", "cell"))
+    image = image_job(tmp_path)
+    ImageWriter(output_format, Objects(), (MASK, TABLE)).write(image, SIZE, [torch.zeros(3, *SIZE)], None, None)
+    assert folders == [tmp_path / "out"]
+    volume = replace(volume_job(tmp_path), output=tmp_path / "of_volumes" / "v")
+    VolumeWriter(output_format, Objects(), (MASK, TABLE)).write(volume, volume.size, [torch.zeros(3, *volume.size)])
+    assert folders[1:] == [tmp_path / "of_volumes"]
+
+
 def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
     job = RasterJob(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
     with open_mask_raster(job, tmp_path / "out.tif", (1, 256), range(256)) as mask:
@@ -539,25 +591,25 @@ def peaks(size: tuple[int, ...], *places: tuple[int, ...] | None) -> torch.Tenso
 
 def test_the_points_of_an_image_are_drawn_where_they_are_found(tmp_path):
     task = landmarks("long", "pixels")
-    pixels = np.random.default_rng(0).integers(0, 255, (32, 48, 3)).astype(np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 255, (48, 32, 3)).astype(np.uint8)
     taken = []
-    maps = peaks((16, 24), (3, 4), None, (12, 20))
+    maps = peaks((24, 16), (3, 4), None, (20, 12))
     writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY, PROBABILITIES))
-    job = image_job(tmp_path, size=(32, 48))
-    writer.write(job, (32, 48), maps.split(5, dim=1), WindowedArray(pixels), SimpleNamespace(add=taken.append))
-    positions = np.array([[6.5, 8.5], [0.0, 0.0], [24.5, 40.5]])  # the centers of pixels twice as large
+    job = image_job(tmp_path, size=(48, 32))
+    writer.write(job, (48, 32), maps.split(5, dim=1), WindowedArray(pixels), SimpleNamespace(add=taken.append))
+    positions = np.array([[6.5, 8.5], [0.0, 0.0], [40.5, 24.5]])  # the centers of pixels twice as large
     is_found = np.array([True, False, True])
     assert np.array_equal(np.asarray(Image.open(job.file(OVERLAY))), render_points(pixels, positions, is_found))
     np.testing.assert_allclose(np.load(job.file(PROBABILITIES)), maps.sigmoid(), rtol=1e-6)
     (prediction,) = taken
-    np.testing.assert_allclose(prediction[is_found, :2] * (32, 48) - 0.5, positions[is_found], atol=1e-4)
+    np.testing.assert_allclose(prediction[is_found, :2] * (48, 32) - 0.5, positions[is_found], atol=1e-4)
     table = read_written(job.file(".csv"), "long")
     np.testing.assert_allclose(table.positions[0, is_found], positions[is_found][:, ::-1], atol=1e-3)
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]] and table.images == ("a.tif",)
     np.testing.assert_allclose(table.confidence[0], prediction[:, 3], atol=1e-6)
     np.testing.assert_allclose(table.presence[0], prediction[:, 2], atol=1e-6)
     plain = PointImageWriter(PointFormat(task), task, (MASK,))
-    plain.write(replace(job, output=tmp_path / "out" / "b"), (32, 48), [maps], None, None)
+    plain.write(replace(job, output=tmp_path / "out" / "b"), (48, 32), [maps], None, None)
     assert sorted(path.name for path in (tmp_path / "out").glob("b*")) == ["b.csv"]
 
 
@@ -659,15 +711,15 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
 
 
 def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, monkeypatch):
-    images = ("day1/a.png", "day2\\a.png", "b.jpg", "case_7")
-    table = PointTable("long", ("nose",), images, np.zeros((4, 1, 2)), np.full((4, 1), PRESENT), ("t.csv",) * 4)
+    images = ("day1/a.png", "day2\\a.png", "b.jpg", "case_7", "case_8_0000")
+    table = PointTable("long", ("nose",), images, np.zeros((5, 1, 2)), np.full((5, 1), PRESENT), ("t.csv",) * 5)
     (tmp_path / "t.csv").write_bytes(content(table))
     (tmp_path / "day2").mkdir()
-    paths = ["day2/a.png", "day1/a.png", "day3/a.png", "other/b.tif", "case_7_0000.nii.gz"]
+    paths = ["day2/a.png", "day1/a.png", "day3/a.png", "other/b.tif", "case_7_0000.nii.gz", "case_8_0000.nii.gz"]
     jobs = [replace(image_job(tmp_path), image=tmp_path / path) for path in paths]
     task = replace(landmarks("long", "pixels"), names=("nose", "tail"))
     with_rows = with_truths(jobs, tmp_path / "t.csv", task)
-    assert [job.truth for job in with_rows] == [(tmp_path / "t.csv", row) for row in (1, 0, 0, 2, 3)]
+    assert [job.truth for job in with_rows] == [(tmp_path / "t.csv", row) for row in (1, 0, 0, 2, 3, 4)]
     monkeypatch.chdir(tmp_path / "day2")  # where the parts of a path are not all in its name
     (job,) = with_truths([replace(jobs[0], image=Path("a.png"))], tmp_path / "t.csv", task)
     assert job.truth == (tmp_path / "t.csv", 1)
@@ -684,6 +736,14 @@ def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, monkeypatc
         )
     with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
         with_truths(jobs, tmp_path / "t.csv", replace(task, names=("tail", "ear")))
+
+
+def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path):
+    (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
+    task = replace(landmarks("long", "pixels"), names=("ear", "nose"))
+    for absent, state in (("not-there", ABSENT), ("unknown", UNKNOWN)):
+        truth = true_points(tmp_path / "t.csv", replace(task, absent=absent))
+        assert truth.states.tolist() == [[state, PRESENT]]
 
 
 def test_what_is_left_out_of_objects_is_part_of_what_masks_depend_on(tmp_path):

@@ -201,6 +201,24 @@ def test_a_place_is_the_highest_pixel_where_the_map_around_it_has_no_top():
     assert decoder.finish_on_device(())[0, :, :2].tolist() == [[10.5 / 20, 10.5 / 20]] * 3
 
 
+def test_a_place_is_at_most_a_pixel_from_the_highest_one():
+    decoder = LandmarkDecoder(TASK)
+    decoder.add_on_device(gaussian_maps(torch.tensor([[[-3.0, 10.0], [23.0, 11.0], [9.0, -3.0]]]), (20, 24)))
+    places = decoder.finish_on_device(())[0, :, :2] * torch.tensor([20, 24]) - 0.5
+    expected = torch.tensor([[-1.0, 10.0], [20.0, 11.0], [9.0, -1.0]], dtype=torch.float64)
+    torch.testing.assert_close(places, expected, atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("length", [1, 7, 20])
+def test_of_pixels_that_are_equally_high_the_first_one_is_the_place(length):
+    maps = torch.full((1, 3, 20, 20), -60.0, dtype=torch.float64)
+    maps[:, :, 5, 6] = maps[:, :, 15, 3] = 0
+    decoder = LandmarkDecoder(TASK)
+    for strip in maps.split(length, dim=2):
+        decoder.add_on_device(strip)
+    assert decoder.finish_on_device(())[0, :, :2].tolist() == [[5.5 / 20, 6.5 / 20]] * 3
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
 def test_maps_of_a_broken_network_are_read_without_an_error(value):
     maps = torch.zeros(1, 3, 20, 20)

@@ -219,6 +219,8 @@ def test_a_region_without_those_around_it_is_read_as_its_label_will_be():
     task = Regions(tuple(region.name for region in BRATS), regions=BRATS)
     logits = torch.tensor([[-1.0, 2, -1, 1], [-1, -1, 3, -1], [-1, -1, -1, 2]])  # (regions, pixels)
     assert RegionDecoder(task).decode(logits).tolist() == [0, 1, 3, 7]
+    apart = Regions(("a", "b"), regions=(Region("a", (1,)), Region("b", (2,))))
+    assert RegionDecoder(apart).decode(torch.ones(1, 2, 3), dim=1).tolist() == [[2, 2, 2]]  # a pixel has one label
 
 
 def test_a_region_is_written_and_scored_as_its_first_value():

@@ -49,9 +49,7 @@ PREPROCESS = Preprocess(
 )
 
 
-UNIT_RANGE = Preprocess(
-    image_size=(40, 56), mean=(900.0,), std=(300.0,), detect_unit_range=True, pixel_types=("uint16",)
-)
+UNIT_RANGE = Preprocess(image_size=(40, 56), mean=(200.0,), std=(3.0,), detect_unit_range=True, pixel_types=("uint16",))
 COLORS = Preprocess(mean=(90.0, 100.0, 80.0), std=(50.0, 60.0, 40.0))
 PREPROCESS_OF_POINTS = Preprocess(scale=0.5, mean=(90.0,) * 3, std=(50.0,) * 3)
 LITE0 = {"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
@@ -72,7 +70,11 @@ def test_logits_are_torchs_on_every_size(norm, upsample, tmp_path):
     Onnx().write(model, tmp_path / "model.onnx", Options())
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == model.config
-    texts = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props}
+    stored = onnx.load(tmp_path / "model.onnx")
+    for value in (stored.graph.input[0], stored.graph.output[0]):
+        names = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
+        assert (names[0], *names[2:]) == ("batch", "height", "width")
+    texts = {entry.key: entry.value for entry in stored.metadata_props}
     assert texts["decoding"] == "the class of a pixel is the index of its largest logit"
     for shape in ((1, 47, 55), (3, 64, 64), (2, 8, 8), (1, 101, 9), (1, 5, 40), (1, 1, 1), (1, 15, 16), (1, 3, 300)):
         images = torch.rand(shape[0], 3, *shape[1:]) * 255
@@ -326,6 +328,9 @@ def test_images_that_an_export_is_checked_on_are_like_those_of_the_training():
     assert images.shape == (2, 2, 97, 131) and images.dtype == np.uint16
     assert images.mean(axis=(0, 2, 3)) == pytest.approx([30_000, 500], rel=0.1)
     assert 50 < images[:, 0].std() < 200 and 25 < images[:, 1].std() < 100
+    first = images[0, 0].astype(float)
+    for one, other in ((first[:-1], first[1:]), (first[:, :-1], first[:, 1:])):  # neighbors are alike
+        assert np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.3
     plain = proof.images_of(UNetConfig(3, 2), (1, 15, 15))
     assert plain.shape == (1, 3, 15, 15) and plain.dtype == np.uint8 and 80 < plain.mean() < 170
     signed = proof.images_of(UNetConfig(1, 2, preprocess=Preprocess(pixel_types=("int16",), mean=(0.0,))), (1, 15, 15))
@@ -443,6 +448,7 @@ def test_the_command_passes_its_flags_on_and_says_what_was_proved(tmp_path, monk
 
 def test_the_answers_before_an_error_are_written_and_none_of_what_cannot_be_opened(tmp_path, monkeypatch):
     def open_model(path: str) -> opener.Answer:
+        calls.append("open")
         if path == "broken":
             raise ValueError("no\nmodel")
         return answer
@@ -452,7 +458,8 @@ def test_the_answers_before_an_error_are_written_and_none_of_what_cannot_be_open
             raise ValueError("too  large")
         return images + 1
 
-    monkeypatch.setattr(opener, "turn_network_off", lambda: None)
+    calls = []
+    monkeypatch.setattr(opener, "turn_network_off", lambda: calls.append("off"))
     monkeypatch.setitem(opener.OPENERS, "onnx", open_model)
     np.savez(tmp_path / "images.npz", np.zeros(1), np.zeros(2), np.zeros(3), np.zeros(4))
     answers = tmp_path / "answers.npz"
@@ -463,6 +470,7 @@ def test_the_answers_before_an_error_are_written_and_none_of_what_cannot_be_open
         opener.main("onnx", "model", str(tmp_path / "images.npz"), str(answers))
     with np.load(answers) as content:
         assert [content[key].tolist() for key in content.files] == [[1], [1, 1]]
+    assert calls == ["off", "open"] * 2
 
 
 @pytest.mark.parametrize(
@@ -561,6 +569,8 @@ def test_openvino_takes_numbers_where_not_all_images_are_known_to_have_bytes(pix
     EXPORT_FORMATS["openvino"].write(model, tmp_path, Options())
     network = openvino.Core().read_model(tmp_path / "model.xml")
     assert network.input(0).element_type == openvino.Type.f32
+    config = json.loads(network.get_rt_info(["unet_accelerate", "config"]).value)
+    assert UNetConfig.from_json(config) == model.config
     assert network.get_rt_info(["unet_accelerate", "decoding"]).value == "a pixel has each class whose logit is above 0"
 
 

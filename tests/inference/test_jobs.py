@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
 from inference.outputs.jobs import ImageJob, VolumeJob
 
 
@@ -12,6 +12,12 @@ def test_a_job_knows_its_name_its_pixels_and_its_files():
     assert [str(image.file(extension)) for extension in (".png", ".npy")] == ["out/a.b.png", "out/a.b.npy"]
     page = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), page=2)
     assert (page.name, page.pixels) == ("a.tif page 3", 0)
+    bands = BandSource(("in/B2.tif", "in/B3.tif"))
+    scene = ImageJob(image=Path("in/B2.tif"), size=None, output=Path("a"), stored=bands)
+    assert (scene.source, scene.files) == (bands, ("in/B2.tif", "in/B3.tif"))
+    picture = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), stored=PictureFile("a.tif"))
+    assert (picture.source, picture.files) == (PictureFile("a.tif"), ("a.tif",))
+    assert page.source == Path("a.tif")
     volume = VolumeJob(image=Path("a.nii"), size=(2, 3, 4), output=Path("a"), volume=VolumeFile(("a.nii", "b.nii")))
     assert (volume.pixels, volume.files) == (24, ("a.nii", "b.nii"))
     written = [volume.file(extension).name for extension in (".png", ".npy", ".overlay.png")]

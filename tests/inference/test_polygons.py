@@ -248,6 +248,7 @@ def test_rows_without_an_area_are_not_written_to_a_geopackage(tmp_path):
         Path(path).touch()
         layers.append((len(geometry), [array.tolist() for array in values], columns, options["append"]))
         assert options["crs"] is None  # the place has none
+        assert [array.dtype for array in values] == [object, np.int64][: len(values)]
 
     with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif") as package:
         package.write(iter([]))

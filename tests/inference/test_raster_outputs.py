@@ -121,6 +121,7 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
         with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
             entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
             assert file.transform == image.transform and file.dtypes == ("uint8",)
+            assert file.nodata is None  # of each value there may be pixels
             assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
         assert (tmp_path / "out" / f"{name}.overlay.png").exists()
 

@@ -47,8 +47,10 @@ from inference.outputs.regions import RegionFormat
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
+from inference.scoring import new_image_scorer, new_volume_scorer
 from inference.scoring.points import PointScorer, as_prediction, true_points, with_truths
 from inference.scoring.truth import ImageScorer, ScoreError
+from inference.scoring.volume import VolumeScorer
 from runtime.errors import DataError, ImageError, SettingsError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -192,8 +194,8 @@ def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():
     task = {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]}
     preprocess = Preprocess(class_names=("whole", "core"), ignore_value=0, joined_values=((9, 255), (7, 1)))
     reader = RegionFormat.of_model(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
-    target = reader.of_mask(np.array([[0, 3, 5, 9, 1]], np.uint8), "a")
-    assert target.known.tolist() == [[0, 3, 3, 0, 3]] and target.truth.tolist() == [[0, 1, 3, 0, 0]]
+    target = reader.of_mask(np.array([[0, 3, 5, 9, 1, 7]], np.uint8), "a")
+    assert target.known.tolist() == [[0, 3, 3, 0, 3, 3]] and target.truth.tolist() == [[0, 1, 3, 0, 0, 0]]
 
 
 def write_table(file: Path, *rows: tuple) -> Path:
@@ -736,6 +738,17 @@ def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, monkeypatc
         )
     with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
         with_truths(jobs, tmp_path / "t.csv", replace(task, names=("tail", "ear")))
+
+
+def test_points_and_masks_have_scorers_of_their_own():
+    task = landmarks("long", "pixels")
+    of_points = PointScorer(task, ".csv")
+    assert new_image_scorer(PointFormat(task), task, boundary=False) == of_points
+    assert new_volume_scorer(PointFormat(task), task, surfaces=False) == of_points
+    output_format, objects = ObjectFormat(("nothing", "cell")), Objects()
+    for flag in (False, True):
+        assert new_image_scorer(output_format, objects, boundary=flag) == ImageScorer(output_format, objects, flag)
+        assert new_volume_scorer(output_format, objects, surfaces=flag) == VolumeScorer(output_format, objects, flag)
 
 
 def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path):

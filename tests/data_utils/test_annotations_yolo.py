@@ -338,12 +338,6 @@ def test_objects_are_numbered_beyond_a_byte_and_smaller_ones_lie_on_larger_ones(
     assert (numbers[4, 4], numbers[35, 60]) == (300, 299) and values.tolist() == [0, *[1] * 299, 2]
 
 
-def test_the_path_in_the_settings_may_be_empty(folder):
-    for path in ("path:\n", "path: ''\n", ""):
-        (folder / "data.yaml").write_text(f"{path}train: images/train\nval: images/val\n{LIST}")
-        assert [images.name for images, _ in yolo.find(folder, ()).values()] == ["train", "val"]
-
-
 def test_a_file_that_names_something_else_holds_no_settings(tmp_path):
     (tmp_path / "images/train").mkdir(parents=True)
     (tmp_path / "data.yaml").write_text("host_names: [a]\n  # names: none\n")

@@ -392,7 +392,7 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
         load_records(settings)
 
 
-def test_a_geopackage_may_hold_a_table_empty_areas_and_numbers_that_are_missing(tmp_path):
+def test_a_geopackage_may_hold_points_a_table_empty_areas_and_numbers_that_are_missing(tmp_path):
     raw = pytest.importorskip("pyogrio.raw")
     file = tmp_path / "masks" / "a.GPKG"
     write_raster(tmp_path / "images" / "a.tif", scene(0)[0])
@@ -400,7 +400,9 @@ def test_a_geopackage_may_hold_a_table_empty_areas_and_numbers_that_are_missing(
     empty = struct.pack("<BII", 1, 3, 0)
     blobs = np.array([empty, well_known_binary([np.array(square(0, 0, 5))])], object)
     layer = {"layer": "areas", "driver": "GPKG", "crs": UTM, "geometry_type": "Polygon"}
-    raw.write(str(file), None, [np.array([1])], ["n"], layer="notes", driver="GPKG")
+    points = {"layer": "sites", "driver": "GPKG", "crs": UTM, "geometry_type": "Point"}
+    raw.write(str(file), np.array([struct.pack("<BIdd", 1, 1, 5.0, 5.0)], object), [], [], **points)
+    raw.write(str(file), None, [np.array([1])], ["n"], layer="notes", driver="GPKG", append=True)
     raw.write(str(file), blobs, [np.array([np.nan, 2.5])], ["kind"], append=True, **layer)
     records = areas_of(tmp_path, label_column="kind")["train"]
     assert records.annotations == ("GeoPackage", 1, 0, {"2.5": 1}, 0)

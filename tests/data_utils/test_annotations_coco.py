@@ -431,6 +431,10 @@ def test_a_changed_file_is_noticed(folder):
     assert loaded(folder)[0].digest != digest
     assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[3] > 0
     digest = loaded(folder)[0].digest
+    one_more[-1]["name"] = "another"  # before all others too
+    write(folder / "annotations/instances_val2017.json", [], None, 2, one_more)
+    assert loaded(folder)[0].digest != digest
+    digest = loaded(folder)[0].digest
     Image.new("RGB", SIZE[::-1], (1, 2, 3)).save(loaded(folder)[0][0]["target"].image)
     assert loaded(folder)[0].digest != digest
 
@@ -439,6 +443,25 @@ def test_the_key_of_the_content_changes_with_each_file(folder):
     files = [Path(record["image"]) for split in loaded(folder) for record in split]
     files += (folder / "annotations").glob("instances_*.json")
     assert len(files) == 7 and unnoticed_changes(files, lambda: [split.digest for split in loaded(folder)]) == []
+    digest = loaded(folder)[0].digest
+    file = folder / "annotations/instances_train2017.json"
+    time = file.stat().st_mtime_ns
+    file.write_text(file.read_text().replace('"3.png"', '"4.png"'))
+    os.utime(file, ns=(time, time))
+    (folder / "train2017/3.png").rename(folder / "train2017/4.png")
+    assert loaded(folder)[0].digest != digest
+
+
+def test_the_folders_of_images_are_those_of_all_of_them(tmp_path):
+    file = write(tmp_path / "annotations.json", [], count=2)
+    content = json.loads(file.read_text())
+    for image, site in zip(content["images"], ("north", "south"), strict=True):
+        image["file_name"] = f"{site}/{image['file_name']}"
+        (tmp_path / "images" / site).mkdir(parents=True)
+        (tmp_path / "images" / image["file_name"]).touch()
+    file.write_text(json.dumps(content))
+    records = coco.load(tmp_path, coco.find(tmp_path, ()), allow_unpaired=False)["train"]()
+    assert records.image_folders() == {(str(tmp_path / "images"), site) for site in ("north", "south")}
 
 
 def test_the_report_shows_what_was_found(folder):
@@ -530,6 +553,10 @@ def test_several_files_of_one_split_are_joined(tmp_path, names):
     train, val = loaded(tmp_path)
     assert train.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "dog"))
     assert labels_of(train) | labels_of(val) == {"1.png": None, "2.png": ("dog", "person")}
+    (tmp_path / "images/1.png").rename(tmp_path / "1.bak")
+    records = coco.load(tmp_path, coco.find(tmp_path, ()), allow_unpaired=True)["train"]()
+    assert labels_of(records) == {"2.png": ("dog", "person")}
+    (tmp_path / "1.bak").rename(tmp_path / "images/1.png")
     drawn = {**masks(train), **masks(val)}
     assert [np.unique(drawn[f"{i}.png"]).tolist() for i in (1, 2)] == [[0, 1, 2], [0, 3]]
     for file in (cars, people):
@@ -730,8 +757,11 @@ def test_objects_of_one_class_share_its_bit_whichever_that_is(tmp_path):
 
 def test_splits_are_those_that_names_of_files_say(tmp_path):
     folder = tmp_path / "annotations"
-    file = write(folder / "instances_val2017.json", [])
-    assert coco.find(tmp_path, ()) == {"val": (tmp_path, file)}
+    for name in ("val2017", "val_2017", "val-2017"):
+        file = write(folder / f"instances_{name}.json", [])
+        assert coco.find(tmp_path, ()) == {"val": (tmp_path, file)}
+        file.unlink()
+    write(folder / "instances_val.json", [])
     for name in ("train-cars", "train.people"):
         write(folder / f"instances_{name}.json", [])
     assert {*coco.find(tmp_path, ())} == {"val", "train/train-cars", "train/train.people"}
@@ -792,10 +822,11 @@ def test_a_category_0_that_one_split_uses_is_a_class_of_both(tmp_path, using):
 def test_a_category_0_that_is_used_is_a_class_of_files_that_are_joined(tmp_path):
     categories = [{"id": 0, "name": "cells", "supercategory": "none"}]
     categories += [{"id": 1, "name": "cell", "supercategory": "cells"}]
-    for name, category in (("train_a", 0), ("train_b", 1)):
-        objects = [entry(1, 1, category, [box(1, 1, 9, 9)])]
-        write(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 2, categories)
-    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
+    for used, names in (((0, 1), ["cells", "cell"]), ((1, 1), ["cell"])):
+        for name, category in zip(("train_a", "train_b"), used, strict=True):
+            objects = [entry(1, 1, category, [box(1, 1, 9, 9)])]
+            write(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 2, categories)
+        assert loaded(tmp_path)[0].classes == tuple(enumerate(["background", *names]))
 
 
 def test_a_file_is_not_looked_for_above_the_folders_and_is_no_folder(tmp_path):

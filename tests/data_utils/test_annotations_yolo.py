@@ -107,6 +107,12 @@ SETTINGS = {  # data.yaml -> images and labels of both splits
     "validation": (LIST, "{}/images", "{}/labels", "validation"),
     "two folders up": ("train: ../../train/images\nval: ../../val/images\n" + LIST, "{}/images", "{}/labels", "val"),
     "beside": ("train: train\nval: val\n" + LIST, "{}", "{}", "val"),
+    "path of another machine": (
+        "path: ../datasets/x\ntrain: site/train\nval: site/val\n" + LIST,
+        "site/{}",
+        "site/{}",
+        "val",
+    ),
     "list files": ("train: train.txt\nval: val.txt\n" + LIST, "images/{}", "labels/{}", "val"),
 }
 
@@ -188,6 +194,10 @@ def test_label_files_without_image_are_named(folder):
     train, _ = loaded(folder, allow_unpaired=True)
     assert [*masks(train)] == ["a.jpg", "b.jpg", "c.jpg"]
     assert train.unpaired == ("x.txt: label file without image",)
+    for stem in "vuywz":
+        (folder / f"labels/train/{stem}.txt").touch()
+    train, _ = loaded(folder, allow_unpaired=True)
+    assert train.unpaired == tuple(f"{stem}.txt: label file without image" for stem in "uvwxyz")
 
 
 def test_a_text_beside_the_images_is_no_label_file_without_image(tmp_path):
@@ -306,8 +316,10 @@ def test_names_may_begin_with_a_mark_of_byte_order_and_must_be_text(tmp_path):
 def test_images_may_lie_beside_the_folder_of_the_settings(tmp_path):
     write(tmp_path, "images/train", "labels/train", {"a": TREE, "b": TREE})
     (tmp_path / "settings").mkdir()
-    (tmp_path / "settings/data.yaml").write_text("train: ../images/train\n" + LIST)
-    assert all(mask.any() for split in loaded(tmp_path / "settings") for mask in masks(split).values())
+    (tmp_path / "settings/data").mkdir()
+    for settings in ("train: ../images/train\n", "path: data\ntrain: ../../images/train\n"):
+        (tmp_path / "settings/data.yaml").write_text(settings + LIST)
+        assert all(mask.any() for split in loaded(tmp_path / "settings") for mask in masks(split).values())
 
 
 def test_the_path_in_the_settings_is_where_images_and_labels_are(tmp_path):
@@ -336,6 +348,14 @@ def test_objects_are_numbered_beyond_a_byte_and_smaller_ones_lie_on_larger_ones(
     (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
     numbers, values = loaded(folder)[0][0]["target"].render_objects()
     assert (numbers[4, 4], numbers[35, 60]) == (300, 299) and values.tolist() == [0, *[1] * 299, 2]
+
+
+def test_folders_that_the_settings_do_not_say_have_the_split_above_before_they_have_it_below(tmp_path):
+    for folder in ("train/images", "images/train", "images/val", "valid/images"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "data.yaml").write_text(LIST)
+    folders = [images for images, _ in yolo.find(tmp_path, ()).values()]
+    assert folders == [tmp_path / "train/images", tmp_path / "images/val"]
 
 
 def test_a_file_that_names_something_else_holds_no_settings(tmp_path):

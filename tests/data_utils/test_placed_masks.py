@@ -499,8 +499,10 @@ def test_a_split_may_have_a_file_of_polygons_of_its_own_and_not_two(tmp_path):
     write_geojson(tmp_path / "val" / "areas.geojson", [feature(square(0, 0, 7))])
     found = {split: int(records[0]["target"].render().sum()) for split, records in areas_of(tmp_path).items()}
     assert found == {"train": 25, "val": 49}
-    write_geojson(tmp_path / "val" / "more.geojson", [feature(square(0, 0, 7))])
-    with pytest.raises(DataError, match=r"val: holds areas\.geojson, more\.geojson; keep one, or one for each image"):
+    for name in ("zones", "more", "fields", "houses"):
+        write_geojson(tmp_path / "val" / f"{name}.geojson", [feature(square(0, 0, 7))])
+    names = ", ".join(f"{name}.geojson" for name in ("areas", "fields", "houses", "more", "zones"))
+    with pytest.raises(DataError, match=f"val: holds {names}; keep one, or one for each image"):
         areas_of(tmp_path)
 
 
@@ -511,6 +513,12 @@ def test_masks_come_before_polygons_and_those_of_validation_are_placed_too(tmp_p
         write_raster(tmp_path / split / "masks" / "a.tif", wide, transform=NORTH_UP @ Affine.translation(-1, -1))
     for records in load_records(config(tmp_path)):
         assert read_mask(records[0]["target"], "a").tolist() == [[1] * 56] * 40
+
+
+def test_a_folder_of_other_masks_holds_no_polygons(tmp_path):
+    for kind in ("images", "masks"):
+        write_raster(tmp_path / kind / "a.tif", scene(0)[0])
+    assert find_polygons(tmp_path, (), config(tmp_path)) == {}
 
 
 def test_a_folder_is_no_file_of_polygons(tmp_path):

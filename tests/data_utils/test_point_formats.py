@@ -336,6 +336,13 @@ def test_nnlandmarks_voxels_are_those_of_the_file(tmp_path, affine):
     assert json.loads(files.content(table)) == cases
 
 
+def test_a_case_of_nnlandmark_that_is_in_no_folder_is_named(tmp_path):
+    cases = write_volumes(tmp_path, np.eye(4))
+    (tmp_path / "all_landmarks_voxel.json").write_text(json.dumps(cases | {"lost": {"tip": [1, 2, 3]}}))
+    with pytest.raises(DataError, match=r"1 files without partner: lost: listed in all_landmarks_voxel\.json"):
+        load_records(DataConfig(str(tmp_path)))
+
+
 def test_nnlandmarks_labels_ask_for_the_task(tmp_path):
     write_volumes(tmp_path, np.eye(4))
     (tmp_path / "labelsTr").mkdir()
@@ -515,6 +522,18 @@ def test_points_of_labelme_are_those_of_the_image_that_the_file_names(tmp_path):
     table = find_shapes(tmp_path, (), explicit=False)["train"]
     assert sorted(table.images) == [f"images/frame_{number:02}.png" for number in range(3)]
     assert table.sizes.tolist() == [list(SIZE)] * 3
+
+
+def test_points_of_labelme_in_two_folders_are_those_of_the_images_in_folders_of_the_same_name(tmp_path):
+    for site, place in (("north", 1), ("south", 2)):
+        for kind in ("images", "json"):
+            (tmp_path / kind / site).mkdir(parents=True)
+        Image.new("L", SIZE[::-1]).save(tmp_path / "images" / site / "a.png")
+        text = json.dumps({"shapes": [SHAPE | {"points": [[place, 5]]}], "imagePath": "scan.png"})
+        (tmp_path / "json" / site / "a.json").write_text(text)
+    table = find_shapes(tmp_path, (), explicit=False)["train"]
+    assert table.images == ("images/north/a.png", "images/south/a.png")
+    assert table.positions.tolist() == [[[1, 5]], [[2, 5]]]
 
 
 def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_list_of_their_own(tmp_path):

@@ -652,10 +652,16 @@ def test_points_have_the_same_names_in_all_splits_and_tables_their_split_in_any_
     (tmp_path / "val.csv").write_text("image,b_x,b_y,c_x,c_y\nb,1,2,3,4\n")
     (tmp_path / "TEST.csv").write_text("image,c_x,c_y\nc,1,2\n")
     train, val = load_records(DataConfig(dataset=str(tmp_path), val_split="test"))
-    assert train.landmarks.names == val.landmarks.names and sorted(val.landmarks.names) == ["a", "b", "c"]
+    assert train.landmarks.names == val.landmarks.names == ("c", "a", "b")  # in the order of the files
     (records,) = point_records([val])
     assert records.table.with_names(("a", "b", "c")).states.tolist() == [[UNKNOWN, UNKNOWN, PRESENT]]
     assert len(load_records(DataConfig(dataset=str(tmp_path)))[1]) == 1
+
+
+def test_the_first_of_two_tables_of_one_split_is_read(tmp_path):
+    (tmp_path / "train.tps").write_text("LM=1\n1 2\nID=a\n")
+    (tmp_path / "train.csv").write_text("image,p_x,p_y\na,1,2\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].names == ("p",)
 
 
 def test_tables_in_folders_of_splits_are_found_by_the_name_that_is_given(tmp_path):
@@ -681,6 +687,9 @@ def test_tables_below_are_read_where_they_are_deeplabcuts(tmp_path):
     (tmp_path / "video").mkdir()
     (tmp_path / "video" / "a.csv").write_text("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n")
     assert find_points(tmp_path, (), explicit=True)["train"].names == ("a",)
+    (tmp_path / "labeled-data" / "video").mkdir(parents=True)  # a folder of its own comes before all others
+    (tmp_path / "labeled-data" / "video" / "b.csv").write_text("scorer,m,m\nbodyparts,b,b\ncoords,x,y\na.png,1,2\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].names == ("b",)
 
 
 def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):

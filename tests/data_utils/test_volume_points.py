@@ -283,6 +283,14 @@ def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp
     assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
 
 
+@pytest.mark.parametrize("folder", [".", "points"])
+def test_volumes_stand_in_the_order_of_the_names_of_their_files(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for name in "dbeac":
+        (tmp_path / folder / f"{name}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].images == tuple("abcde")
+
+
 def test_a_volume_that_is_missing_is_named_with_the_file_of_its_points(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), tmp_path / "a.nii.gz")
     for name in "ab":

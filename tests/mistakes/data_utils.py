@@ -1202,7 +1202,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/annotations/coco.py",
         "CocoRecords.digest",
-        "('COCO', self.classes, self.values)",
+        "('COCO', self.classes)",
         "'COCO'",
         "test_annotations_coco.py",
     ),

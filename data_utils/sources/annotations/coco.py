@@ -120,12 +120,12 @@ class CocoRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files, and of the value that each category is rendered with."""
+        """Key of names, sizes and times of all files, and of the classes, in whose order categories have values."""
         paths = [*self.files]
         for name in self.names:
             paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
-        values = repr(("COCO", self.classes, self.values)).encode()
-        return digest_of_files(paths, b"/".join([values, *self.names]))
+        classes = repr(("COCO", self.classes)).encode()
+        return digest_of_files(paths, b"/".join([classes, *self.names]))
 
 
 def _encode_objects(entries: list[Entry]) -> bytes:

@@ -272,8 +272,8 @@ def open_records(
     pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
     if images.is_dir() and labels != folder:
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
-        unpaired += [f"{texts[stem]}: label file without image" for stem in without_image]
-    check_unpaired(sorted(unpaired), len(pairs), allow_unpaired, images)
+        unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
+    check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     return YoloRecords((folder, labels), pairs, classes, values, unpaired)
 
 

@@ -361,6 +361,9 @@ def test_weights_optimizer_average_and_scaler_go_on_from_the_checkpoint(checkpoi
     assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
     checkpoints.restore(found.path, replace(found.state, scaler=None))  # of a run in float32
     assert scaled == [{"scale": 4.0}]
+    checkpoints.accelerator.scaler = None  # the run goes on in float32
+    checkpoints.restore(found.path, found.state)
+    assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
 
 
 def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypatch):
@@ -380,9 +383,11 @@ def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypat
 def test_all_is_saved_where_model_and_checkpoint_are(model_is_saved, checkpoint_is_saved):
     checkpoints = object.__new__(Checkpoints)
     checkpoints.best_model = SimpleNamespace(is_saved=lambda: model_is_saved)
-    checkpoints._pending = SimpleNamespace(result=lambda: checkpoint_is_saved)
+    waits = []
+    checkpoints._pending = SimpleNamespace(result=lambda: waits.append("waits") or checkpoint_is_saved)
     checkpoints._is_saved = True
     assert checkpoints.wait_until_saved() is (model_is_saved and checkpoint_is_saved)
+    assert waits == ["waits"]  # whatever the model is
     assert checkpoints.wait() is checkpoint_is_saved  # also when it is asked for again
 
 
@@ -426,6 +431,17 @@ def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_aga
         "optimizer.safetensors",
         "state.json",
     ]
+
+
+def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints, tmp_path):
+    save_all(checkpoints, (1, None), (2, None))
+    (tmp_path / "finished.json").write_text("{}")
+    (tmp_path / "new" / "checkpoints").mkdir(parents=True)
+    more = new_checkpoints(tmp_path / "new", checkpoints.network)
+    found = find_checkpoint(str(checkpoints.folder / "step-00000001"), more.folder)
+    more.resume(found, found.run_state())
+    assert steps(checkpoints) == [1, 2] and steps(more) == []
+    assert (tmp_path / "finished.json").exists()
 
 
 @pytest.mark.parametrize("entry", ["../../other", "model.safetensors", "optimizer.safetensors", "state.json"])

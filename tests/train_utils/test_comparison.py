@@ -142,6 +142,7 @@ def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed):
     high = write_run(tmp_path / "b", [0.3, 0.3, 0.4, 0.4], seed=seed, epochs=9)
     (difference,), lines = differences_of([low, high])
     assert (difference.first, difference.second, difference.images) == ("A", "B", 4)  # the higher score comes first
+    assert difference.compared_by == "mean IoU"
     assert difference.value == pytest.approx(-0.1)
     assert difference.deviation == pytest.approx(np.std([-0.2, -0.1, -0.1, 0], ddof=1))
     assert (difference.better, difference.worse, difference.interval, difference.is_shown) == (0, 3, None, False)
@@ -638,16 +639,17 @@ def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it_and_one_may_have_n
     assert page.alts == [f"{run}{score}" for run, score in zip(runs[:6], scores, strict=True)]
 
 
-def test_runs_of_the_same_seed_are_shown_and_six_recipes_at_most(tmp_path):
+def test_runs_of_the_same_seed_and_fold_are_shown_and_six_recipes_at_most(tmp_path):
     first = with_pictures(write_run(tmp_path / "a", seed=1), "i0")
-    others = [
-        with_pictures(write_run(tmp_path / f"b{seed}", [0.1 * seed] * 4, seed=seed, epochs=9), "i0") for seed in (0, 1)
-    ]
+    others = []
+    for number, (seed, fold) in enumerate([(0, None), (1, "2/5"), (1, None)]):
+        run = write_run(tmp_path / f"b{number}", [0.1 * number] * 4, seed=seed, fold=fold, epochs=9)
+        others.append(with_pictures(run, "i0"))
     result = compared([first, *others], tmp_path / "page.html")
-    assert Page(result.page).alts == ["A: mean IoU 0.1000", "B: mean IoU 0.1000"]
+    assert Page(result.page).alts == ["A: mean IoU 0.1000", "B: mean IoU 0.2000"]
     assert "All runs are of one recipe" not in result.page
     colors = re.findall(r'id="training-loss-series-\d">\s*<path [^>]*stroke: var\(--series-(\d)\)', result.page)
-    assert colors == ["0", "1", "1"]
+    assert colors == ["0", "1", "1", "1"]
     many = [write_run(tmp_path / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs) for epochs in range(10, 17)]
     result = compared(many, tmp_path / "many.html")
     assert result.page.count('id="training-loss-series-') == 6 and Page(result.page).text.count("\nG\n") >= 1

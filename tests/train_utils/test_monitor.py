@@ -222,6 +222,8 @@ def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch):
     for communication, is_named in ((2.0, True), (1.999, False)):
         meter._total = WindowTotals(steps=20, images=80, seconds=10.0, data=1.0, communication=communication)
         assert (meter.bottleneck(2, cached=False) is not None) is is_named
+    meter._total = WindowTotals(steps=20, images=80, seconds=10.0, data=2.0, communication=5.0)
+    assert meter.bottleneck(2, cached=False).startswith("training waited for data 20% of the time")  # data come first
 
 
 @pytest.mark.parametrize("figures", [{}, {"backward_comm_time": 2e9, "backward_compute_comm_overlap_time": 3e9}])

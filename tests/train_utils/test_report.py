@@ -366,9 +366,9 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
 
 
 def test_the_report_says_what_limited_the_run(tmp_path):
-    html = report(tmp_path, speed_notes=["waiting for <data> 43% of the time", "compiling took 3 s"])
+    html = report(tmp_path, speed_notes=["waiting for <data> 43% of the time", "compiling for the GPU took 3 s"])
     assert "Waiting for <data> 43% of the time." in Page(html).text
-    assert "Compiling took 3 s." in Page(html).text
+    assert "Compiling for the GPU took 3 s." in Page(html).text
 
 
 def points_of(chart: Curve) -> list[list[tuple[float, float]]]:

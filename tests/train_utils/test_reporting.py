@@ -133,8 +133,9 @@ def test_the_eight_most_frequent_confusions_are_listed():
         ("c3", "c0", 15),
     ]
     assert confusions(np.diag([3, 4, 5, 6, 7]), names) == []
-    equal = np.array([[0, 2], [2, 0]])
-    assert confusions(equal, ["a", "b"]) == [("a", "b", 2), ("b", "a", 2)]
+    equal = np.full((9, 9), 2)
+    many = [f"c{index}" for index in range(9)]
+    assert confusions(equal, many) == [("c0", name, 2) for name in many[1:]]
 
 
 def section(*names: str) -> ClassSection:
@@ -269,6 +270,7 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
         "GPUs none",
     ):
         assert row in text, row
+    assert "identity" not in text  # no flag of training, nor one that came out otherwise
     flags = SETTINGS["flags"] | {"max_steps": 40}
     text = page_of(tmp_path, [], SETTINGS | {"flags": flags})
     assert "max steps 40" in text and "epochs 3" not in text
@@ -358,7 +360,24 @@ def test_curves_are_these_and_the_best_step_is_marked_where_it_is_chosen(tmp_pat
     ):
         assert legend in text
     html = (tmp_path / "report.html").read_text()
+    titles = re.findall("<figcaption><h3>(.*?)</h3>", html)
+    assert titles[:4] == ["Loss", "Validation scores", "Learning rate", "Throughput"]
     assert re.findall(r'id="([\w-]+)-best-step"', html) == ["loss", "validation-scores"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_shown"), [(None, False), ([[0, 0, 0]], False), ([[10, 4, 0], [30, 30, 30 * 2**20]], True)]
+)
+def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tmp_path, counts, is_shown):
+    (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
+    (tmp_path / "metrics.jsonl").write_text("")
+    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
+    scores.reliability = None if counts is None else torch.tensor(counts)
+    write_report(tmp_path, Evaluation(30, None, scores), section("a", "b"), "mean IoU", views={})
+    html = (tmp_path / "report.html").read_text()
+    # of ten pixels of confidence 0 four are right, and all of thirty of confidence 1
+    assert ("Expected calibration error: <b>0.1000</b>" in html) is is_shown
+    assert ('id="calibration-series-0"' in html) is is_shown
 
 
 def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:

@@ -395,10 +395,39 @@ def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch
     )
 
 
+def test_areas_on_which_mask_and_model_disagree_are_outlined_on_a_picture_that_is_reduced(tmp_path, monkeypatch):
+    image = np.full((900, 600), 100, np.uint8)
+    truth = np.zeros((900, 600), np.uint8)
+    truth[500:800] = 255  # nothing is known of it
+    pred = np.zeros((900, 600), np.uint8)
+    pred[90:390, 60:240] = 1
+    pred[600:700, 100:200] = 1
+    section = ClassSection(ClassReader(ClassMap(("a", "b"), (0, 1), None)))
+    shown = []
+
+    def embedded(pictures: list[np.ndarray], room: int) -> list[Embedded]:
+        shown.extend(pictures)
+        return [Embedded("", 1, 1)] * len(pictures)
+
+    monkeypatch.setattr(page, "predicted_examples", lambda *arguments: [Example("a", image, truth, pred)])
+    monkeypatch.setattr(page, "new_section", lambda info: section)
+    monkeypatch.setattr(page, "embed_all", embedded)
+    images = [HeldOutImage(SimpleNamespace(name="run", info=None, has_volumes=False), 0, [0])]
+    page.write_review(tmp_path, [MaskReview("a", 0.5, 0.0, 0.0, [], [], None, images)], [])
+    assert {picture.shape for picture in shown} == {(420, 280, 3)}
+    outlines = [np.argwhere((picture == (255, 221, 0)).all(axis=2)) for picture in shown]
+    assert [len(places) > 0 for places in outlines] == [False, False, False, True]
+    (top, left), (bottom, right) = outlines[3].min(axis=0), outlines[3].max(axis=0)
+    assert 30 < top < 42 and 20 < left < 28 and 182 < bottom < 195 and 112 < right < 122  # of 42, 28, 182 and 112
+
+
 def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatch):
     labels = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 2
-    reader = SimpleNamespace(shown_truth=lambda target: target + 5, read_volume=lambda record, header: labels)
     record = {"image": "image", "target": "label", "name": "case"}
+    opened = record, "header of image"
+    reader = SimpleNamespace(
+        shown_truth=lambda target: target + 5, read_volume=lambda *given: labels if given == opened else None
+    )
     records = ListRecords([record])
     records.dims = 3
     info = SimpleNamespace(reader=reader, val=SimpleNamespace(records=records))
@@ -493,10 +522,11 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
     assert "<p>slice" not in (tmp_path / "new" / "out" / "review.html").read_text()
 
 
-def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path):
+@pytest.mark.parametrize(("sides", "coarse_axis"), [([1.0, 0.5, 3.0, 1.0], 1), ([0.5, 1.0, 3.0, 1.0], 0)])
+def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path, sides, coarse_axis):
     voxels = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
     labels = (voxels % 2).astype(np.uint8)
-    affine = RAS @ np.diag([1.0, 0.5, 3.0, 1.0])
+    affine = RAS @ np.diag(sides)
     image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
     records = ListRecords([{"image": image, "target": label, "name": "case"}])
@@ -510,7 +540,7 @@ def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path):
     upper, lower = predicted_examples(run, 0, [1, 0])
     assert (upper.name, lower.name) == ("slice 1", "slice 0")
     for number, example in ((1, upper), (0, lower)):
-        shown = voxels.transpose(2, 1, 0)[number].repeat(2, axis=1)[::-1, ::-1]
+        shown = voxels.transpose(2, 1, 0)[number].repeat(2, axis=coarse_axis)[::-1, ::-1]
         assert np.array_equal(np.squeeze(example.image), shown)
         assert np.array_equal(example.truth, shown % 2) and np.array_equal(example.pred, 1 - shown % 2)
 

@@ -170,13 +170,13 @@ def disc(size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> np.ndarray
 
 def test_found_missed_invented_and_ignored_objects_have_their_colors():
     true = disc((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (2, 9, 4, 12), (8, 0, 12, 4))
-    pred = disc((12, 16), (8, 8, 12, 12), (1, 0, 4, 3), (0, 5, 2, 7), (6, 1, 10, 3))
+    pred = disc((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (0, 5, 2, 7), (6, 1, 10, 3))
     classes = np.where(true == 4, 255, true > 0)
     shown = mark_objects(np.full((12, 16), 200, np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     expected = np.full((12, 16, 3), 70)
     expected[6:8, 1:3] = expected[8:12, 8:12] = BLUE  # what of the last prediction lies beside the ignored object
     expected[0:4, 5:9] = expected[2:4, 9:12] = RED
-    expected[0:4, 0:4] = GREEN  # 9 of 16 pixels
+    expected[0:4, 0:4] = GREEN  # 12 of 20 pixels
     expected[8:12, 0:4] = GREY
     labels = np.where(true == 4, 0, true)
     edges = np.zeros_like(labels, bool)

@@ -96,7 +96,7 @@ class LandmarkSection(Section):
         colors = [f"rgb{tuple(color)}" for color in point_colors(len(self.names)).tolist()]
         return render(
             "landmarks.html.jinja",
-            titles=list(score_titles(self.unit).values()),
+            titles=score_titles(self.unit).values(),
             rows=self._rows(scores),
             colors=colors,
             plot=error_plot("Errors of each landmark", self._errors(scores), self.unit),
@@ -104,7 +104,7 @@ class LandmarkSection(Section):
         )
 
     def markdown(self, scores: LandmarkScores) -> str:  # type: ignore[override]  # its own scores
-        return render("landmarks.md.jinja", titles=list(score_titles(self.unit).values()), rows=self._rows(scores))
+        return render("landmarks.md.jinja", titles=score_titles(self.unit).values(), rows=self._rows(scores))
 
     def _rows(self, scores: LandmarkScores) -> list[dict[str, Any]]:
         """The table of the scores: a row for each landmark, then one for all."""

@@ -100,7 +100,7 @@ class ObjectSection(Section):
         ):
             if objects:
                 sizes.append({"label": label, "found": matched_count, "objects": objects})
-        return {"titles": list(TITLES.values()), "counted": list(COUNTS), "classes": rows, "sizes": sizes}
+        return {"titles": TITLES.values(), "counted": COUNTS, "classes": rows, "sizes": sizes}
 
 
 def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:

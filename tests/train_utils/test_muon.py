@@ -62,6 +62,21 @@ def test_steps_are_those_of_the_papers(shape, matrix, longer):
         torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=0)
 
 
+def test_each_group_has_its_own_learning_rate_and_weight_decay():
+    gradient = torch.randn(4, 6, generator=torch.manual_seed(0))
+    settings = [(0.1, 0.5), (0.3, 0.2)]
+    weights = [torch.nn.Parameter(torch.ones(4, 6)) for _ in settings]
+    groups = []
+    for weight, (learning_rate, decay) in zip(weights, settings, strict=True):
+        weight.grad = gradient.clone()
+        groups.append({"params": [weight], "orthogonal": True, "lr": learning_rate, "weight_decay": decay})
+    Muon(groups).step()
+    first, second = (
+        (weight.detach() - (1 - rate * decay)) / rate for weight, (rate, decay) in zip(weights, settings, strict=True)
+    )
+    torch.testing.assert_close(first, second)
+
+
 def new_network() -> DeeplySupervisedUNet:
     torch.manual_seed(0)
     return DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3, num_classes=3))

@@ -88,6 +88,13 @@ def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that
     assert preflight.largest_evaluation(config, inputs, targets, 10**6) == EvaluationSize((4, 4), (400, 400), 1)
 
 
+def test_images_share_an_evaluation_by_their_size_at_the_network():
+    config = UNetConfig(in_channels=1, base_channels=2, depth=1)
+    inputs = np.array([(8, 8)] * 3)
+    largest = preflight.largest_evaluation(config, inputs, 4 * inputs, pixels=2 * 64)
+    assert largest == EvaluationSize((8, 8), (32, 32), 2)
+
+
 def checked(
     monkeypatch,
     batch_split: BatchSplit,

@@ -197,6 +197,17 @@ def test_what_cannot_be_cut_is_refused_in_one_line(options, how, problem):
         check_slabs(accelerator, network, Mesh(2), *arguments)
 
 
+def test_each_process_needs_two_strides_of_a_volume():
+    network = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=3, norm="group"))
+    plugin = SimpleNamespace(backend=DynamoBackend.NO)
+    accelerator = SimpleNamespace(
+        distributed_type=DistributedType.MULTI_CPU, state=SimpleNamespace(dynamo_plugin=plugin)
+    )
+    check_slabs(accelerator, network, Mesh(3), 48, "auto")
+    with pytest.raises(SettingsError, match="processes-per-volume 3 needs 48 or more slices .* have 47"):
+        check_slabs(accelerator, network, Mesh(3), 47, "auto")
+
+
 def test_a_network_whose_slabs_have_two_strides_can_be_cut():
     network = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=3, norm="group"))
     plugin = SimpleNamespace(backend=DynamoBackend.NO)

@@ -204,7 +204,7 @@ def test_each_process_needs_two_strides_of_a_volume():
         distributed_type=DistributedType.MULTI_CPU, state=SimpleNamespace(dynamo_plugin=plugin)
     )
     check_slabs(accelerator, network, Mesh(3), 48, "auto")
-    with pytest.raises(SettingsError, match="processes-per-volume 3 needs 48 or more slices .* have 47"):
+    with pytest.raises(SettingsError, match=r"processes-per-volume 3 needs 48 or more slices .* have 47"):
         check_slabs(accelerator, network, Mesh(3), 47, "auto")
 
 

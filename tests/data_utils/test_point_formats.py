@@ -651,6 +651,8 @@ def test_a_prediction_of_nnlandmark_says_likelihood_and_presence(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(cases))
     table = files.read(tmp_path / "a.json")  # as nnLandmark writes it, without presence
     assert table.states.tolist() == [[PRESENT, UNKNOWN]] and table.presence is None
+    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": {"coordinates": [1, 2, 3], "presence": 0.25}}}))
+    assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT]]
     values = {"presence": np.array([[0.75, 0.5]]), "confidence": np.array([[0.25, 1.0]])}
     written = json.loads(files.content(replace(table, **values)))
     assert written["a"]["tip"] == {"coordinates": [1, 2, 3], "likelihood": 0.25, "presence": 0.75}

@@ -633,6 +633,8 @@ def test_states_and_places_of_both_kinds_are_written_in_full(tmp_path, layout, a
     positions = np.full((2, 2, axes), 1 / 3) * (states == PRESENT)[:, :, None]
     table = PointTable(layout, ("a", "7"), ("one", "two"), positions, states, ("", ""))
     (tmp_path / "a.csv").write_bytes(files.content(table))
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert len(lines) == {"long": 1 + 3, "wide": 1 + 2, "deeplabcut": 3 + 2}[layout]
     again = files.read_written(tmp_path / "a.csv", layout)
     written_states = states
     if layout != "long":  # the other layouts have no word for absent points

@@ -21,7 +21,7 @@ from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.find import find_points
+from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.points.spaces import from_voxels, to_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.points import PointReader
@@ -218,6 +218,7 @@ def test_slicers_markups_say_name_state_and_space(tmp_path):
         {"id": "8", "position": [4, 5, 6], "positionStatus": "missing"},
         {"position": None},
         {"label": "old", "position": [4, 5, 6], "positionStatus": "undefined"},
+        {"label": "held", "position": [4, 5, 6], "positionStatus": "preview"},
         {
             "label": "found",
             "position": [4, 5, 6],
@@ -228,8 +229,8 @@ def test_slicers_markups_say_name_state_and_space(tmp_path):
     file = tmp_path / "Scan.MRK.JSON"
     file.write_text(json.dumps({"markups": [{"controlPoints": points}]}))
     table = files.read(file)
-    assert table.images == ("Scan",) and table.names == ("tip", "8", "3", "old", "found") and table.space == "LPS"
-    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, PRESENT]]
+    assert table.images == ("Scan",) and table.names == ("tip", "8", "3", "old", "held", "found")
+    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]] and table.space == "LPS"
     file.write_text(json.dumps({"markups": [{"controlPoints": points}] * 2}))
     with pytest.raises(DataError, match="holds 2 lists of points; keep one with controlPoints"):
         files.read(file)
@@ -271,6 +272,9 @@ def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
     table = files.read(file)
     assert table.names == ("one", "8", "3") and table.space == "LPS"
     assert table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    file.write_text("# drawn with = a pen = by hand\n1,1,2,3,0,0,0,1,1,1,0,one\n2,4,5,6\n")  # without the last cells
+    table = files.read(file)
+    assert table.names == ("one", "2") and table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6]]
     file.write_text("1,1,2\n")
     with pytest.raises(DataError, match="point 1 has 3 cells, expected 14; is the file cut off"):
         files.read(file)
@@ -281,6 +285,16 @@ def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
     assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
+
+
+def test_files_of_points_of_a_split_lie_in_a_folder_beside_that_of_its_volumes(tmp_path):
+    volume = tmp_path / "train" / "images" / "a.nii.gz"
+    for file in (volume, tmp_path / "train" / "points" / "a.fcsv"):
+        file.parent.mkdir(parents=True)
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), volume)
+    (tmp_path / "train" / "points" / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=True), None, allow_unpaired=False)
+    assert splits["train"]()[0]["image"] == VolumeFile((str(volume),))
 
 
 @pytest.mark.parametrize("folder", [".", "points"])

@@ -151,8 +151,9 @@ def test_flags_for_objects_need_a_model_of_objects():
         task = choose_objects(Objects(smallest=9), smallest, drops_border=False)
         assert task.smallest == smallest and not task.drops_border
     assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
-    with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
-        choose_objects(Classes(("a", "b")), 5, drops_border=False)
+    for smallest in (5, 0):
+        with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
+            choose_objects(Classes(("a", "b")), smallest, drops_border=False)
     with pytest.raises(SettingsError, match="--drop-border: is for models of objects, and this is one of classes"):
         choose_objects(Classes(("a", "b")), None, drops_border=True)
 

@@ -46,8 +46,9 @@ def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
         assert torch.equal(view, batch.flip(axes))
 
 
-def test_views_of_a_volume_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_where_nothing_mirrors():
-    batch = torch.randn(1, 2, 3, 4, 5)
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4, 5), (1, 2, 3, 3)], ids=["volume", "image"])
+def test_views_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_where_nothing_mirrors(shape):
+    batch = torch.randn(shape)
     swapped = []
 
     def unmirrored(logits: Tensor, dim: int) -> Tensor:
@@ -58,7 +59,7 @@ def test_views_of_a_volume_with_an_odd_number_of_mirrored_axes_swap_sides_and_ar
         return torch.stack(views).mean(0)
 
     for mirrors, views, swaps in ((True, 8, 4), (False, 4, 0)):
-        network = Seen(dims=3, turned=True)
+        network = Seen(dims=len(shape) - 2, turned=True)
         swapped.clear()
         decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), unmirrored=unmirrored, average=average)
         torch.testing.assert_close(averaged_views(network, batch, decoder), batch)

@@ -48,6 +48,7 @@ def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tm
         file.write_bytes(b"mask")
         os.utime(file, (when, when))
     assert new_writer().is_finished(image)
+    assert new_writer().is_finished(replace(image, truth=PageFile(tmp_path / "truth.png")))  # it is scored as it is
     assert not new_writer(overwrite=True).is_finished(image)
     assert not new_writer().is_finished(image_job(tmp_path, "a", None))
     os.utime(files[0], (99, 99))

@@ -22,6 +22,7 @@ import tifffile
 import torch
 from PIL import Image
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header
@@ -34,9 +35,10 @@ from inference.decoding import canvas
 from inference.decoding.finder import DetectedObject
 from inference.decoding.landmarks import PredictedPoints
 from inference.outputs import objects as objects_module
+from inference.outputs.classes import ClassFormat
 from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.images import ImageWriter
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob, RasterJob, VolumeJob
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
@@ -392,6 +394,50 @@ def test_probabilities_of_objects_are_written_before_the_mask_is_known(tmp_path)
     writer.write(volume, volume.size, logits.split(2, dim=1))
     written, _ = read_volume(VolumeFile((str(volume.file(PROBABILITIES)),)), "v")
     np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)
+
+
+@pytest.fixture
+def placed(monkeypatch) -> list[Path]:
+    """The files in the order in which they take their places."""
+    files = []
+    replace_file = Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        files.append(target)
+        return replace_file(source, target)
+
+    monkeypatch.setattr(Path, "replace", note)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("output_format", "task", "extensions"),
+    [
+        (ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (MASK, PROBABILITIES, UNCERTAINTY)),
+        (OverlapFormat(("a", "b")), Overlapping(("a", "b")), ("a/.png", "b/.png", PROBABILITIES)),
+        (ObjectFormat(("nothing", "cell")), Objects(), (MASK, TABLE, PROBABILITIES)),
+    ],
+    ids=["classes", "overlapping", "objects"],
+)
+def test_a_mask_takes_its_place_after_all_that_lies_beside_it(tmp_path, placed, output_format, task, extensions):
+    image, volume = image_job(tmp_path), volume_job(tmp_path)
+    logits = torch.zeros(task.outputs, *SIZE)
+    ImageWriter(output_format, task, extensions).write(image, SIZE, [logits], None, None)
+    assert placed[-1] == output_format.mask_file(image)
+    assert sorted(placed) == sorted(output_format.file(image, extension) for extension in extensions)
+    placed.clear()
+    VolumeWriter(output_format, task, extensions).write(volume, volume.size, [torch.zeros(task.outputs, *volume.size)])
+    assert placed[-1] == output_format.mask_file(volume)
+    assert sorted(placed) == sorted(output_format.file(volume, extension) for extension in extensions)
+
+
+def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):
+    task = landmarks("long", "pixels")
+    job = image_job(tmp_path, size=(32, 48))
+    pixels = WindowedArray(np.zeros((32, 48, 3), np.uint8))
+    writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY, PROBABILITIES))
+    writer.write(job, (32, 48), [peaks((16, 24), (3, 4), (3, 4), (12, 20))], pixels, None)
+    assert [file.name for file in placed] == ["a.npy", "a.overlay.png", "a.csv"]
 
 
 def test_the_numbers_of_many_pixels_lie_beside_the_outputs_until_they_are_written(tmp_path, monkeypatch):

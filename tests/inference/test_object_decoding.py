@@ -197,12 +197,14 @@ def test_touching_discs_are_told_apart_and_numbered_from_top_to_bottom():
 def test_objects_say_where_they_are():
     answers = np.zeros((20, 30), np.int32)
     answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
-    answers[15, 20] = 1 | 255 << 8 | 255 << 16
+    answers[4, 5:8] = 2 | 255 << 8  # a sixth of its pixels may as well be background
+    answers[15, 20:22] = answers[16, 20] = 1 | 255 << 8 | 255 << 16
     _, objects = decode_in_strips(answers, [6, 12])
     first, second = objects
     assert (first.number, first.class_index, first.size, first.box) == (1, 2, 18, (4, 5, 10, 8))
-    assert first.center == (6.5, 6.0) and first.score == pytest.approx(0.8)
-    assert (second.number, second.size, second.box) == (2, 1, (15, 20, 16, 21))
+    assert first.center == (6.5, 6.0) and first.score == pytest.approx(0.8 * 5 / 6)
+    assert (second.number, second.size, second.box) == (2, 3, (15, 20, 17, 22))
+    assert second.center == pytest.approx((46 / 3, 61 / 3))  # that of its pixels, not of its box
 
 
 def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():

@@ -152,6 +152,19 @@ def test_pictures_of_classes_that_overlap_show_the_last_and_say_the_share_of_eac
     assert [entry.color for entry in entries] == [tuple(color) for color in output_format.colors[1:].tolist()]
 
 
+def test_outlines_have_the_colors_of_their_classes_or_objects():
+    picture = np.zeros((20, 20, 3), np.uint8)
+    rows = np.zeros((20, 20), np.int32)
+    rows[5:15, 5:15] = 2
+    overlapping = OverlapFormat(CLASSES)
+    name_index = overlapping.names.index("a/b")
+    assert overlapping.overlay(picture, rows)[5, 10].tolist() == overlapping.colors[name_index].tolist()
+    objects = ObjectFormat(("nothing", "cell"))
+    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, shade=7)])
+    shown = objects.of_prediction(decoder).overlay(picture, pack_labels(rows, np.sign(rows)))
+    assert shown[5, 10].tolist() == objects.colors[7].tolist()
+
+
 def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask_and_a_color():
     output_format = OverlapFormat(tuple("abcdefghi"))
     prediction = np.array([[256, 1, 257, 0]], np.int32)

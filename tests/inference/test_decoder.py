@@ -60,6 +60,12 @@ def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
     torch.testing.assert_close(decoder.probabilities(average)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
+def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu():
+    views = [torch.zeros(3, 1, 2), torch.zeros(3, 1, 2, device="meta")]
+    for logits in (views, views[::-1]):
+        assert new_decoder(Classes(NAMES)).average(logits).device.type == "meta"
+
+
 @pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Classes(NAMES), torch.uint8)])
 @pytest.mark.parametrize("wants", [False, True])
 def test_strips_hold_what_is_asked_for_of_the_rows_that_were_read(task, dtype, wants):

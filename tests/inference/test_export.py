@@ -287,8 +287,10 @@ def test_the_image_processor_of_a_hub_folder_and_its_network_give_the_masks_of_p
     if config.in_channels == 1:
         with pytest.raises(ValueError, match="the image is in color, but the model takes grey images"):
             processor.preprocess(Image.fromarray(pictures.pop()))
-    for mode in ("RGB", "RGBA", "P"):
-        same = processor.preprocess(Image.fromarray(grey).convert(mode))
+    paletted = Image.fromarray(255 - grey).convert("P")
+    paletted.putpalette([255 - value for value in range(256) for _ in range(3)])
+    for image in (paletted, *map(Image.fromarray(grey).convert, ("RGB", "RGBA", "P"))):
+        same = processor.preprocess(image)
         np.testing.assert_array_equal(same["pixel_values"], processor.preprocess(Image.fromarray(grey))["pixel_values"])
     for picture in pictures:
         inputs = processor.preprocess(Image.fromarray(picture), return_tensors="pt")

@@ -120,6 +120,14 @@ def test_what_an_object_encloses_alone_is_filled():
     np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
 
 
+def test_of_two_holes_of_an_object_only_the_empty_one_is_filled():
+    ids = np.ones((5, 9), int)
+    ids[1:4, 1:4] = ids[2, 6] = 0
+    ids[2, 2] = 1
+    numbers = numbers_of(decode_in_strips(answers_of(ids), [], fills_holes=True)[0])
+    assert numbers[1:4, 1:4].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0]] and numbers[2, 6] == 1
+
+
 def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
     ids = np.zeros((12, 14), int)
     ids[2:9, 3:12] = 1

@@ -620,6 +620,12 @@ def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_pa
         output_format.for_file(tmp_path / "a.csv")
 
 
+def test_written_points_without_a_presence_are_there_or_not(tmp_path):
+    states = np.array([[PRESENT, ABSENT, PRESENT]])
+    table = PointTable("long", ("nose", "ear", "tail"), ("a.tif",), np.ones((1, 3, 2)), states, ("a.csv",))
+    assert as_prediction(table, image_job(tmp_path))[:, 2].tolist() == [1, 0, 1]
+
+
 @pytest.mark.parametrize(("layout", "space"), [("markups", "LPS"), ("fcsv", "RAS"), ("nnlandmark", "pixels")])
 def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout, space):
     task = landmarks(layout, space)

@@ -458,6 +458,17 @@ def test_a_manifest_lists_all_files_of_a_checkpoint_and_none_elsewhere(checkpoin
     assert reason == f"{file.parent}: manifest.json is damaged: it lists other files than a checkpoint has"
 
 
+def test_all_damaged_checkpoints_are_told_the_newest_first(checkpoints):
+    checkpoints.keep = 3
+    save_all(checkpoints, (1, None), (2, None), (3, None))
+    for step in (2, 3):
+        (checkpoints.folder / f"step-{step:08}" / "state.json").unlink()
+    found = find_checkpoint("auto", checkpoints.folder)
+    assert found.path == checkpoints.folder / "step-00000001"
+    newer = [checkpoints.folder / f"step-{step:08}" for step in (3, 2)]
+    assert found.passed_over == [f"{path}: state.json is missing" for path in newer]
+
+
 def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints):
     save_all(checkpoints, (1, 0.6), (2, 0.2))
     for content in ('{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"):

@@ -201,6 +201,7 @@ def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tm
     (difference,), lines = differences_of([first, second, again])
     assert (difference.pairs, difference.images) == (1, 2)
     assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2) and len(lines) == 1
+    assert difference.deviation == pytest.approx(np.sqrt(0.02))  # of -0.7 and -0.5
 
 
 def test_a_seed_whose_images_were_not_kept_is_no_pair_and_needs_no_line(tmp_path):
@@ -591,10 +592,10 @@ def test_the_page_shows_settings_curves_and_the_same_images_and_escapes_names(tm
     names = {f"{evil}{index}": score for index, score in enumerate([*HARD, *HARD, *HARD])}
     worse = {name: score - 0.01 * index for index, (name, score) in enumerate(names.items())}
     runs = [write_run(tmp_path / f"{evil}-a", names, dataset=evil), write_run(tmp_path / "b", worse, dataset="<u>")]
-    for shade, run in zip((0, 200), runs, strict=True):
+    for height, run in zip((20, 30), runs, strict=True):
         (run / "predictions").mkdir()
-        for name in names:
-            Image.fromarray(np.full((20, 86, 3), shade, np.uint8)).save(run / "predictions" / f"{name}.png")
+        for index, name in enumerate(names):
+            Image.fromarray(np.zeros((height, 80 + index, 3), np.uint8)).save(run / "predictions" / f"{name}.png")
     (runs[0] / "predictions" / f"{evil}11.png").write_bytes(b"no picture")
     result = compared(runs, tmp_path / "page.html")
     page = Page(result.page)
@@ -603,6 +604,8 @@ def test_the_page_shows_settings_curves_and_the_same_images_and_escapes_names(tm
     assert page.tags.count("svg") == 3 and page.tags.count("img") == 2 * IMAGES
     shown = [name for name in names if f"{name}\n" in page.text]
     assert shown == [f"{evil}{index}" for index in range(3, 11)]  # those that differ most, but for the damaged one
+    sizes = re.findall(r'<img [^>]*width="(\d+)"\s+height="(\d+)"', result.page)
+    assert sizes[:4] == [("90", "20"), ("90", "30"), ("89", "20"), ("89", "30")]  # those of the last two
     assert page.alts[0] == f"A: mean IoU {HARD[2]:.4f}" and page.alts[1] == f"B: mean IoU {HARD[2] - 0.1:.4f}"
     assert "One seed each does not say which recipe is better" in page.text
     assert "dataset\n<script>alert(1)\n<u>\n" in re.sub(r"\n\s*", "\n", page.text)

@@ -56,7 +56,8 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
 
     def new_sampler(*arguments: object) -> SimpleNamespace:
         calls.append(arguments)
-        return SimpleNamespace(batches=lambda epoch: [SimpleNamespace(shape=(8, 8))] * 100)
+        widths = (80, 10, 40, 20, 70, 60, 30, 50, 5, 90)
+        return SimpleNamespace(batches=lambda epoch: [SimpleNamespace(shape=(8, width)) for width in widths])
 
     @contextmanager
     def one_at_a_time(accelerator: SimpleNamespace) -> Iterator[None]:
@@ -73,8 +74,10 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
     monkeypatch.setattr(rehearsal, "first_on_each_machine", one_at_a_time)
     monkeypatch.setattr(rehearsal, "build_loaders", build)
     monkeypatch.setattr(rehearsal, "compiles", lambda accelerator: False)
+    monkeypatch.setattr(rehearsal, "has_bf16_instructions", lambda device: True)
     device = torch.device("cpu")
-    accelerator = SimpleNamespace(device=device, scaler=None, mixed_precision="bf16", distributed_type="NO")
+    scaler = SimpleNamespace(state_dict=lambda: {"scale": 8.0})
+    accelerator = SimpleNamespace(device=device, scaler=scaler, mixed_precision="bf16", distributed_type="NO")
     flags = ["--dataset", "shapes", "--plan", "none", "--max-minutes", "3", "--seed", "7", "--num-workers", "2"]
     info = mock.MagicMock()
     info.train.__len__.return_value = 40
@@ -91,9 +94,13 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
     sampler, begin, (arguments, options), end = calls
     assert sampler == ("shapes of training", "split", 7, range(0), info.train.records.group_sizes)
     assert (begin, end) == ("begin", "end")  # one process of a machine decodes for --cache
-    assert arguments == (info, network.config, SimpleNamespace(train="shapes of training"), "split", [*range(70)])
-    assert options == {"num_workers": 2, "device": device}
-    assert (rehearsed.loaders, rehearsed.seconds, rehearsed.schedule.peak) == ("loaders", 180, 0)
+    *others, steps = arguments
+    assert others == [info, network.config, SimpleNamespace(train="shapes of training"), "split"]
+    assert steps[:8] == [7, 1, 4, 6, 9, 7, 3, 0] and options == {"num_workers": 2, "device": device}
+    assert (rehearsed.loaders, rehearsed.seconds, rehearsed._scaler_state) == ("loaders", 180, {"scale": 8.0})
+    assert (rehearsed.schedule.peak, rehearsed.schedule.eval_every) == (0, 10)
+    assert rehearsed.folder == Path("run/checkpoints/.rehearsal") and rehearsed.model is not network
+    assert not rehearsed.tries_bf16  # all steps are in bf16
 
 
 @pytest.mark.parametrize(
@@ -163,7 +170,7 @@ def test_a_shape_is_slow_at_first_on_a_gpu_and_where_it_is_compiled(monkeypatch,
     assert rehearsal.is_slow_at_first(SimpleNamespace(device=torch.device(device))) is is_slow
 
 
-@pytest.mark.parametrize(("can", "step", "tries"), [(True, 1.0, True), (True, 3.01, False), (False, 1.0, False)])
+@pytest.mark.parametrize(("can", "step", "tries"), [(True, 3.0, True), (True, 3.01, False), (False, 1.0, False)])
 def test_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(can, step, tries):
     rehearsed = new_rehearsal(10)  # 18 seconds for measuring
     rehearsed._can_use_bf16 = can

@@ -439,6 +439,8 @@ def test_values_that_are_no_numbers_are_left_out_of_a_curve():
     assert [len(line) for line in points_of(chart)] == [1]
     assert "nan" not in chart.svg
     assert chart.last == {"a": 1.0}
+    later = curve("Loss", {"b": [(1, math.nan)], "a": [(1, 2.0), (2, 1.0)]}).svg
+    assert "--series-0" in later and "--series-1" not in later  # as the legend, which has those with values
     assert curve("Loss", {"b": [(1, math.nan)]}) is curve("Loss", {}) is None
 
 
@@ -636,6 +638,15 @@ def test_a_large_picture_is_reduced_to_what_a_page_can_show_and_a_small_one_is_n
     assert reduced(np.zeros((1000, 500, 3), np.uint8)).shape == (420, 210, 3)
     assert reduced(np.zeros((300, 600, 3), np.uint8), 100).shape == (50, 100, 3)
     np.testing.assert_array_equal(reduced(noise(30, 40)), noise(30, 40))
+
+
+def test_pictures_stand_at_their_titles_and_labels_in_the_order_in_which_they_are_given(tmp_path):
+    views = {"b": {"truth": noise(4, 6), "errors": noise(5, 7)}, "a": {"truth": noise(6, 8), "image": noise(7, 9)}}
+    html = report(tmp_path, pictures=views)
+    found = re.findall(r'<h3>(.)</h3>|<img alt="(\w+)" width="(\d+)" height="(\d+)"', html)
+    titles = [("b", "", "", ""), ("a", "", "", "")]
+    pictures = [("", "truth", "6", "4"), ("", "errors", "7", "5"), ("", "truth", "8", "6"), ("", "image", "9", "7")]
+    assert found == [titles[0], *pictures[:2], titles[1], *pictures[2:]]
 
 
 def test_pictures_share_what_room_there_is():

@@ -166,8 +166,12 @@ def test_pictures_have_the_colors_of_the_masks():
     np.testing.assert_array_equal(views["truth"], outlined_overlay(image, truth, np.array(colors, np.uint8)))
     np.testing.assert_array_equal(views["prediction"], outlined_overlay(image, pred, np.array(colors, np.uint8)))
     truth[0, 0] = 255
-    ignored, wrong = painted.views(image, truth, pred)["errors"][0, :2].astype(int)
+    truth[0, 2:] = 2
+    truth[3, 2:] = 2  # where the first class was predicted
+    errors = painted.views(image, truth, pred)["errors"].astype(int)
+    ignored, wrong, right = errors[0, :3]
     assert np.ptp(ignored) == 0 and wrong[0] > wrong[1] + 100  # grey and red
+    assert np.ptp(right) == 0 and (errors[3, 2:] == wrong).all()
 
 
 def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
@@ -442,7 +446,7 @@ def test_eight_images_or_two_volumes_are_shown_at_each_evaluation():
 
 def test_pictures_are_named_after_their_images_and_stay_in_their_folder(tmp_path):
     picture = np.zeros((4, 6, 3), np.uint8)
-    names = ("sub/b.PNG", "a.tif", "../c", "/d.jpg", "e" * 300, "..", "1.2.840", "1.2.841", "f\x1bg")
+    names = ("sub/b.PNG", "a.tif", "../c", "/d.jpg", "e" * 200 + "d" * 100, "..", "1.2.840", "1.2.841", "f\x1bg")
     save_pictures(tmp_path / "shown", dict.fromkeys(names, picture))
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     wanted = ["a.png", "c.png", "d.png", f"{'e' * 200}.png", "image.png", "sub/b.png", "1.2.840.png", "1.2.841.png"]

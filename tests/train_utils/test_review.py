@@ -244,7 +244,7 @@ def test_each_column_of_the_table_holds_its_number():
 
 
 class Watched:
-    """A run of two classes whose model has looked at two images and a damaged one."""
+    """A run of two classes whose model has looked at images of which one is damaged."""
 
     has_volumes = False
     class_names = ("around", "cell")
@@ -260,7 +260,7 @@ class Watched:
 
 
 class Many:
-    """Four validation images, the last of which cannot be predicted."""
+    """Four validation images."""
 
     def __init__(self, split: SimpleNamespace) -> None:
         self.bad, self.records = split.bad, split.records
@@ -292,14 +292,14 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
         return runs[folder.name]
 
     def predicted(run: Watched, index: int):
-        if index == 3:
-            raise DataError("3.png: cut")
-        yield run.probabilities[index], mask if index == 0 else np.zeros_like(mask)
+        if index == 1:
+            raise DataError("1.png: cut")
+        yield run.probabilities[index // 3], mask if index == 0 else np.zeros_like(mask)
 
     monkeypatch.setattr(masks, "open_reviewed_run", open_run)
     monkeypatch.setattr(masks, "predicted_slices", predicted)
     monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
-    monkeypatch.setattr(masks, "equal_images", lambda train, val: {"1.png": train} if val == "a" else {})
+    monkeypatch.setattr(masks, "equal_images", lambda train, val: {"3.png": train} if val == "a" else {})
     to_b = runs["b"].probabilities[0]
     monkeypatch.setattr(masks, "best_shift", lambda seen, mask: (2, -1) if np.array_equal(seen, to_b) else None)
 
@@ -308,25 +308,25 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
         return {review.name: review for review in found}, lines
 
     both, lines = reviews_of("gone", "a", "b")
-    assert lines == ["gone: it is no folder of a run; it is left out", *["3.png: cut; it is left out"] * 2]
+    assert lines == ["gone: it is no folder of a run; it is left out", *["1.png: cut; it is left out"] * 2]
     first, second = reviews_of("a")[0], reviews_of("b")[0]
-    assert sorted(both) == ["0.png", "1.png"]
+    assert sorted(both) == ["0.png", "3.png"]
     for name, found in both.items():
         assert found.score == pytest.approx((first[name].score + second[name].score) / 2)
         assert found.area_share == pytest.approx((first[name].area_share + second[name].area_share) / 2)
         places = [(image.run.name, image.number, [*image.slices]) for image in found.images]
         assert places == [("a", int(name[0]), [0]), ("b", int(name[0]), [0])]
     assert first["0.png"].score != second["0.png"].score and first["0.png"].area_share < second["0.png"].area_share
-    assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["1.png"].missing == pytest.approx(0.97 / 2)
+    assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["3.png"].missing == pytest.approx(0.97 / 2)
     assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
     assert both["0.png"].shifts == [] and len(second["0.png"].shifts) == 1  # and so are these
-    (finding,) = both["1.png"].findings
+    (finding,) = both["3.png"].findings
     assert finding.text.startswith("cell of ") and finding.confidence == pytest.approx(0.97)
-    assert (both["0.png"].equal_to, both["1.png"].equal_to) == (None, "training of a")
+    assert (both["0.png"].equal_to, both["3.png"].equal_to) == (None, "training of a")
     equal = "the image is equal to the training image training of a"
-    assert both["1.png"].problems == [f"{finding.text} (97% sure)", equal]
+    assert both["3.png"].problems == [f"{finding.text} (97% sure)", equal]
     monkeypatch.setattr(Watched, "has_volumes", True)
-    (in_slice,) = reviews_of("a", "b")[0]["1.png"].findings
+    (in_slice,) = reviews_of("a", "b")[0]["3.png"].findings
     assert in_slice.text == f"slice 0: {finding.text}"
 
 
@@ -407,7 +407,7 @@ def test_areas_on_which_mask_and_model_disagree_are_outlined_on_a_picture_that_i
 
     def embedded(pictures: list[np.ndarray], room: int) -> list[Embedded]:
         shown.extend(pictures)
-        return [Embedded("", 1, 1)] * len(pictures)
+        return [Embedded("", number, 1) for number in range(len(pictures))]
 
     monkeypatch.setattr(page, "predicted_examples", lambda *arguments: [Example("a", image, truth, pred)])
     monkeypatch.setattr(page, "new_section", lambda info: section)
@@ -415,6 +415,8 @@ def test_areas_on_which_mask_and_model_disagree_are_outlined_on_a_picture_that_i
     images = [HeldOutImage(SimpleNamespace(name="run", info=None, has_volumes=False), 0, [0])]
     page.write_review(tmp_path, [MaskReview("a", 0.5, 0.0, 0.0, [], [], None, images)], [])
     assert {picture.shape for picture in shown} == {(420, 280, 3)}
+    places = re.findall(r'<img alt="(.*?)" width="(\d)"', (tmp_path / "review.html").read_text())
+    assert places == [("image", "0"), ("mask", "1"), ("prediction", "2"), ("where they disagree", "3")]
     outlines = [np.argwhere((picture == (255, 221, 0)).all(axis=2)) for picture in shown]
     assert [len(places) > 0 for places in outlines] == [False, False, False, True]
     (top, left), (bottom, right) = outlines[3].min(axis=0), outlines[3].max(axis=0)

@@ -6,6 +6,7 @@ train_utils/checkpoints/checkpoint_state.py, train_utils/settings/record.py.
 
 import hashlib
 import json
+import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -443,8 +444,10 @@ def test_minutes_without_effect_are_said(before, now, is_said):
 
 def test_checkpoints_are_named_by_their_step_in_eight_digits(tmp_path):
     assert checkpoint_folder(tmp_path, 42) == tmp_path / "step-00000042"
-    for name in ("step-00000009", "step-00000010", "set-aside-step-00000011", "step-00000002"):
+    names = ("step-00000009", "step-00000010", "set-aside-step-00000011", "step-00000002")
+    for time, name in enumerate(names):
         (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time, time))  # a copy of a folder may have any
     assert [path.name[-2:] for path in newest_first(tmp_path)] == ["10", "09", "02"]
     assert newest_first(tmp_path / "none") == []
     (tmp_path / "file").write_bytes(b"abc")

@@ -35,7 +35,7 @@ from tasks.landmarks import Landmarks
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
 from tasks.overlapping import OverlapScores, pack_bits
-from tasks.point_scores import LandmarkScores
+from tasks.point_scores import PRESENCE, LandmarkScores
 from tasks.points import ABSENT, OUTSIDE, PRESENT
 from tasks.regions import Region, RegionScores
 from tasks.task import Scores
@@ -265,6 +265,8 @@ def test_landmarks_are_told_one_by_one_with_their_errors():
     assert table[0][1] == "mean (mm)" and [row[0] for row in table[2:]] == ["nose", "ear", "all"]
     rings = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
     assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == rings
+    scores.by_image[0, 1, PRESENCE] = 1.0
+    assert section.metrics(scores)[2] == ("presence_auroc", "AUROC of presence", 0.0)
     scores.by_image[:, 1, 0] = PRESENT
     labels = [metric.label for metric in section.metrics(scores)]
     assert labels == ["Mean radial error (mm)", "Median radial error (mm)"]  # none is absent
@@ -417,8 +419,9 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
 
 
 def test_errors_of_landmarks_are_dots_in_rows():
-    svg = error_plot("Errors", {"$n$ose": np.array([1.0, 2.0]), "a" * 30: np.array([]), "ear": np.array([5.0])}, "mm")
+    svg = error_plot("Errors", {"$n$ose": np.array([1.0, 2.0]), "a" * 30: np.array([]), "Ear": np.array([5.0])}, "mm")
     assert "error in mm" in svg and ">$n$ose<" in svg and f">{'a' * 11}…{'a' * 12}<" in svg
+    assert svg.index(">$n$ose<") < svg.index("…") < svg.index(">Ear<")  # the rows from the top
     assert [row in svg for row in ("errors-errors-0", "errors-errors-1", "errors-errors-2")] == [True, True, True]
     assert error_plot("Errors", {"nose": np.array([])}, "mm") is None
     exact = error_plot("Errors", {"nose": np.array([0.0, 2.0, 50.0])}, "mm")  # there is no 0 on a logarithmic axis

@@ -89,7 +89,7 @@ def read_example(run: ReviewedRun, index: int) -> Example:
     image = read_image(record["image"], record["name"])
     size = image.shape[:2]
     truth = run.info.reader.shown_truth(run.info.reader.read(record, size, size))
-    return Example(run.shown_name(index), image, truth, None)
+    return Example(record["name"], image, truth, None)
 
 
 def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> list[Example]:

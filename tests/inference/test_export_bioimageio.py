@@ -234,6 +234,9 @@ def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     plain = UNetConfig(3, 2, 4, 2)
     half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
     assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(plain).split()[0])
+    of_one_size = UNetConfig(3, 2, 4, 2, preprocess=Preprocess(image_size=(40, 56)))
+    volumes = UNetConfig(1, 2, 4, 2, dims=3)
+    assert overlap_text(of_one_size) == overlap_text(volumes) == overlap_text(plain)
     assert overlap_text(UNetConfig(3, 2, 4, 2, norm="group")) == "half a tile"
 
 

@@ -668,7 +668,7 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/charts.py",
         "error_plot",
-        "np.maximum(values, smallest)",
+        "np.maximum(values, LEAST_ERROR)",
         "values",
         "test_task_sections.py",
     ),

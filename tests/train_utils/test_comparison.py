@@ -385,6 +385,8 @@ def test_the_table_of_the_terminal_is_this(tmp_path):
     runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 3, fold="2/5", seed=0)]
     records = ({"step": 5, "eval/mean_iou": 0.2}, {"step": 9, "eval/mean_iou": 0.2})
     (tmp_path / "b" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    longer = json.loads((tmp_path / "b" / "run.json").read_text()) | {"total_steps": 50}
+    (tmp_path / "b" / "run.json").write_text(json.dumps(longer))
     runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))
     recipes = group_runs([replace(run, name=run.folder.name) for run in read_runs(runs)[0]])
     lines = terminal_text(recipes, {"epochs": ["3", "9"]}).splitlines()
@@ -394,7 +396,7 @@ def test_the_table_of_the_terminal_is_this(tmp_path):
     assert rows[1][:6] == ["A", "unfinished", "mean IoU 0.5000", "n/a", "0.5000", "0.5000"]
     assert rows[1][6:] == ["n/a", "40 of 40", "seed 7", "c"]
     assert rows[2][:6] == ["B", "2", "mean IoU 0.3375", "0.1945", "0.2000", "0.4750"]
-    assert rows[2][6:] == ["4, 3", "40 of 40, 5 of 40", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
+    assert rows[2][6:] == ["4, 3", "40 of 40, 5 of 50", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
     assert {line.index(cell) for line, cell in zip(lines, ("spread", "n/a", "0.1945"), strict=False)} == {37}
     assert lines[3:] == ["", "setting  A  B", "epochs   3  9"]
 
@@ -630,6 +632,8 @@ def test_seeds_of_one_recipe_are_shown_beside_each_other(tmp_path):
     scores = ((runs[0], 0.1), (runs[1], 0.2), (runs[0], 0.7), (runs[1], 0.8))  # of the images that both have drawn
     assert sorted(page.alts) == sorted(f"{run}: mean IoU {score:.4f}" for run, score in scores)
     lines = re.findall(r'id="([\w-]+-series-\d)">\s*<path [^>]*stroke: var\(--series-(\d)\)', result.page)
+    scores = re.findall(r'id="validation-mean-iou-series-\d">\s*<path d="(.*?)"', result.page, flags=re.DOTALL)
+    assert len(set(scores)) == 2  # each run's own
     titles = ("validation-mean-iou", "validation-loss", "training-loss")
     assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(2)]
 

@@ -27,9 +27,9 @@ class Clock:
     """Seconds that pass only where a test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
+        self.now = 1000.0
         monkeypatch.setattr(rehearsal.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(rehearsal, "PROCESS_START", 0.0)
+        monkeypatch.setattr(rehearsal, "PROCESS_START", 1000.0)
 
     def takes(self, seconds: float) -> None:
         self.now += seconds

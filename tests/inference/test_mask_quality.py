@@ -291,3 +291,6 @@ def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_p
     ]
     val = [{**records[0], "name": "again.png"}, {**records[1], "image": str(tmp_path / "gone.png")}]
     assert equal_images(ListRecords(train), ListRecords(val)) == {"again.png": "c.png"}  # the first of two
+    in_two_lines = {**records[0], "name": "two\nlines.png"}
+    (name,) = equal_images(ListRecords([in_two_lines]), ListRecords([records[0]])).values()
+    assert "\n" not in name

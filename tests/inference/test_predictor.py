@@ -154,6 +154,24 @@ def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_n
     assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)  # each at the place of its partner
 
 
+@pytest.mark.parametrize("tta", [False, True])
+def test_logits_of_a_network_in_half_precision_are_in_full(tta):
+    network = UNet(UNetConfig(1, 2, base_channels=1, depth=1)).to(torch.bfloat16)
+    predictor = Predictor(network, tta=tta)
+    inputs = predictor.inputs(np.zeros((8, 8), np.uint8))
+    (logits,) = predictor.logits_of_batch([inputs.tensors], [inputs.size])
+    assert logits.dtype == torch.float32
+
+
+def test_the_whole_range_of_16_bits_reaches_the_network():
+    network = UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(pixel_types=("uint16",))))
+    batches = []
+    network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
+    image = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    Predictor(network)(image)
+    assert batches[0][0, 0].tolist() == image.tolist()
+
+
 @pytest.mark.parametrize("tile_size", [None, 8])
 def test_points_of_a_volume_are_read_from_it_and_its_mirror_image_whatever_its_sides(tile_size, tmp_path):
     torch.manual_seed(0)

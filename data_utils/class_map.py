@@ -45,6 +45,11 @@ def unpack(key: int) -> tuple[int, int, int]:
     return key & 255, key >> 8 & 255, key >> 16
 
 
+def sorted_values(values: Iterable[MaskValue]) -> list[MaskValue]:
+    """Mask values in order; those of one data set are all numbers or all colors, which the type does not say."""
+    return sorted(values)  # type: ignore[type-var]
+
+
 def show(values: Iterable[MaskValue]) -> str:
     """The first few values as a user writes them: 0, 1, #804080, ..."""
     texts = [value_text(value) for value in values]
@@ -94,7 +99,7 @@ def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
         count += 1
     if count < 2 or share < MOST_SHARE:
         return None
-    classes: list[Any] = sorted(ordered[:count])
+    classes = sorted_values(ordered[:count])
     return (
         f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG, interpolation)."
         f" {REPAIR}; --check-data --classes {classes_example(classes)} lists the files, and --outside ignore after it"
@@ -263,9 +268,10 @@ class ClassMap:
         if self.outside is not None:
             codes[unclassed] = (self.outside + 1) % 256
         elif unclassed.any():
-            unknown: list[Any] = np.unique(keys[unclassed]).tolist()
+            unknown_keys = np.unique(keys[unclassed]).tolist()
+            unknown: list[MaskValue] = unknown_keys
             if has_colors:
-                unknown = [unpack(key) for key in unknown]
+                unknown = [unpack(key) for key in unknown_keys]
             raise DataError(
                 f"{name}: mask values {show(unknown)} belong to no class; classes are {show(self.values)};"
                 " does it use other numbers, or is it a lossy (JPEG) mask?"
@@ -428,7 +434,7 @@ def resolve_classes(
     0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. With them, `outside` says what other values become. Raises
     DataError for fewer than 2 classes.
     """
-    mask_values: list[Any] = sorted(pixels)
+    mask_values = sorted_values(pixels)
     ignored = parse_values(ignore)
     if classes:
         class_map = _map_named(classes, mask_values, ignored, outside)
@@ -449,12 +455,13 @@ def resolve_classes(
 
 def _map_unnamed(pixels: dict[MaskValue, int], ignored: Sequence[MaskValue]) -> ClassMap:
     """The class map of masks whose values nobody has named."""
-    mask_values: list[Any] = sorted(pixels)
+    mask_values = sorted_values(pixels)
     consecutive = list(range(len(mask_values) - 1))
     if not ignored and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
         ignored = [IGNORE_INDEX]
     values = [value for value in mask_values if value not in ignored]
-    if len(values) > MAX_SCATTERED and isinstance(values[0], int) and values[-1] - values[0] >= len(values):
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(numbers) > MAX_SCATTERED and numbers[-1] - numbers[0] >= len(numbers):
         origin = describe_invented(pixels)
         guess = origin or f"smoothed edges or lossy compression? {REPAIR}, or name all classes with --classes"
         raise DataError(f"the masks hold {len(values)} grey values, {show(values)}: {guess}")
@@ -465,7 +472,7 @@ def _map_unnamed(pixels: dict[MaskValue, int], ignored: Sequence[MaskValue]) -> 
 
 
 def _map_named(
-    classes: NamedClasses, mask_values: list[Any], ignored: list[MaskValue], outside: str | None
+    classes: NamedClasses, mask_values: list[MaskValue], ignored: list[MaskValue], outside: str | None
 ) -> ClassMap:
     """The class map of masks whose `classes` have names."""
     pairs = list(classes)

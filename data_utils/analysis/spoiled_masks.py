@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from data_utils.class_map import (
     is_run,
     pack,
     show,
+    sorted_values,
     value_text,
 )
 from data_utils.image_io.formats import VolumeFile, WindowSource
@@ -140,7 +140,7 @@ def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> N
         return
     stored = _once("borders", inspected, _classes)
     if stored:
-        classes: list[Any] = sorted(map(mask_value_from_json, stored))
+        classes = sorted_values(map(mask_value_from_json, stored))
         raise DataError(_describe(inspected, pixels, classes))
 
 
@@ -151,7 +151,7 @@ def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) ->
     if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
         return ()
     stored = _once("borders of runs", inspected, _classes)
-    classes: list[Any] = sorted(map(mask_value_from_json, stored))
+    classes = sorted_values(map(mask_value_from_json, stored))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
         return ()
@@ -191,7 +191,7 @@ def _spoiled_palette(inspected: InspectedSplits) -> str:
     total = sum(counts.pixels.values())
     if not total:
         return ""
-    classes: list[Any] = sorted(counts.classes())
+    classes = sorted_values(counts.classes())
     if not classes and alone_pixels < ALONE_SHARE * total:
         return ""
     if not classes:
@@ -291,8 +291,8 @@ def planes_of(record: Record) -> Iterator[np.ndarray]:
 def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
     """A line: what was seen, in which masks, and what to do."""
     share = sum(pixels[value] for value in classes) / sum(pixels.values())
-    ordered: list[Any] = sorted(pixels)
-    invented: list[Any] = sorted(pixels.keys() - set(classes))
+    ordered = sorted_values(pixels)
+    invented = sorted_values(pixels.keys() - set(classes))
     names = []
     masks = 0
     for inspection, records in inspected:

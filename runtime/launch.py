@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -27,9 +26,8 @@ from runtime.distributed import keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
 from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
+from runtime.mesh import COLLECTIVE_TIMEOUT
 
-# This limits a step's exchange and the processes' meeting; `on_main` waits for what one process does for all.
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread what a process needs over all of them
 COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 
 import torch
@@ -9,6 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime.errors import LaunchError
+
+# This limits a step's exchange and the processes' meeting; `on_main` waits for what one process does for all.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,5 @@ class Mesh:
 @cache
 def _process_group(size: int) -> dist.ProcessGroup:
     """This process's group of so many neighbors; all processes must ask for it at the same time."""
-    from runtime.launch import COLLECTIVE_TIMEOUT  # it needs Accelerate, which a single process predicts without
-
     group, _ = dist.new_subgroups(size, timeout=COLLECTIVE_TIMEOUT)
     return group

@@ -5,7 +5,8 @@ import sys
 from datetime import timedelta
 
 import runtime.launch
+import runtime.mesh
 
-runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
+runtime.launch.COLLECTIVE_TIMEOUT = runtime.mesh.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

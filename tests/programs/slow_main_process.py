@@ -9,12 +9,13 @@ import time
 from datetime import timedelta
 
 import runtime.launch
+import runtime.mesh
 import train_utils.results
 from train_utils.checkpoints.save import Checkpoints
 
 LIMIT = 5.0  # seconds of a collective
 
-runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=LIMIT)
+runtime.launch.COLLECTIVE_TIMEOUT = runtime.mesh.COLLECTIVE_TIMEOUT = timedelta(seconds=LIMIT)
 sample_panels = train_utils.results.sample_panels
 write = Checkpoints._write
 

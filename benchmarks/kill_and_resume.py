@@ -106,7 +106,8 @@ def numbers(output: Path) -> list[dict]:
 def tensors(output: Path) -> dict:
     """Every tensor of the newest checkpoint."""
     path, _, passed_over = find_checkpoint("auto", output / "checkpoints")
-    assert path is not None and not passed_over, passed_over
+    assert path is not None, passed_over
+    assert not passed_over, passed_over
     return {(file.name, name): value for file in path.glob("*.safetensors") for name, value in load_file(file).items()}
 
 
@@ -133,7 +134,8 @@ def main() -> None:
             kills += 1
             half_saves += bool(half_saved(killed))
             path, _, passed_over = find_checkpoint("auto", killed / "checkpoints")
-            assert not passed_over and (path is not None or not begun), (path, passed_over)
+            assert not passed_over, (path, passed_over)
+            assert path is not None or not begun, (path, passed_over)
         run = start(killed, args.processes, steps)
         assert run.wait() == 0, said(killed).read_text()
         ours, theirs = tensors(killed), tensors(untouched)

@@ -72,7 +72,8 @@ def test_memory_is_measured_after_each_of_five_epochs(tmp_path):
 
 def test_a_candidate_of_the_recipe_may_be_several_changes():
     flags, patches = changes("scale 0.5 + gamma + batches of 4")
-    assert flags == ["--scale", "0.5", "--batch-size", "4"] and patches == [CANDIDATES["gamma"][1]]
+    assert flags == ["--scale", "0.5", "--batch-size", "4"]
+    assert patches == [CANDIDATES["gamma"][1]]
     assert changes("recipe") == ([], [])
 
 
@@ -179,7 +180,9 @@ def test_photographs_of_many_sizes_have_masks_of_their_size(tmp_path, monkeypatc
         sizes[kind] = {file.name: Image.open(file).size for file in files}
     assert sizes["images"] == sizes["masks"]
     found = set(sizes["images"].values())
-    assert len(found) == 12 and min(map(min, found)) >= 8 and max(map(max, found)) <= 24
+    assert len(found) == 12
+    assert min(map(min, found)) >= 8
+    assert max(map(max, found)) <= 24
 
 
 def test_losses_add_up_to_what_is_lost():
@@ -238,7 +241,8 @@ def test_border_weights_follow_equation_2_of_the_paper():
     first, second, *_ = np.sort(distances, axis=0)
     expected = 10 * np.exp(-((first + second) ** 2) / (2 * 5**2))
     weights = objects.border_weights(ids)
-    assert weights.dtype == np.float64 and weights.max() > 9
+    assert weights.dtype == np.float64
+    assert weights.max() > 9
     np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=1e-15)
     assert (objects.border_weights(np.where(ids == 1, 1, 0)) == 0).all()  # of one object there is no second
 
@@ -247,12 +251,15 @@ def test_maps_of_candidates_tell_touching_objects_apart():
     ids = torch.from_numpy(label_image().astype(np.int64))[None]
     known = torch.ones_like(ids, dtype=torch.bool)
     edges = objects.edge_map(ids, known)[0]
-    assert edges[15, 15] == 1 and edges[15, 21] == edges[15, 22] == edges[10, 15] == edges[0, 0] == 0
+    assert edges[15, 15] == 1
+    assert edges[15, 21] == edges[15, 22] == edges[10, 15] == edges[0, 0] == 0
     centers = objects.center_map(ids, known)[0]
-    assert centers[14, 15] > 0.95 > centers[14, 20] > centers[14, 21] and centers[0, 0] == 0
+    assert centers[14, 15] > 0.95 > centers[14, 20] > centers[14, 21]
+    assert centers[0, 0] == 0
     target = ObjectTarget((ids > 0).to(torch.uint8), ids)
     drawn = objects.draw_apart(Objects(), target)
-    assert (drawn.mask[0, 15, 20:24] == torch.tensor([1, 0, 0, 1])).all() and drawn.mask[0, 10, 15] == 1
+    assert (drawn.mask[0, 15, 20:24] == torch.tensor([1, 0, 0, 1])).all()
+    assert drawn.mask[0, 10, 15] == 1
     gaps = np.where((target.mask - drawn.mask)[0].numpy() > 0, 0, label_image())
     np.testing.assert_allclose(drawn.depth[0], objects.border_weights(gaps), rtol=1e-6, atol=1e-12)
 

@@ -103,7 +103,8 @@ class TestWithoutEnsurepip:
         (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
         done = bootstrap(repository, "python", "-c", "")
         assert done.returncode == 1
-        assert "neither ensurepip nor pip" in last_line(done) and "apt install python3-venv" in last_line(done)
+        assert "neither ensurepip nor pip" in last_line(done)
+        assert "apt install python3-venv" in last_line(done)
         assert "Traceback" not in done.stderr
         shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")  # now it is installed
         assert bootstrap(repository, "python", "-c", "").returncode == 0
@@ -143,7 +144,9 @@ class TestEnvironment:
         bootstrap(repository, "python", "-c", "")
         (repository / ".venv" / "bootstrap-stamp").unlink()
         done = bootstrap(repository, "python", "-c", "print('ran')")
-        assert done.stdout == "ran\n" and "making" in done.stderr and "installing" in done.stderr
+        assert done.stdout == "ran\n"
+        assert "making" in done.stderr
+        assert "installing" in done.stderr
 
     @pytest.mark.slow
     def test_a_moved_environment_is_made_anew(self, repository):
@@ -158,12 +161,14 @@ class TestEnvironment:
         bootstrap(repository, "python", "-c", "")
         done = bootstrap(repository, "no-such-command")
         assert done.returncode == 1
-        assert done.stderr.count("\n") == 1 and "'no-such-command'" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "'no-such-command'" in done.stderr
 
     def test_the_command_finds_its_own_environment_first(self, repository):
         code = "import os, shutil; print(shutil.which('python'), os.environ['VIRTUAL_ENV'])"
         found, environment = bootstrap(repository, "python", "-c", code).stdout.split()
-        assert Path(found).is_relative_to(repository / ".venv") and environment == str(repository / ".venv")
+        assert Path(found).is_relative_to(repository / ".venv")
+        assert environment == str(repository / ".venv")
 
     @pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process")
     def test_the_command_takes_over_the_process_so_that_signals_reach_it(self, repository):
@@ -197,7 +202,8 @@ def test_uv_installs_where_it_is_there_and_pip_where_it_fails(repository, tmp_pa
     assert (done.returncode, done.stdout) == (0, "hello ['--flag']\n"), done.stderr
     requirements = repository / "requirements-dev.txt"
     arguments = (tmp_path / "arguments").read_text().split()
-    assert arguments[:3] == ["pip", "install", "--python"] and arguments[-2:] == ["-r", str(requirements)]
+    assert arguments[:3] == ["pip", "install", "--python"]
+    assert arguments[-2:] == ["-r", str(requirements)]
     assert done.stderr.count("bootstrap: installing") == 1 + code
 
 
@@ -215,7 +221,8 @@ def test_an_old_python_can_read_as_far_as_that_line():
 
 def test_without_a_command_it_shows_how_it_is_called(repository):
     done = bootstrap(repository)
-    assert done.returncode == 2 and "python3 bootstrap.py pytest" in done.stdout
+    assert done.returncode == 2
+    assert "python3 bootstrap.py pytest" in done.stdout
     assert not (repository / ".venv").exists()
 
 
@@ -264,7 +271,8 @@ def test_the_pip_of_the_environment_is_taken_or_one_that_can_install_there(comma
 def test_an_environment_is_made_without_pip_where_python_has_none(commands, capsys, clear, flags):
     command = [sys.executable, "-m", "venv", *flags, str(VENV)]
     script_of_bootstrap.make_venv(clear)
-    assert commands.made == [command] and capsys.readouterr().err == f"bootstrap: making {VENV}\n"
+    assert commands.made == [command]
+    assert capsys.readouterr().err == f"bootstrap: making {VENV}\n"
     commands.made.clear()
     commands.answer = lambda command: (0 if "--without-pip" in command else 1, "")
     script_of_bootstrap.make_venv(clear)
@@ -329,16 +337,20 @@ def test_an_environment_is_made_once_and_completed_where_something_has_changed(m
         return list(made.done)
 
     install = "install by own pip, stamp of 1"
-    assert prepared() == ["make True", install] and prepared() == []
+    assert prepared() == ["make True", install]
+    assert prepared() == []
     for name in ("requirements.txt", "requirements-dev.txt"):
         (made.root / name).write_text("c")
-        assert prepared() == [install] and prepared() == []
+        assert prepared() == [install]
+        assert prepared() == []
     made.stamp.unlink()  # of half an environment that has its Python
     assert prepared() == ["make False", install]
     made.python.unlink()
     assert prepared() == ["make True", install]
     lines = made.stamp.read_text().splitlines()
-    assert lines[0] == str(made.root / ".venv") and len(lines[1]) == 64 and len(lines) == 2
+    assert lines[0] == str(made.root / ".venv")
+    assert len(lines[1]) == 64
+    assert len(lines) == 2
     made.stamp.write_text(f"/elsewhere/.venv\n{lines[1]}\n")
     assert prepared() == ["make True", install]
     made.stamp.write_text(f"{lines[0]}\n")  # the install did not end
@@ -362,5 +374,7 @@ def test_uv_is_asked_first_and_pip_only_where_it_fails(made, monkeypatch):
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help_is_no_mistake_and_needs_no_environment(made, capsys, word):
-    assert script_of_bootstrap.main([word]) == 0 and script_of_bootstrap.main([]) == 2
-    assert capsys.readouterr().out.count("Run a command in this repository's own environment") == 2 and made.done == []
+    assert script_of_bootstrap.main([word]) == 0
+    assert script_of_bootstrap.main([]) == 2
+    assert capsys.readouterr().out.count("Run a command in this repository's own environment") == 2
+    assert made.done == []

@@ -59,12 +59,14 @@ def test_a_run_that_differs_from_the_quiet_one_is_a_problem(quiet, tmp_path):
     write_log(run, [0.5, 0.25, 0.125])
     assert problem(quiet, run, 4) == problem(quiet, run, 2) == ""
     write_log(run, [0.5, 0.25, 0.125 + TOLERANCE / 2])
-    assert problem(quiet, run, 4) == "records differ" and problem(quiet, run, 2) == ""
+    assert problem(quiet, run, 4) == "records differ"
+    assert problem(quiet, run, 2) == ""
     write_log(run, [0.5, 0.25, 0.125 + 2 * TOLERANCE])
     assert problem(quiet, run, 2) == "losses differ by 2.0e-05"
     write_log(run, [0.25, 0.125], first=2)
     assert problem(quiet, run, 4, lines_may_lack=True) == ""  # a line before the step at which it went on
-    assert problem(quiet, run, 4) == "records differ" and problem(quiet, run, 1) == "the logged steps differ"
+    assert problem(quiet, run, 4) == "records differ"
+    assert problem(quiet, run, 1) == "the logged steps differ"
     write_log(run, [0.125], first=3)
     assert "the log lacks the steps [1, 2]" in problem(quiet, run, 4, lines_may_lack=True)
     write_log(run, [0.5, 0.25, 0.125])

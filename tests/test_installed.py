@@ -87,7 +87,8 @@ def test_the_package_holds_scripts_modules_profiles_and_templates_and_nothing_el
     assert os.listdir(tmp_path) == [NAME]
     scripts = {f"{name}.py" for name in ("train", "predict", "app", "compare", "review")}
     own = {file.name for file in (ROOT / "installed").glob("*.py")}
-    assert "__init__.py" in own and len(own) > 1
+    assert "__init__.py" in own
+    assert len(own) > 1
     assert set(os.listdir(folder)) == scripts | own | {"accelerate_configs", "runtime", "train_utils"}
     assert {file.name for file in (folder / "runtime").iterdir()} == {file.name for file in ROOT.glob("runtime/*.py")}
     assert (folder / "train_utils" / "reporting" / "templates" / "report.css").is_file()
@@ -238,8 +239,10 @@ def test_a_part_that_is_not_installed_is_named(environment, tmp_path):
     predict = [commands / "unet-predict", "--model", "run/model", "--input", data / "images", "--output", "masks"]
     call(*predict, "--truth", data / "masks", folder=tmp_path, **paths)
     result = run(commands / "unet-train", "--dataset", data, *TINY, folder=tmp_path, **paths)
-    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
     assert f"is not installed: pip install '{NAME}[train]'" in result.stderr
     flags = ["--dataset", data, *TINY[2:], "--encoder", str(tmp_path), "--tracker", "none"]
     result = run(commands / "unet-train", *flags, folder=tmp_path, PYTHONPATH=str(blocked))
-    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr

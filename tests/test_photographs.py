@@ -49,5 +49,6 @@ def test_a_photograph_that_a_camera_has_turned_is_seen_upright(run, tmp_path):
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
     upright.save(tmp_path / "upright.png")
     mask = predictor.mask(tmp_path / "upright.png")
-    assert len(np.unique(mask)) == 2 and mask.shape[0] < mask.shape[1]
+    assert len(np.unique(mask)) == 2
+    assert mask.shape[0] < mask.shape[1]
     assert np.array_equal(predictor.mask(tmp_path / "turned.png"), mask)

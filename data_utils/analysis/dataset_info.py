@@ -134,7 +134,8 @@ class DatasetInfo:
             return NetworkAxes(2)
         spacing = self.preprocess().spacing
         patch = self.config.crop_size
-        assert spacing and patch
+        assert spacing
+        assert patch
         kernels, strides = level_axes(spacing, patch, depth)
         return NetworkAxes(3, kernels, strides)
 

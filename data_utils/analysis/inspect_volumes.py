@@ -93,7 +93,8 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
     name = record["name"]
     image = record["image"]
     label = record["target"]
-    assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
+    assert isinstance(image, VolumeFile)
+    assert isinstance(label, VolumeFile)
     try:
         voxels, header = read_volume(image, name)
     except DataError as error:

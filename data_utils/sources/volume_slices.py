@@ -80,7 +80,8 @@ class SliceRecords(Records):
         volume_record = self.volumes[volume]
         image = volume_record["image"]
         mask = volume_record["target"]
-        assert isinstance(image, VolumeFile) and isinstance(mask, VolumeFile)
+        assert isinstance(image, VolumeFile)
+        assert isinstance(mask, VolumeFile)
         name = f"{volume_record['name']}_{z + 1:04}"
         record: Record = {"image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
         if "labeled" in volume_record:

@@ -182,7 +182,8 @@ class ImageScorer:
     @contextmanager
     def open(self, job: ImageJob, size: tuple[int, int]) -> Iterator[TruthScorer]:
         """A scorer of the rows of a prediction of (H, W); a true mask that cannot be used is its `problem`."""
-        assert job.truth is not None and not isinstance(job.truth, PointRow)
+        assert job.truth is not None
+        assert not isinstance(job.truth, PointRow)
         truth = None
         problem = None
         with ExitStack() as stack:

@@ -88,7 +88,8 @@ class VolumeScorer:
 
     def score_mask(self, job: VolumeJob, pred: np.ndarray) -> VolumeScore:
         """The score of a prediction (D, H, W); DataError where its true mask cannot be used."""
-        assert job.truth is not None and not isinstance(job.truth, PointRow)
+        assert job.truth is not None
+        assert not isinstance(job.truth, PointRow)
         header = read_volume_header(job.volume, job.name)
         if pred.shape != header.size:
             name = self.output_format.written_volume(job).paths[0]

@@ -100,11 +100,14 @@ def test_touching_objects_of_one_class_have_numbers_of_their_own(kind, tmp_path)
     assert info.reader.describe() == "numbered objects of the classes cat, dog"
     target = info.reader.read(info.train.records[0], SIZE, SIZE)
     places = [target.ids[5, 5], target.ids[5, 15], target.ids[15, 24]]
-    assert len(set(places)) == 3 and 0 not in places and target.ids[15, 5] == 0
+    assert len(set(places)) == 3
+    assert 0 not in places
+    assert target.ids[15, 5] == 0
     assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
     assert sum(info.reader.class_pixels[1:]) == info.reader.class_pixels[1] + info.reader.class_pixels[2] > 0
     smaller = info.reader.read(info.train.records[0], SIZE, (10, 15))
-    assert smaller.ids.shape == (10, 15) and len(np.unique(smaller.ids)) == 4
+    assert smaller.ids.shape == (10, 15)
+    assert len(np.unique(smaller.ids)) == 4
 
 
 def test_classes_choose_the_objects(tmp_path):
@@ -112,7 +115,8 @@ def test_classes_choose_the_objects(tmp_path):
     info = load_info(tmp_path, task="objects", classes="dog")
     target = info.reader.read(info.train.records[0], SIZE)
     assert info.reader.task("ce", None).classes.names == ("background", "dog")
-    assert target.ids[5, 5] == target.mask[5, 5] == 0 and target.mask[15, 24] == 1
+    assert target.ids[5, 5] == target.mask[5, 5] == 0
+    assert target.mask[15, 24] == 1
     ignoring = load_info(tmp_path, task="objects", classes="dog", outside="ignore").reader
     assert ignoring.read(info.train.records[0], SIZE).mask[5, 5] == 255
 
@@ -153,13 +157,17 @@ def test_annotations_are_the_truth_of_predictions(tmp_path, write):
     true = truths.find(Path("a"), Path("a"), 0, 1)
     labels = true.render()
     numbers, classes = numbers_of(labels), classes_of(labels)
-    assert len(np.unique(numbers)) == 4 and set(classes[numbers == 0]) == {0}
-    assert classes[5, 5] == classes[5, 14] == 2 and classes[15, 24] == 1 and numbers[5, 5] != numbers[5, 14]
+    assert len(np.unique(numbers)) == 4
+    assert set(classes[numbers == 0]) == {0}
+    assert classes[5, 5] == classes[5, 14] == 2
+    assert classes[15, 24] == 1
+    assert numbers[5, 5] != numbers[5, 14]
     target = ObjectFormat(("background", "dog", "cat")).reader_of(true).of_mask(labels, "a")
     np.testing.assert_array_equal(target.mask, classes)
     one_class = open_true_masks(tmp_path, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
     assert set(classes_of(one_class.render()).ravel()) == {0, 1}
-    assert truths.find(Path("z"), Path("z"), 0, 1) is None and truths.missing == ["z"]
+    assert truths.find(Path("z"), Path("z"), 0, 1) is None
+    assert truths.missing == ["z"]
 
 
 def test_masks_that_do_not_say_classes_are_no_truth_of_several(tmp_path):
@@ -285,7 +293,8 @@ def test_folders_of_one_object_masks_are_a_set_where_the_first_five_hold_images_
     with pytest.raises(DataError, match=r"1 files without partner: f: has no masks; --allow-unpaired"):
         one_object_masks.open_records(tmp_path / "train", allow_unpaired=False)
     opened = one_object_masks.load(tmp_path, splits, allow_unpaired=True)["train"]()
-    assert len(opened) == 5 and opened.unpaired == ("f: has no masks",)
+    assert len(opened) == 5
+    assert opened.unpaired == ("f: has no masks",)
     (tmp_path / "val/c/masks").rename(tmp_path / "val/c/labels")
     assert one_object_masks.find(tmp_path, ()) == {"train": splits["train"]}
     assert {*one_object_masks.find(tmp_path, ("train", "other"))} == {"train", "other"}

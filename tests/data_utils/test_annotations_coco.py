@@ -105,7 +105,8 @@ def test_masks_are_those_of_pycocotools_pixel_for_pixel(folder):
     train, val = loaded(folder)
     official = COCO(folder / "annotations/instances_train2017.json")
     drawn = masks(train)
-    assert [*drawn] == ["1.png", "2.png", "3.png"] and [*masks(val)] == ["1.png", "2.png"]
+    assert [*drawn] == ["1.png", "2.png", "3.png"]
+    assert [*masks(val)] == ["1.png", "2.png"]
     for number in (1, 2, 3):
         expected = np.zeros(SIZE, np.uint8)
         objects = official.loadAnns(official.getAnnIds(number))
@@ -150,9 +151,11 @@ def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):
     write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 2)
     mask = masks(loaded(tmp_path)[0])["1.png"]
     assert (mask[8:12, 10:14] == 1).all()
-    assert ((mask == 255) == (disc(10, 15, 8) == 1) & (mask != 1)).all() and (mask == 255).any()
+    assert ((mask == 255) == (disc(10, 15, 8) == 1) & (mask != 1)).all()
+    assert (mask == 255).any()
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert info.reader.class_map.ignore_value == 255 and info.reader.class_map.names == (
+    assert info.reader.class_map.ignore_value == 255
+    assert info.reader.class_map.names == (
         "background",
         "ant",
         "cat",
@@ -181,7 +184,8 @@ def test_smaller_objects_lie_on_top_whatever_area_the_file_says(tmp_path):
     write(tmp_path / "annotations.json", objects, tmp_path / "images")
     train, val = loaded(tmp_path)
     mask = (masks(train) | masks(val))["1.png"]
-    assert mask[11, 11] == 1 and mask[6, 6] == 2
+    assert mask[11, 11] == 1
+    assert mask[6, 6] == 2
 
 
 ROOTS = {  # JSON file -> folder of the images
@@ -207,7 +211,8 @@ def test_images_are_found_where_tools_put_them(tmp_path, file, images):
     write(tmp_path / file, [entry(1, 1, 3, [box(1, 1, 9, 9)])], tmp_path / images)
     train, val = loaded(tmp_path)
     found = masks(train) | masks(val)
-    assert [*sorted(found)] == ["1.png", "2.png", "3.png"] and found["1.png"].sum() == 81
+    assert [*sorted(found)] == ["1.png", "2.png", "3.png"]
+    assert found["1.png"].sum() == 81
     assert all(read_image(record["image"]).shape == (*SIZE, 3) for record in [*train, *val])
 
 
@@ -242,7 +247,8 @@ def test_roboflow_splits_and_its_project_category(tmp_path):
         file = tmp_path / split / "_annotations.coco.json"
         write(file, [entry(0, 1, 1, [box(1, 1, 9, 9)])], tmp_path / split, 2, categories)
     train, val = loaded(tmp_path)
-    assert train.classes == ((0, "background"), (1, "cell")) and (len(train), len(val)) == (2, 2)
+    assert train.classes == ((0, "background"), (1, "cell"))
+    assert (len(train), len(val)) == (2, 2)
     assert Path(val[0]["image"]).parent.name == "valid"
     assert Path(loaded(tmp_path, val_split="test")[1][0]["image"]).parent.name == "test"
     for split in ("train", "valid"):  # no category is below it
@@ -263,7 +269,8 @@ def test_a_category_called_background_is_the_background(tmp_path):
     train, val = loaded(tmp_path)
     assert train.classes == ((0, "background"), (1, "cell"))
     mask = (masks(train) | masks(val))["1.png"]
-    assert mask[2, 2] == 1 and mask[6, 6] == 0
+    assert mask[2, 2] == 1
+    assert mask[6, 6] == 0
     assert train.annotations.instances == {"cell": 1}
     write(tmp_path / "annotations.json", [], categories=categories[:1])
     assert f"{tmp_path / 'annotations.json'} lists no categories" in error_of(tmp_path)
@@ -275,7 +282,8 @@ def test_images_of_16_bits_and_sizes_that_the_file_leaves_out(tmp_path):
         Image.fromarray(np.full(SIZE, 1000 * number, np.uint16)).save(tmp_path / f"{number}.png")
     train, val = loaded(tmp_path)
     found = masks(train) | masks(val)
-    assert found["1.png"].shape == SIZE and found["1.png"].sum() == 81
+    assert found["1.png"].shape == SIZE
+    assert found["1.png"].sum() == 81
     assert load_dataset_info(DataConfig(str(tmp_path))).normalization.pixel_types == ("uint16",)
 
 
@@ -311,9 +319,11 @@ BAD_OBJECTS = {
 @pytest.mark.parametrize(("wrong", "message"), BAD_OBJECTS.values(), ids=BAD_OBJECTS)
 def test_a_bad_object_is_named_and_its_image_can_be_skipped(folder, wrong, message):
     file = write(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
-    assert f"1 of 3 pairs cannot be used: {file}: " in error_of(folder) and message in error_of(folder)
+    assert f"1 of 3 pairs cannot be used: {file}: " in error_of(folder)
+    assert message in error_of(folder)
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 1 and message in report
+    assert count == 1
+    assert message in report
     assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
 
 
@@ -336,7 +346,9 @@ def test_what_is_wrong_with_a_file_is_one_line(folder):
     message = (
         "annotation 20 is of image 99, which it does not list; annotation 21 is of image 99, which it does not list"
     )
-    assert message in error_of(folder) and "23" not in error_of(folder).partition(";")[2] and "..." in error_of(folder)
+    assert message in error_of(folder)
+    assert "23" not in error_of(folder).partition(";")[2]
+    assert "..." in error_of(folder)
     content = json.loads(train.read_text())
     train.write_text(json.dumps(content | {"images": [*content["images"], content["images"][0]], "annotations": []}))
     assert f"{train}: 4 images have only 3 different ids" in error_of(folder)
@@ -386,10 +398,13 @@ def test_images_that_are_not_there_are_named_or_left_out(folder):
         in error_of(folder)
     )
     train, _ = loaded(folder, allow_unpaired=True)
-    assert [*masks(train)] == ["1.png", "3.png"] and len(train.unpaired) == 1
-    assert train.annotations.annotated == 1 and train.annotations.empty == 1  # of the images that are there
+    assert [*masks(train)] == ["1.png", "3.png"]
+    assert len(train.unpaired) == 1
+    assert train.annotations.annotated == 1
+    assert train.annotations.empty == 1
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 1 and "2.png: listed, but the file is missing" in report
+    assert count == 1
+    assert "2.png: listed, but the file is missing" in report
     for number in (1, 3):
         (folder / f"train2017/{number}.png").unlink()
     message = error_of(folder, allow_unpaired=True)  # nothing would be left
@@ -402,7 +417,8 @@ def test_one_image_listed_twice_is_refused(folder):
     content = json.loads(file.read_text())
     content["images"][2]["file_name"] = "2.png"
     file.write_text(json.dumps(content))
-    assert "1 images are listed more than once" in error_of(folder) and "2.png" in error_of(folder)
+    assert "1 images are listed more than once" in error_of(folder)
+    assert "2.png" in error_of(folder)
 
 
 def test_a_split_may_have_no_annotations(tmp_path):
@@ -442,7 +458,8 @@ def test_a_changed_file_is_noticed(folder):
 def test_the_key_of_the_content_changes_with_each_file(folder):
     files = [Path(record["image"]) for split in loaded(folder) for record in split]
     files += (folder / "annotations").glob("instances_*.json")
-    assert len(files) == 7 and unnoticed_changes(files, lambda: [split.digest for split in loaded(folder)]) == []
+    assert len(files) == 7
+    assert unnoticed_changes(files, lambda: [split.digest for split in loaded(folder)]) == []
     digest = loaded(folder)[0].digest
     file = folder / "annotations/instances_train2017.json"
     time = file.stat().st_mtime_ns
@@ -473,7 +490,8 @@ def test_the_report_shows_what_was_found(folder):
     held_out = folder / "flat"  # one split, of which a part is held out: counted once
     write(held_out / "annotations.json", OBJECTS, held_out / "images")
     report, _ = check_data(DataConfig(str(held_out)))
-    assert "annotations: COCO; 2 images with objects, 1 without" in report and "         2  ant" in report.splitlines()
+    assert "annotations: COCO; 2 images with objects, 1 without" in report
+    assert "         2  ant" in report.splitlines()
 
 
 def test_packed_it_is_the_same_data_set(folder, tmp_path, monkeypatch, capsys):
@@ -507,7 +525,9 @@ def test_masks_beside_the_images_stay_masks(tmp_path):
     for number in (1, 2, 3):
         Image.fromarray(np.full(SIZE, number % 2, np.uint8)).save(tmp_path / "masks" / f"{number}.png")
     train, val = loaded(tmp_path)
-    assert isinstance(train[0]["target"], str) and train.classes == () and train.annotations is None
+    assert isinstance(train[0]["target"], str)
+    assert train.classes == ()
+    assert train.annotations is None
     assert len(train) + len(val) == 3
 
 
@@ -521,7 +541,8 @@ def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypa
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     info = load_dataset_info(DataConfig(str(tmp_path), crop_size=(8, 8)))
     found = [*info.train.class_locations.values()]
-    assert found and info.reader.class_map.names[1] == "ant"
+    assert found
+    assert info.reader.class_map.names[1] == "ant"
 
 
 def labels_of(records: Records) -> dict[str, tuple[str, ...] | None]:
@@ -582,7 +603,8 @@ def test_a_split_has_its_name_in_any_case_and_files_of_test_are_read_only_where_
         categories = [{"id": 1, "name": "other"}] if name.startswith("test") else CATEGORIES
         write(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / "images" / name, count, categories)
     splits = loaded(tmp_path)
-    assert [len(split) for split in splits] == [1, 2] and len(splits[0].classes) == 4
+    assert [len(split) for split in splits] == [1, 2]
+    assert len(splits[0].classes) == 4
     assert [len(split) for split in loaded(tmp_path, val_split="Test-dev")] == [1, 3]
 
 
@@ -623,7 +645,8 @@ def test_a_picture_may_be_smaller_than_the_file_says_by_8_times(tmp_path):
     write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(9, 9, 72, 72)])], tmp_path, **size)
     train, val = loaded(tmp_path)
     mask = (masks(train) | masks(val))["1.png"]
-    assert mask.shape == (8 * height, 8 * width) and mask.sum() == 72 * 72
+    assert mask.shape == (8 * height, 8 * width)
+    assert mask.sum() == 72 * 72
     write(tmp_path / "annotations.json", [], tmp_path, height=9 * height, width=9 * width)
     assert "the file gives it 216 x 360 pixels (height x width), but the picture has 24 x 40" in error_of(tmp_path)
     write(tmp_path / "annotations.json", [], tmp_path, height=width, width=height)
@@ -637,14 +660,16 @@ def test_outlines_far_outside_are_read_up_to_a_million_pixels(tmp_path):
     write(tmp_path / "annotations.json", objects, tmp_path)
     train, val = loaded(tmp_path)
     drawn = masks(train) | masks(val)
-    assert drawn["1.png"].all() and not drawn["2.png"].any()
+    assert drawn["1.png"].all()
+    assert not drawn["2.png"].any()
     write(tmp_path / "annotations.json", [entry(1, 1, 3, [[0, 0, 1_000_000, 0, 0, 9]])], tmp_path)
     assert "polygon 1 has a coordinate that is NaN, infinite or far outside" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize("character", ["/", "p"])
 def test_a_character_beside_those_of_run_lengths_is_named(character):
-    assert run_lengths("0") == [0] and run_lengths("o0") == [31]
+    assert run_lengths("0") == [0]
+    assert run_lengths("o0") == [31]
     with pytest.raises(ValueError, match=f"'{character}' is no part of one here"):
         run_lengths(f"0{character}0")
 
@@ -661,7 +686,8 @@ def test_an_edge_to_a_corner_far_outside_is_drawn_where_it_crosses_the_picture()
     mask = rle_masks.decode(encode([[side for corner in far for side in corner]], height, width, "a"))
     x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
     edge = 2 + 2 * y / 3
-    assert mask[x < edge - 1].all() and not mask[x > edge + 1].any()
+    assert mask[x < edge - 1].all()
+    assert not mask[x > edge + 1].any()
 
 
 def test_a_run_of_no_pixels_is_no_mistake(tmp_path):
@@ -694,7 +720,8 @@ def test_a_folder_of_pictures_holds_one_that_is_not_hidden(tmp_path, name, is_pi
 def test_a_mask_has_room_for_254_classes_beside_the_background():
     names = [f"c{number}" for number in range(255)]
     classes, values = number_classes(names[:254], "a.json")
-    assert values == [*range(1, 255)] and classes[-1] == (254, "c253")
+    assert values == [*range(1, 255)]
+    assert classes[-1] == (254, "c253")
     with pytest.raises(DataError, match=r"a\.json: 255 classes; a mask has room for 254 beside the background"):
         number_classes(names, "a.json")
 
@@ -709,7 +736,8 @@ def test_a_class_is_known_where_an_object_of_it_lies_on_a_crowd_of_it(tmp_path):
     write(tmp_path / "train/annotations.json", objects, tmp_path / "train", 1)
     write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
     truth, unknown = unpack_bits(loaded(tmp_path)[0][0]["target"].render_classes({1: 0}))
-    assert (truth[6, 6], unknown[6, 6]) == (1, 0) and (truth[3, 3], unknown[3, 3]) == (0, 1)
+    assert (truth[6, 6], unknown[6, 6]) == (1, 0)
+    assert (truth[3, 3], unknown[3, 3]) == (0, 1)
 
 
 def test_the_later_one_of_two_objects_of_one_size_lies_on_top_and_crowds_below_both(tmp_path):
@@ -721,11 +749,13 @@ def test_the_later_one_of_two_objects_of_one_size_lies_on_top_and_crowds_below_b
     mask = target.render()
     assert (mask[8, 5], mask[8, 10], mask[5, 10], mask[3, 3]) == (2, 1, 1, 255)
     numbers, values = target.render_objects()
-    assert values.tolist() == [0, 255, 2, 1] and (numbers[8, 5], numbers[8, 10], numbers[3, 3]) == (2, 3, 1)
+    assert values.tolist() == [0, 255, 2, 1]
+    assert (numbers[8, 5], numbers[8, 10], numbers[3, 3]) == (2, 3, 1)
     truth, unknown = unpack_bits(target.render_classes({1: 0, 2: 2, 3: 1}))
     assert (truth[8, 10], truth[5, 10], unknown[5, 10], unknown[3, 3]) == (5, 5, 2, 2)
     truth, unknown = unpack_bits(target.render_classes({2: 0}))  # the others are not asked for
-    assert (truth[8, 10], truth[8, 15]) == (1, 0) and not unknown.any()
+    assert (truth[8, 10], truth[8, 15]) == (1, 0)
+    assert not unknown.any()
 
 
 def test_an_image_whose_size_the_file_does_not_say_has_a_mask_of_its_own_size(tmp_path):
@@ -744,7 +774,8 @@ def test_an_image_may_have_more_than_255_objects(tmp_path):
     write(tmp_path / "annotations.json", objects, tmp_path, 2)
     train, val = loaded(tmp_path)
     numbers, values = next(record for record in [*train, *val] if record["name"] == "1.png")["target"].render_objects()
-    assert numbers.max() == 300 and len(values) == 301
+    assert numbers.max() == 300
+    assert len(values) == 301
 
 
 def test_objects_of_one_class_share_its_bit_whichever_that_is(tmp_path):
@@ -752,7 +783,9 @@ def test_objects_of_one_class_share_its_bit_whichever_that_is(tmp_path):
     write(tmp_path / "train/annotations.json", objects, tmp_path / "train", 1)
     write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
     truth, unknown = unpack_bits(loaded(tmp_path)[0][0]["target"].render_classes({1: 20}))
-    assert truth[2, 2] == truth[10, 21] == 2**20 and truth.sum() == 32 * 2**20 and not unknown.any()
+    assert truth[2, 2] == truth[10, 21] == 2**20
+    assert truth.sum() == 32 * 2**20
+    assert not unknown.any()
 
 
 def test_splits_are_those_that_names_of_files_say(tmp_path):
@@ -833,7 +866,8 @@ def test_a_file_is_not_looked_for_above_the_folders_and_is_no_folder(tmp_path):
     (tmp_path / "images/sub").mkdir(parents=True)
     (tmp_path / "1.png").touch()
     folders = [str(tmp_path / "images")]
-    assert find_file("../1.png", folders) is None and find_file("sub", folders) is None
+    assert find_file("../1.png", folders) is None
+    assert find_file("sub", folders) is None
 
 
 def test_a_file_of_annotations_has_up_to_four_gigabytes(tmp_path, monkeypatch):
@@ -841,7 +875,8 @@ def test_a_file_of_annotations_has_up_to_four_gigabytes(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('{"shapes": []}')
     mode = os.stat(file).st_mode
     monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
-    assert len(coco.read(file).images) == 3 and len(read_lines(file)) == 1
+    assert len(coco.read(file).images) == 3
+    assert len(read_lines(file)) == 1
     assert read_labelme(str(tmp_path / "a.json")) == {"shapes": []}
 
 
@@ -853,9 +888,11 @@ def test_a_file_alone_is_that_of_training_whatever_it_is_called(tmp_path):
 def test_a_folder_of_the_first_name_is_taken_and_lines_of_a_text_file_may_have_a_mark_before_them(tmp_path):
     for name in ("A", "B"):
         (tmp_path / name).mkdir()
-    assert folder_in(tmp_path, ("c", "b", "a")) == tmp_path / "B" and folder_in(tmp_path, ("c",)) is None
+    assert folder_in(tmp_path, ("c", "b", "a")) == tmp_path / "B"
+    assert folder_in(tmp_path, ("c",)) is None
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
-    assert read_lines(tmp_path / "a.txt") == ["one", "two"] and read_lines("") == []
+    assert read_lines(tmp_path / "a.txt") == ["one", "two"]
+    assert read_lines("") == []
     (tmp_path / "a.txt").write_bytes(b"\xff")
     for name in ("a.txt", "none.txt"):
         with pytest.raises(DataError, match=f"{name} cannot be read as text"):

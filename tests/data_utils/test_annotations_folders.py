@@ -60,10 +60,12 @@ def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
     train, val = loaded(tmp_path)
     prefix = "aachen/" if nested else ""
     name = f"{prefix}aachen_000000_000019_leftImg8bit.png"
-    assert (len(train), len(val)) == (2, 2) and train[0]["name"] == name
+    assert (len(train), len(val)) == (2, 2)
+    assert train[0]["name"] == name
     np.testing.assert_array_equal(masks(train)[name], rows(255, 255, 7, 8, 26, 33, 255, 255))
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert len(info.reader.class_map) == 19 and info.reader.class_map.ignore_value == 255
+    assert len(info.reader.class_map) == 19
+    assert info.reader.class_map.ignore_value == 255
     named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
     assert (named[7], named[8], named[26], named[33]) == ("road", "sidewalk", "car", "bicycle")
     assert "annotations: Cityscapes; 4 images" in check_data(DataConfig(str(tmp_path)))[0]
@@ -72,7 +74,8 @@ def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
 def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     cityscapes(tmp_path, "train", "val", train_ids=True)
     train, _ = loaded(tmp_path)
-    assert isinstance(train[0]["target"], str) and train[0]["target"].endswith("_labelTrainIds.png")
+    assert isinstance(train[0]["target"], str)
+    assert train[0]["target"].endswith("_labelTrainIds.png")
     info = load_dataset_info(DataConfig(str(tmp_path)))
     named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
     assert (named[0], named[13], named[18], info.reader.class_map.ignore_value) == ("road", "car", "bicycle", 255)
@@ -120,7 +123,8 @@ def test_cityscapes_packed_holds_only_what_is_evaluated(tmp_path, monkeypatch):
     for split in loaded(out):
         assert all((mask == rows(255, 255, 7, 8, 26, 33, 255, 255)).all() for mask in masks(split).values())
     info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
-    assert info.reader.class_map.names[0] == "road" and info.reader.class_map.ignore_value == 255
+    assert info.reader.class_map.names[0] == "road"
+    assert info.reader.class_map.ignore_value == 255
 
 
 VOC = rows(0, 1, 15, 255)
@@ -147,10 +151,12 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
     root = voc(tmp_path, OWN, {"train": OWN[:1], "val": OWN[2:], "trainval": [OWN[0], OWN[2]]})
     save(root / "JPEGImages" / "2008_000001.jpg", np.zeros((*SIZE, 3), np.uint8))  # in no list
     train, val = loaded(root)
-    assert [*masks(train)] == ["2007_000032.jpg"] and [*masks(val)] == ["2011_003276.jpg"]
+    assert [*masks(train)] == ["2007_000032.jpg"]
+    assert [*masks(val)] == ["2011_003276.jpg"]
     np.testing.assert_array_equal(masks(train)["2007_000032.jpg"], VOC)
     info = load_dataset_info(DataConfig(str(root)))
-    assert len(info.reader.class_map) == 21 and info.reader.class_map.ignore_value == 255
+    assert len(info.reader.class_map) == 21
+    assert info.reader.class_map.ignore_value == 255
     assert (info.reader.class_map.names[1], info.reader.class_map.names[15]) == ("aeroplane", "person")
     assert "annotations: VOC; 2 images with objects, 0 without" in check_data(DataConfig(str(root)))[0]
 
@@ -158,10 +164,12 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
 def test_the_key_of_the_content_changes_with_each_file(tmp_path):
     root = voc(tmp_path / "voc", [*"abcd"], {})
     files = [*root.glob("JPEGImages/*"), *root.glob("SegmentationClass/*")]
-    assert len(files) == 8 and unnoticed_changes(files, lambda: loaded(root)[0].digest) == []
+    assert len(files) == 8
+    assert unnoticed_changes(files, lambda: loaded(root)[0].digest) == []
     root = cityscapes(tmp_path / "cityscapes", "train", "val")
     files = [*root.glob("leftImg8bit/*/*/*"), *root.glob("gtFine/*/*/*_labelIds.png")]
-    assert len(files) == 8 and unnoticed_changes(files, lambda: [split.digest for split in loaded(root)]) == []
+    assert len(files) == 8
+    assert unnoticed_changes(files, lambda: [split.digest for split in loaded(root)]) == []
 
 
 @pytest.mark.parametrize(
@@ -187,7 +195,8 @@ def test_voc_masks_of_0_and_255_beside_masks_of_0_and_1_are_said_to_be_ignored_i
     if is_named:
         (root / "class_names.txt").write_text("_background_\ncat\n")
     info = load_dataset_info(DataConfig(str(root)))
-    assert info.reader.class_map.values == (0, 1) and info.reader.class_map.ignore_value == 255
+    assert info.reader.class_map.values == (0, 1)
+    assert info.reader.class_map.ignore_value == 255
     assert any(line.startswith("some masks hold 1 (masks: 3, the first is ") for line in info.warnings)
 
 
@@ -212,7 +221,8 @@ def test_one_list_or_none_is_split_by_the_seed(tmp_path, lists):
 def test_no_image_is_trained_and_validated_on(tmp_path):
     root = voc(tmp_path / "a", ["a", "b", "c"], {"trainval": ["a", "b", "c"], "val": ["c"], "test": ["b"]})
     train, val = loaded(root)
-    assert len(train) + len(val) == 3 and not {*masks(train)} & {*masks(val)}
+    assert len(train) + len(val) == 3
+    assert not {*masks(train)} & {*masks(val)}
     assert "has no split train, only val" in error_of(voc(tmp_path / "b", ["a", "b"], {"val": ["a", "b"]}))
     assert "has no split train, only one, two" in error_of(
         voc(tmp_path / "c", ["a", "b"], {"one": ["a"], "two": ["b"]})
@@ -227,7 +237,8 @@ def test_cvat_names_the_colors(tmp_path):
     label_map.write_text("# label:color_rgb:parts:actions\nbackground:0,0,0::\ncell:128,0,64::\n")
     info = load_dataset_info(DataConfig(str(root)))
     assert info.reader.class_map.names == ("background", "cell")
-    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64)) and len(info.train) == 2
+    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64))
+    assert len(info.train) == 2
     assert info.reader.class_pixels[1] == 3 * 5 * SIZE[1]
     label_map.write_text("background:0,0,0::\ncell\n")
     assert f"{label_map}: line 2 is 'cell', expected name:red,green,blue" in error_of(root)
@@ -247,7 +258,8 @@ def test_colors_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
     pack.main()
     settings = DataConfig(str(out), classes=str(out / "classes.json"), streaming=True, image_size=SIZE)
     info = load_dataset_info(settings)
-    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64)) and info.reader.class_map.ignore_value is None
+    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64))
+    assert info.reader.class_map.ignore_value is None
     assert info.reader.class_pixels[1] == 2 * 5 * SIZE[1]
 
 
@@ -255,7 +267,8 @@ def test_class_names_txt_names_the_values(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2, 255))
     (root / "class_names.txt").write_text("__ignore__\n_background_\ncat\ndog\n")
     info = load_dataset_info(DataConfig(str(root)))
-    assert info.reader.class_map.names == ("background", "cat", "dog") and info.reader.class_map.ignore_value == 255
+    assert info.reader.class_map.names == ("background", "cat", "dog")
+    assert info.reader.class_map.ignore_value == 255
 
 
 def test_voc_files_that_are_missing_are_named(tmp_path):
@@ -263,7 +276,8 @@ def test_voc_files_that_are_missing_are_named(tmp_path):
     (root / "SegmentationClass" / f"{OWN[1]}.png").unlink()
     assert f"2 files without partner: 2009_000001: no image; {OWN[1]}: no mask; --allow-unpaired" in error_of(root)
     train, _ = loaded(root, allow_unpaired=True)
-    assert len(train) == 2 and train.unpaired == ("2009_000001: no image", f"{OWN[1]}: no mask")
+    assert len(train) == 2
+    assert train.unpaired == ("2009_000001: no image", f"{OWN[1]}: no mask")
     assert (train.annotations.annotated, train.annotations.empty) == (2, 0)
 
 
@@ -294,7 +308,8 @@ def test_a_folder_of_nothing_says_that_annotations_are_looked_for(tmp_path):
     save(tmp_path / "images/a.png", rows(0))
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations/a.xml").write_text("<annotation/>")
-    assert "found only .xml, looked for .bmp" in error_of(tmp_path) and "(or annotations of COCO" in error_of(tmp_path)
+    assert "found only .xml, looked for .bmp" in error_of(tmp_path)
+    assert "(or annotations of COCO" in error_of(tmp_path)
 
 
 def test_masks_of_png_come_before_others_of_voc(tmp_path):
@@ -426,4 +441,5 @@ def test_masks_of_one_split_are_enough_and_a_split_may_have_any_name_that_is_giv
     (tmp_path / "val/masks/a.png").unlink()
     assert holds_masks(tmp_path, ())
     (tmp_path / "train/masks/a.png").unlink()
-    assert not holds_masks(tmp_path, ()) and holds_masks(tmp_path, ("train", "holdout"))
+    assert not holds_masks(tmp_path, ())
+    assert holds_masks(tmp_path, ("train", "holdout"))

@@ -107,7 +107,8 @@ def test_shapes_are_filled_as_labelme_fills_them(tmp_path, found, expected):
 def test_a_circle_holds_the_pixels_within_its_radius(tmp_path):
     mask = drawn(tmp_path, shape("a", [[40, 30], [49, 42]], "circle"))
     distance = np.array([[math.hypot(x - 40, y - 30) for x in range(SIZE[1])] for y in range(SIZE[0])])
-    assert (mask[distance < 14.5] == 1).all() and not mask[distance > 15.5].any()
+    assert (mask[distance < 14.5] == 1).all()
+    assert not mask[distance > 15.5].any()
 
 
 def test_a_mask_shape_is_stamped_at_its_corner_and_cut_at_the_border(tmp_path):
@@ -161,7 +162,8 @@ def test_ignored_regions_and_background_keep_their_meaning(tmp_path):
     )
     assert (mask[15, 15], mask[15, 35], mask[5, 5]) == (255, 0, 2)
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert info.reader.class_map.names == ("background", "a", "b", "c") and info.reader.class_map.ignore_value == 255
+    assert info.reader.class_map.names == ("background", "a", "b", "c")
+    assert info.reader.class_map.ignore_value == 255
 
 
 BOX = [[5, 5], [40, 40]]
@@ -307,7 +309,8 @@ def test_a_bad_shape_is_named_and_its_image_can_be_skipped(tmp_path, wrong, mess
     file = write(tmp_path / "train", "b", [good, wrong])
     assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(tmp_path)
     report, count = check_data(DataConfig(str(tmp_path)))
-    assert count == 1 and message in report
+    assert count == 1
+    assert message in report
     assert [*load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip")).train.bad] == [1]
 
 
@@ -347,9 +350,11 @@ def test_a_damaged_embedded_image_is_that_images_problem(tmp_path, fields, messa
     if fields is None:
         text = file.read_text()
         file.write_text(text[: text.index("imageData") + 40])
-    assert "1 of 3 pairs cannot be used: " in error_of(tmp_path) and message in error_of(tmp_path)
+    assert "1 of 3 pairs cannot be used: " in error_of(tmp_path)
+    assert message in error_of(tmp_path)
     report, count = check_data(DataConfig(str(tmp_path)))
-    assert count == 1 and message in report
+    assert count == 1
+    assert message in report
     info = load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip"))
     assert [*info.train.bad] == [2]
     assert pickle.loads(pickle.dumps(info.train.records))[0] == info.train.records[0]
@@ -361,7 +366,8 @@ def test_the_report_counts_objects_once_for_each_group(tmp_path):
     write(tmp_path, "b", [part | {"group_id": 0} for part in box] + [shape("dot", [[9, 9]], "point")])
     write(tmp_path, "c", [])
     report, count = check_data(DataConfig(str(tmp_path), task="classes"))  # points may be landmarks too
-    assert count == 0 and "annotations: labelme; 2 images with objects, 1 without" in report
+    assert count == 0
+    assert "annotations: labelme; 2 images with objects, 1 without" in report
     assert {"         3  cell", "         1  dot"} <= {*report.splitlines()}
 
 
@@ -369,7 +375,8 @@ def test_changed_files_are_noticed_and_records_are_small(tmp_path):
     for stem in "abcd":
         file = write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
     train, _ = loaded(tmp_path)
-    assert len(pickle.dumps(train[0]["target"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
+    assert len(pickle.dumps(train[0]["target"])) < 500
+    assert pickle.loads(pickle.dumps(train))[0] == train[0]
     before = load_dataset_info(DataConfig(str(tmp_path)))
     write(tmp_path, file.stem, [shape("nucleus", BOX, "rectangle")])
     after = load_dataset_info(DataConfig(str(tmp_path)))
@@ -384,7 +391,8 @@ def test_the_key_of_the_content_changes_with_each_file(tmp_path):
     for stem in "abcd":
         write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
     files = [*tmp_path.iterdir()]
-    assert len(files) == 8 and unnoticed_changes(files, lambda: loaded(tmp_path)[0].digest) == []
+    assert len(files) == 8
+    assert unnoticed_changes(files, lambda: loaded(tmp_path)[0].digest) == []
 
 
 def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):
@@ -428,7 +436,8 @@ def test_groups_are_told_apart_by_their_labels_and_0_is_one(tmp_path):
     shapes = [shape(label, box, "rectangle") for label, box in zip("aabb", boxes, strict=True)]
     file = write(tmp_path, "x", [part | {"group_id": 0} for part in shapes])
     numbers, values = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2}).render_objects()
-    assert [int(numbers[8, x + 2]) for x in (5, 20, 35, 50)] == [1, 1, 2, 2] and values.tolist() == [0, 1, 2]
+    assert [int(numbers[8, x + 2]) for x in (5, 20, 35, 50)] == [1, 1, 2, 2]
+    assert values.tolist() == [0, 1, 2]
 
 
 def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path):
@@ -436,7 +445,8 @@ def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path):
     file = write(tmp_path, "x", shapes)
     mask = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2, "__ignore__": 255})
     truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 1}))
-    assert (truth[15, 15], unknown[15, 15]) == (1, 2) and (truth[5, 5], unknown[5, 5]) == (0, 3)
+    assert (truth[15, 15], unknown[15, 15]) == (1, 2)
+    assert (truth[5, 5], unknown[5, 5]) == (0, 3)
     assert (truth[50, 50], unknown[50, 50]) == (0, 0)
 
 
@@ -448,7 +458,8 @@ def test_the_size_in_the_file_must_be_that_of_the_picture_or_up_to_8_times(tmp_p
     file = write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=9 * height, imageWidth=9 * width)
     assert f"{file}: the file gives it 540 x 720 pixels (height x width)" in error_of(tmp_path)
     write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=width, imageWidth=height)
-    assert "60 x 80" in error_of(tmp_path) and "80 x 60" in error_of(tmp_path)
+    assert "60 x 80" in error_of(tmp_path)
+    assert "80 x 60" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize("folder", ["json", "jsons", "labelme", "labels", "annotations"])
@@ -497,7 +508,8 @@ def test_background_takes_objects_and_classes_away_and_other_classes_change_noth
     assert (unknown[15, 15], unknown[7, 7], unknown[32, 32]) == (0, 0, 2)
     write(tmp_path, "x", [*shapes[:2], shape("background", [[30, 30], [35, 35]], "rectangle")])
     numbers, values = mask.render_objects()
-    assert values.tolist() == [0, 1] and (numbers[15, 15], numbers[7, 7], numbers[32, 32]) == (0, 1, 0)
+    assert values.tolist() == [0, 1]
+    assert (numbers[15, 15], numbers[7, 7], numbers[32, 32]) == (0, 1, 0)
 
 
 def test_the_size_of_a_mask_is_that_of_the_image_in_the_file(tmp_path):
@@ -543,7 +555,8 @@ def test_an_image_in_a_file_is_called_by_the_path_of_the_file(tmp_path):
 
 def test_a_pipe_and_a_file_that_is_gone_are_not_labelmes(tmp_path):
     os.mkfifo(tmp_path / "a.json")
-    assert not labelme.is_labelme(tmp_path / "a.json") and not labelme.is_labelme(tmp_path / "b.json")
+    assert not labelme.is_labelme(tmp_path / "a.json")
+    assert not labelme.is_labelme(tmp_path / "b.json")
     with pytest.raises(DataError, match=r"b\.json cannot be read as JSON \("):
         LabelmeMask(str(tmp_path / "b.json"), "", {}).render()
 
@@ -566,14 +579,16 @@ def test_a_file_may_have_more_than_255_objects_and_labels_may_be_numbers(tmp_pat
     shapes = [shape(7, [[5 + i % 60, 5 + i // 60]], "point") for i in range(300)]
     file = write(tmp_path, "x", shapes)
     numbers, values = LabelmeMask(str(file), str(file.with_suffix(".png")), {"7": 1}).render_objects()
-    assert numbers.max() == 300 and len(values) == 301
+    assert numbers.max() == 300
+    assert len(values) == 301
 
 
 def test_classes_that_share_a_bit_are_unknown_where_shapes_are_ignored(tmp_path):
     file = write(tmp_path, "x", [shape("__ignore__", BOX, "rectangle")])
     mask = LabelmeMask(str(file), str(file.with_suffix(".png")), {"a": 1, "b": 2, "__ignore__": 255})
     truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 0}))
-    assert unknown[20, 20] == 1 and not truth.any()
+    assert unknown[20, 20] == 1
+    assert not truth.any()
 
 
 def test_one_split_alone_and_a_split_that_is_named_have_folders_of_their_own(tmp_path):

@@ -52,10 +52,13 @@ def test_polygons_are_scaled_to_the_image_and_filled(folder):
     expected = np.zeros(SIZE, np.uint8)
     expected[10:31, 16:33] = 1  # with their outline
     np.testing.assert_array_equal(drawn["a.jpg"], expected)
-    assert drawn["b.jpg"].shape == SIZE and not drawn["b.jpg"].any() and not drawn["c.jpg"].any()
+    assert drawn["b.jpg"].shape == SIZE
+    assert not drawn["b.jpg"].any()
+    assert not drawn["c.jpg"].any()
     np.testing.assert_array_equal(masks(val)["d.jpg"], 2 * expected)
     info = load_dataset_info(DataConfig(str(folder)))
-    assert info.reader.class_map.names == ("background", "car", "dog") and info.reader.class_map.values == (0, 1, 2)
+    assert info.reader.class_map.names == ("background", "car", "dog")
+    assert info.reader.class_map.values == (0, 1, 2)
 
 
 def test_any_polygon_is_filled_as_pillow_fills_it(folder):
@@ -74,7 +77,8 @@ def test_smaller_objects_lie_on_larger_ones(folder, large):
     for text in (large + small, small + large):
         (folder / "labels/train/a.txt").write_text(text)
         mask = masks(loaded(folder)[0])["a.jpg"]
-        assert mask[20, 20] == 2 and mask[5, 5] == 1
+        assert mask[20, 20] == 2
+        assert mask[5, 5] == 1
 
 
 def test_the_area_of_a_polygon_is_that_within_it():
@@ -134,7 +138,8 @@ def test_splits_are_found_as_tools_lay_them_out(tmp_path, settings, images, labe
 def test_images_of_training_are_not_validated_on(folder):
     (folder / "data.yaml").write_text("train: images/train\nval: images/train\n" + LIST)
     train, val = loaded(folder)
-    assert len(train) + len(val) == 3 and not {*masks(train)} & {*masks(val)}
+    assert len(train) + len(val) == 3
+    assert not {*masks(train)} & {*masks(val)}
 
 
 def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
@@ -142,7 +147,8 @@ def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
     (tmp_path / "classes.txt").write_text("car\n \ndog\n")
     train, val = loaded(tmp_path)
     assert val.classes == ((0, "background"), (1, "car"), (2, "dog"))
-    assert all(mask.any() for split in (train, val) for mask in masks(split).values()) and len(train) == len(val) == 1
+    assert all(mask.any() for split in (train, val) for mask in masks(split).values())
+    assert len(train) == len(val) == 1
 
 
 BAD_LINES = {
@@ -217,13 +223,15 @@ def test_label_files_of_images_that_a_list_leaves_out_are_nothing_to_name(folder
 
 def test_the_report_shows_what_was_found(folder):
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 0 and "annotations: YOLO; 2 images with objects, 2 without" in report
+    assert count == 0
+    assert "annotations: YOLO; 2 images with objects, 2 without" in report
     assert {"         1  car", "         1  dog"} <= {*report.splitlines()}
 
 
 def test_changed_files_are_noticed_and_records_are_small(folder):
     train, _ = loaded(folder)
-    assert len(pickle.dumps(train[0]["target"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
+    assert len(pickle.dumps(train[0]["target"])) < 500
+    assert pickle.loads(pickle.dumps(train))[0] == train[0]
     before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
     (folder / "labels/train/b.txt").write_text(TREE)  # until now it had none
     assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[1] == 2 * before[1]
@@ -234,13 +242,15 @@ def test_the_key_of_the_content_changes_with_each_file_and_each_name(folder):
         return [split.digest for split in loaded(folder)]
 
     files = [*folder.glob("images/*/*"), *folder.glob("labels/*/*")]
-    assert len(files) == 7 and unnoticed_changes(files, key) == []
+    assert len(files) == 7
+    assert unnoticed_changes(files, key) == []
     before = key()
     for kind, ending in (("images", "jpg"), ("labels", "txt")):
         file = folder / kind / "train" / f"a.{ending}"
         file.rename(file.with_stem("a1"))  # still in the same place of the order
     after = key()
-    assert after[0] != before[0] and after[1] == before[1]
+    assert after[0] != before[0]
+    assert after[1] == before[1]
 
 
 def test_names_that_change_places_are_noticed(tmp_path):
@@ -249,7 +259,8 @@ def test_names_that_change_places_are_noticed(tmp_path):
     for names, value in (("background\ncar\n", 0), ("car\nbackground\n", 1)):
         (tmp_path / "classes.txt").write_text(names)
         train, _ = loaded(tmp_path)
-        assert train.classes == ((0, "background"), (1, "car")) and read_mask(train[0]["target"], "").max() == value
+        assert train.classes == ((0, "background"), (1, "car"))
+        assert read_mask(train[0]["target"], "").max() == value
         digests.append(train.digest)
     (tmp_path / "classes.txt").write_text("bus\nbackground\n")  # the same pixels under another name
     digests.append(loaded(tmp_path)[0].digest)
@@ -264,7 +275,8 @@ def test_masks_beside_the_images_stay_masks(folder):
             Image.new("L", SIZE[::-1]).save(folder / "masks" / split / f"{image.stem}.png")
     (folder / "labels").rmdir()
     train, _ = loaded(folder)
-    assert isinstance(train[0]["target"], str) and train.annotations is None
+    assert isinstance(train[0]["target"], str)
+    assert train.annotations is None
 
 
 @pytest.mark.parametrize("name", ["data.yaml", "data.yml", "dataset.yaml", "dataset.yml"])
@@ -278,7 +290,8 @@ def test_a_split_test_is_read_where_it_is_named(folder):
     write(folder, "images/test", "labels/test", {"x": TREE, "y": None})
     (folder / "data.yaml").write_text("train: images/train\nval: images/val\ntest: images/test\n" + LIST)
     assert [*masks(loaded(folder, val_split="test")[1])] == ["x.jpg", "y.jpg"]
-    assert [*yolo.find(folder, ())] == ["train", "val"] and [*yolo.find(folder, ("test",))] == ["train", "val", "test"]
+    assert [*yolo.find(folder, ())] == ["train", "val"]
+    assert [*yolo.find(folder, ("test",))] == ["train", "val", "test"]
 
 
 def test_polygons_may_reach_two_widths_far_and_lines_may_be_blank(folder):
@@ -337,7 +350,8 @@ def test_classes_that_overlap_have_a_bit_each(folder):
     (folder / "labels/train/a.txt").write_text(small + large + "1 0 0 0.1 0 0.1 0.1\n")
     target = loaded(folder)[0][0]["target"]
     truth, unknown = unpack_bits(target.render_classes({1: 2, 2: 0}))
-    assert (truth[20, 20], truth[35, 60], truth[1, 3]) == (5, 4, 5) and not unknown.any()
+    assert (truth[20, 20], truth[35, 60], truth[1, 3]) == (5, 4, 5)
+    assert not unknown.any()
     truth, _ = unpack_bits(target.render_classes({2: 1}))  # the other one is not asked for
     assert (truth[20, 20], truth[35, 60]) == (2, 0)
     truth, _ = unpack_bits(target.render_classes({1: 9, 2: 30}))
@@ -347,7 +361,8 @@ def test_classes_that_overlap_have_a_bit_each(folder):
 def test_objects_are_numbered_beyond_a_byte_and_smaller_ones_lie_on_larger_ones(folder):
     (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
     numbers, values = loaded(folder)[0][0]["target"].render_objects()
-    assert (numbers[4, 4], numbers[35, 60]) == (300, 299) and values.tolist() == [0, *[1] * 299, 2]
+    assert (numbers[4, 4], numbers[35, 60]) == (300, 299)
+    assert values.tolist() == [0, *[1] * 299, 2]
 
 
 def test_folders_that_the_settings_do_not_say_have_the_split_above_before_they_have_it_below(tmp_path):
@@ -368,7 +383,8 @@ def test_splits_beside_a_list_of_names_are_found_by_the_name_that_is_given(tmp_p
     for split in ("train", "test"):
         write(tmp_path, f"{split}/images", f"{split}/labels", {"a": TREE})
     (tmp_path / "classes.txt").write_text("car\n")
-    assert {*yolo.find(tmp_path, ())} == {"train"} and {*yolo.find(tmp_path, ("test",))} == {"train", "test"}
+    assert {*yolo.find(tmp_path, ())} == {"train"}
+    assert {*yolo.find(tmp_path, ("test",))} == {"train", "test"}
 
 
 def test_names_of_a_text_file_are_those_between_blanks(tmp_path):

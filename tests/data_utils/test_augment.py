@@ -82,7 +82,8 @@ def test_arguments_are_left_as_they_are(strength):
     masks = masks.long()
     before = images.clone(), masks.clone()
     run(images, masks, strength=strength)
-    assert torch.equal(images, before[0]) and torch.equal(masks, before[1])
+    assert torch.equal(images, before[0])
+    assert torch.equal(masks, before[1])
 
 
 @pytest.mark.parametrize("strength", STRENGTHS)
@@ -100,11 +101,14 @@ def test_arguments_are_left_as_they_are(strength):
 def test_types_ranges_and_channels(strength, channels, dtype, high, result):
     images, masks = batch(channels=channels, dtype=dtype, high=high)
     new_images, new_masks = run(images, masks, strength=strength, scale=high / 256)
-    assert new_images.dtype == result and new_images.shape == images.shape
-    assert new_masks.dtype == torch.int64 and new_masks.shape == masks.shape
+    assert new_images.dtype == result
+    assert new_images.shape == images.shape
+    assert new_masks.dtype == torch.int64
+    assert new_masks.shape == masks.shape
     assert new_images.isfinite().all()
     # brightness and contrast go a little beyond the range: measured 1.09 of it; and it is still a picture
-    assert new_images.abs().max() < 1.5 * high and new_images.std() > 0.1 * high
+    assert new_images.abs().max() < 1.5 * high
+    assert new_images.std() > 0.1 * high
 
 
 def test_the_change_scales_with_the_data():
@@ -117,7 +121,8 @@ def test_the_change_scales_with_the_data():
 def test_none_only_converts():
     images, masks = batch()
     new_images, new_masks = run(images, masks, strength="none")
-    assert torch.equal(new_images, images.float()) and torch.equal(new_masks, masks.long())
+    assert torch.equal(new_images, images.float())
+    assert torch.equal(new_masks, masks.long())
 
 
 def test_an_unknown_strength_is_refused():
@@ -131,7 +136,8 @@ def test_a_sample_that_draws_the_identity_comes_back_exactly():
     turned = Draw(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
     statistic = torch.full((3,), 777.7)
     new_images, new_masks = apply(images, masks, [Draw(), turned], statistic, statistic)
-    assert torch.equal(new_images[0], images[0]) and torch.equal(new_masks[0], masks[0])
+    assert torch.equal(new_images[0], images[0])
+    assert torch.equal(new_masks[0], masks[0])
     assert not torch.equal(new_images[1], images[1])
 
 
@@ -165,7 +171,8 @@ def test_a_rotation_does_not_shear_an_image_that_is_not_square(angle):
     along = x * math.cos(math.radians(angle)) + y * math.sin(math.radians(angle))
     across = y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
     turned = ((along.abs() < 30) & (across.abs() < 3)).long()
-    assert turned[~ignored].sum() > 300 and torch.equal(new_bar[~ignored], turned[~ignored])
+    assert turned[~ignored].sum() > 300
+    assert torch.equal(new_bar[~ignored], turned[~ignored])
 
 
 def test_zoom_changes_size_about_the_center():
@@ -194,7 +201,8 @@ def test_image_and_mask_stay_aligned(size):
         assert torch.equal(new_images[:, 0][~inside], torch.full_like(new_images[:, 0][~inside], 9.0))
         # Bilinear and nearest sampling agree on which of two values is closer, but at corners: measured 0.9995.
         assert ((new_images[:, 0] > 0.5) == (new_masks == 1))[inside].float().mean() > 0.999
-        assert inside.float().mean() > 0.3 and 0.1 < (new_masks == 1)[inside].float().mean() < 0.9
+        assert inside.float().mean() > 0.3
+        assert 0.1 < (new_masks == 1)[inside].float().mean() < 0.9
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])
@@ -218,7 +226,8 @@ def test_outside_is_exactly_the_fill_and_ignored(strength):
     new_images, new_masks = run(images, masks, strength=strength)
     outside = new_masks == 255
     fill = torch.tensor([100.0, 105.0, 110.0])
-    assert outside.any() and not outside.all()
+    assert outside.any()
+    assert not outside.all()
     assert (new_images.permute(0, 2, 3, 1)[outside] == fill).all()
     assert (new_images.permute(0, 2, 3, 1)[~outside] != fill).any(dim=1).all()
 
@@ -231,7 +240,8 @@ def test_labels_of_32_bits_lie_where_those_of_8_bits_do():
     moved = apply(images, masks, draws, fill, std)[1]
     _, wide = augment(images, OverlapTarget(bits, bits), draws, pack_draws(draws, 3), fill=fill, std=std)
     inside = moved != 255  # what is unknown has another number
-    assert inside.any() and torch.equal(wide.truth[inside], moved[inside].to(wide.truth.dtype))
+    assert inside.any()
+    assert torch.equal(wide.truth[inside], moved[inside].to(wide.truth.dtype))
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])
@@ -239,7 +249,8 @@ def test_labels_of_32_bits_lie_where_those_of_8_bits_do():
 def test_tiny_images_pass(strength, size):
     images, masks = batch(size)
     new_images, new_masks = run(images, masks, strength=strength)
-    assert new_images.shape == images.shape and new_images.isfinite().all()
+    assert new_images.shape == images.shape
+    assert new_images.isfinite().all()
     assert new_masks.shape == masks.shape
 
 
@@ -251,20 +262,25 @@ def test_mirror_does_nothing_but_mirror_left_and_right():
         torch.allclose(image, flipped, atol=1e-2) and torch.equal(mask, masks.flip(-1)) for image, mask in found
     ]
     same = [torch.equal(image, images.float()) and torch.equal(mask, masks) for image, mask in found]
-    assert all(a != b for a, b in zip(mirrored, same, strict=True)) and 10 <= sum(mirrored) <= 30
+    assert all(a != b for a, b in zip(mirrored, same, strict=True))
+    assert 10 <= sum(mirrored) <= 30
 
 
 def test_basic_stays_in_its_ranges():
     draws = [draw((0, i), strength="basic", seed=0, size=(64, 64), channels=3) for i in range(400)]
     scales = [abs(np.linalg.det(d.matrix)) ** -0.5 for d in draws]
-    assert 0.8 <= min(scales) < 0.82 and 1.22 < max(scales) <= 1.25
+    assert 0.8 <= min(scales) < 0.82
+    assert 1.22 < max(scales) <= 1.25
     angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in draws]
-    assert -15 <= min(angles) < -14 and 14 < max(angles) <= 15
+    assert -15 <= min(angles) < -14
+    assert 14 < max(angles) <= 15
     flipped = np.mean([np.linalg.det(d.matrix) < 0 for d in draws])
     assert 0.4 < flipped < 0.6  # one in two: four standard deviations of 400 draws
     gains, shifts = np.array([d.gain for d in draws]), np.array([d.shift for d in draws])
-    assert 0.8 <= gains.min() < 0.82 and 1.18 < gains.max() <= 1.2
-    assert -0.2 <= shifts.min() < -0.18 and 0.18 < shifts.max() <= 0.2
+    assert 0.8 <= gains.min() < 0.82
+    assert 1.18 < gains.max() <= 1.2
+    assert -0.2 <= shifts.min() < -0.18
+    assert 0.18 < shifts.max() <= 0.2
     assert not any(d.blur or d.noise or d.elastic is not None for d in draws)
 
 
@@ -350,7 +366,9 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
         point, torch.zeros(1, 9, 9, 9).long(), [Draw(np.eye(3), blur=1.2)], torch.zeros(1), torch.ones(1)
     )
     lines = [blurred[0, 0, :, 4, 4], blurred[0, 0, 4, :, 4], blurred[0, 0, 4, 4, :]]
-    assert torch.allclose(lines[0], lines[1]) and torch.allclose(lines[0], lines[2]) and (lines[0] > 0).all()
+    assert torch.allclose(lines[0], lines[1])
+    assert torch.allclose(lines[0], lines[2])
+    assert (lines[0] > 0).all()
 
 
 def test_a_share_of_the_voxels_is_rounded_to_whole_ones():
@@ -377,7 +395,8 @@ def test_noise_has_the_seed_of_its_own_draw_whatever_its_place_in_the_batch():
     for draws in ([noisy, Draw()], [Draw(), noisy]):
         target = ClassTarget(torch.zeros(2, 8, 8, dtype=torch.uint8))
         results.append(augment(images, target, draws, pack_draws(draws, 1), **batch)[0])
-    assert results[0][0].equal(results[1][1]) and results[0][1].equal(images[1])
+    assert results[0][0].equal(results[1][1])
+    assert results[0][1].equal(images[1])
     assert 0.7 < (results[0][0] - 5).std() < 1.3  # half of a standard deviation of 2
 
 
@@ -397,13 +416,15 @@ def test_the_host_reads_no_value_and_copies_none(size, spacing):
     images, masks = batch(size)
     how = {"strength": "strong", "seed": 0, "size": size, "channels": 3, "spacing": spacing}
     draws = [draw((0, i), **how) for i in range(7)] + [Draw(np.eye(len(size)))]
-    assert any(d.blur for d in draws) and any(d.noise for d in draws)
+    assert any(d.blur for d in draws)
+    assert any(d.noise for d in draws)
     assert any(d.resolution if spacing else d.elastic is not None for d in draws)
     numbers, statistic = pack_draws(draws, 3).to("meta"), torch.ones(3, device="meta")
     images, masks = images.to("meta"), masks.to("meta")
     with OnMetaDeviceOnly():
         new_images, targets = augment(images, ClassTarget(masks), draws, numbers, fill=statistic, std=statistic)
-    assert new_images.shape == images.shape and targets.shape == masks.shape
+    assert new_images.shape == images.shape
+    assert targets.shape == masks.shape
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -45,7 +45,9 @@ def test_a_skipped_sample_is_blank_and_counts_nowhere(tmp_path, monkeypatch, kin
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
     image, target, *_, problem = kind(skipping.train, skipping, Preprocess())[Slot(0, 0, (24, 32))]
     assert (image.amin(dim=(1, 2)).tolist(), image.amax(dim=(1, 2)).tolist()) == ([1, 2.5, 3], [1, 2.5, 3])
-    assert target.mask.shape == (24, 32) and (target.mask == 255).all() and problem.endswith("broken")
+    assert target.mask.shape == (24, 32)
+    assert (target.mask == 255).all()
+    assert problem.endswith("broken")
     with pytest.raises(ImageError, match=r"broken$"):
         kind(info.train, info, Preprocess())[Slot(0, 0, (24, 32))]
 
@@ -53,7 +55,8 @@ def test_a_skipped_sample_is_blank_and_counts_nowhere(tmp_path, monkeypatch, kin
 def test_all_problems_are_reported_at_once(broken):
     (broken / "train" / "images" / "alone.png").write_bytes((broken / "train/images/cell_20.png").read_bytes())
     report, count = check_data(DataConfig(str(broken), classes=CLASSES))
-    assert count == 10 and "problems: 10" in report
+    assert count == 10
+    assert "problems: 10" in report
     for i in range(9):
         assert f"    cell_{i:02}" in report
     for line in (
@@ -71,7 +74,8 @@ def test_all_problems_are_reported_at_once(broken):
     ):
         assert line in report, report
     shares = [float(line.split()[1]) for line in report.splitlines() if " %  " in line]
-    assert len(shares) == 3 and sum(shares) == pytest.approx(100, abs=0.01)
+    assert len(shares) == 3
+    assert sum(shares) == pytest.approx(100, abs=0.01)
 
 
 def test_a_report_names_twenty_files_of_a_problem(tmp_path):
@@ -79,9 +83,12 @@ def test_a_report_names_twenty_files_of_a_problem(tmp_path):
     for i in range(25):
         (folder / "masks" / f"cell_{i:02}.png").write_bytes(b"")
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 25 and "mask cannot be read: 25" in report
+    assert count == 25
+    assert "mask cannot be read: 25" in report
     (line,) = [text for text in report.splitlines() if "cell_00.png" in text]  # one for all files, with twenty names
-    assert line.startswith("    25 files (cell_00.png, cell_01.png,") and line.count("cell_") == 20 and "...)" in line
+    assert line.startswith("    25 files (cell_00.png, cell_01.png,")
+    assert line.count("cell_") == 20
+    assert "...)" in line
 
 
 def test_lines_that_differ_in_numbers_only_become_one_with_a_count():
@@ -109,7 +116,8 @@ def test_what_is_to_check_is_not_followed_by_no_problems(tmp_path):
     pixels[0, 0] = 100
     Image.fromarray(pixels).save(mask)
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 0 and "to check: rare" in report
+    assert count == 0
+    assert "to check: rare" in report
     assert report.splitlines()[-1].startswith("no problems, but 1 to check, see above")
 
 
@@ -124,15 +132,19 @@ def test_a_split_whose_masks_hold_too_many_colors_together_is_a_line_of_the_repo
                 colors[1:4, :, 2] = index + 1
             Image.fromarray(colors).save(tmp_path / split / "masks" / f"cell_{index:02}.png")
     report, count = check_data(DataConfig(str(tmp_path)))
-    assert count == 1 and "too many mask values: 1" in report, report
+    assert count == 1, report
+    assert "too many mask values: 1" in report, report
     assert "cell_01.png hold more than 255 values" in report, report
 
 
 def test_check_data_ends_with_1_where_there_are_problems(broken, tiny_folder, tmp_path):
     result = launch("train.py", "--dataset", broken, "--classes", CLASSES, "--check-data")
-    assert result.returncode == 1 and "problems: 9" in result.stdout and "Traceback" not in result.stderr
+    assert result.returncode == 1
+    assert "problems: 9" in result.stdout
+    assert "Traceback" not in result.stderr
     result = launch("train.py", "--dataset", tiny_folder, "--check-data", "--output-dir", tmp_path / "run")
-    assert result.returncode == 0 and "no problems" in result.stdout, result.stderr
+    assert result.returncode == 0, result.stderr
+    assert "no problems" in result.stdout, result.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -167,7 +167,9 @@ def test_the_last_round_of_micro_batches_ends_a_step_for_every_process():
     shared = batch_split._replace(groups=1, processes_per_volume=2)
     batches = list(TrainingSampler(shapes, shared, 0, range(1)))
     assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
-    assert batches[0] == batches[1] and batches[2] == batches[3] and batches[0] != batches[2]
+    assert batches[0] == batches[1]
+    assert batches[2] == batches[3]
+    assert batches[0] != batches[2]
 
 
 def test_few_sizes_are_never_padded_and_many_become_few_shapes():
@@ -186,7 +188,8 @@ def test_sixteen_sizes_stay_and_of_more_those_that_pad_least_become_one():
     assert (padded_shapes(sizes) == sizes).all()
     more = np.vstack([sizes, [(165, 7)]])
     shapes = padded_shapes(more)
-    assert len(np.unique(shapes, axis=0)) == 16 and shapes[15].tolist() == shapes[16].tolist() == [165, 7]
+    assert len(np.unique(shapes, axis=0)) == 16
+    assert shapes[15].tolist() == shapes[16].tolist() == [165, 7]
     assert (shapes[:15] == sizes[:15]).all()
 
 
@@ -293,7 +296,9 @@ def test_an_epoch_makes_the_batches_of_the_steps_that_are_made_and_no_others(mon
 def test_different_rows_are_those_of_numpy(array, monkeypatch):
     rows, inverse, counts = np.unique(array, axis=0, return_inverse=True, return_counts=True)
     distinct = distinct_rows(array)
-    assert (distinct.rows == rows).all() and (distinct.membership == inverse.ravel()).all()
-    assert (distinct.counts() == counts).all() and distinct.membership.itemsize == 1
+    assert (distinct.rows == rows).all()
+    assert (distinct.membership == inverse.ravel()).all()
+    assert (distinct.counts() == counts).all()
+    assert distinct.membership.itemsize == 1
     monkeypatch.setattr(distinct_rows_module, "TEXT_ROWS", 30)
     assert rows_as_text(array) == repr(array.tolist()).encode()

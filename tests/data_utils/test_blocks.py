@@ -80,9 +80,11 @@ def test_blocks_make_the_scene_together(tmp_path, labels):
     (tmp_path / "masks" / "1.tif").unlink(missing_ok=True)
     train, val = load_records(config(tmp_path))
     records = [*train, *val]
-    assert len(val) == 1 and len(train) == 11
+    assert len(val) == 1
+    assert len(train) == 11
     pixels, count = joined(records, lambda record: read_image(record["image"]), size)
-    assert (count == 1).all() and np.array_equal(pixels, np.moveaxis(bands, 0, 2))
+    assert (count == 1).all()
+    assert np.array_equal(pixels, np.moveaxis(bands, 0, 2))
     values, _ = joined(records, lambda record: read_mask(record["target"], "mask"), size)
     assert np.array_equal(values, read_mask(whole["0.tif"]["target"], "mask"))
     if labels == "mask":
@@ -122,7 +124,8 @@ def test_windows_of_a_scene_without_a_row_in_a_list_are_named(tmp_path):
     windows = [record["name"] for split in (info.train, info.val) for record in split.records]
     unlisted = sum(name.startswith("1_") for name in windows)
     (line,) = [line for line in info.warnings if "have no row in classes.csv" in line]
-    assert 0 < unlisted < len(windows) and line.startswith(f"{unlisted} images")
+    assert 0 < unlisted < len(windows)
+    assert line.startswith(f"{unlisted} images")
 
 
 def test_folds_hold_out_each_block_once(tmp_path):
@@ -141,10 +144,12 @@ def test_the_windows_of_an_image_and_of_its_mask_are_told_apart_and_blocks_of_an
     write_scene(tmp_path)
     train, val = load_records(config(tmp_path))
     for record in (*train, *val):
-        assert not record["image"].is_mask and record["target"].is_mask
+        assert not record["image"].is_mask
+        assert record["target"].is_mask
     records = train.records.records
     sides = [BlockRecords(records, train.records.windows, [(200, 260)], side).digest for side in (64, 65)]
-    assert None not in sides and sides[0] != sides[1]
+    assert None not in sides
+    assert sides[0] != sides[1]
     report, _ = check_data(config(tmp_path))
     assert "validation blocks: 1 of 12, of about 64 pixels a side\n1 of 1 validation images touch training" in report
     assert "overlap" not in report
@@ -196,8 +201,10 @@ def test_images_of_one_block_are_on_one_side(tmp_path):
     held_out = {int(record["name"].split("_")[0]) for record in val}
     assert held_out in ({0, 1, 4, 5}, {2, 3, 6, 7}, {8, 9, 12, 13}, {10, 11, 14, 15})
     report, problems = check_data(config(tmp_path, val_blocks=64, val_fraction=0.25))
-    assert problems == 0 and "validation blocks: 8 of 32, of about 64 pixels a side" in report
-    assert "6 of 8 validation images touch training images in the world" in report and "overlap" not in report
+    assert problems == 0
+    assert "validation blocks: 8 of 32, of about 64 pixels a side" in report
+    assert "6 of 8 validation images touch training images in the world" in report
+    assert "overlap" not in report
     excluded = tmp_path / "excluded.txt"
     excluded.write_text("0_0.tif\n")
     report, _ = check_data(config(tmp_path, val_blocks=64, val_fraction=0.25, exclude=str(excluded)))
@@ -268,7 +275,8 @@ def test_blocks_beside_a_validation_split_are_one_line(tmp_path):
 
 def test_a_block_is_no_smaller_than_a_crop(tmp_path):
     folder = images_at(tmp_path, (0, 0), size=(200, 200))
-    assert len(windows_of(folder)) == 9 and len(windows_of(folder, crop_size=(32, 100))) == 4
+    assert len(windows_of(folder)) == 9
+    assert len(windows_of(folder, crop_size=(32, 100))) == 4
 
 
 def test_volumes_and_streams_have_no_blocks_and_no_neighbors():
@@ -343,7 +351,9 @@ def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
     assert read_header(window, "a") == ((7, 12), "uint16 x 2")
     assert np.array_equal(window.read(), np.moveaxis(bands[:, 2:9, 3:15], 0, 2))
     with window.open() as picture:
-        assert picture.may_lack_data and picture.decodes_windows and picture.extent == (7, 12)
+        assert picture.may_lack_data
+        assert picture.decodes_windows
+        assert picture.extent == (7, 12)
         assert np.array_equal(picture.read(1, 3), np.moveaxis(bands[:, 3:5, 3:15], 0, 2))
         assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(bands[:, 3:5, 7:9], 0, 2))
     with open_if_large(window) as picture:  # however small
@@ -352,7 +362,8 @@ def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
     mask = SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), box, is_mask=True)
     assert np.array_equal(mask.read(), bands[0, 2:9, 3:15])
     with mask.open() as picture:
-        assert not picture.may_lack_data and not picture.decodes_windows
+        assert not picture.may_lack_data
+        assert not picture.decodes_windows
     with open_if_large(mask) as picture:
         assert picture is None
     other = replace(mask, size=(12, 18))
@@ -375,4 +386,5 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     expected = [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
     assert window.read().tolist() == expected
     with window.open() as picture:
-        assert picture.size == (2, 6) and picture.read(0, 2).tolist() == expected
+        assert picture.size == (2, 6)
+        assert picture.read(0, 2).tolist() == expected

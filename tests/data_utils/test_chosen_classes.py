@@ -121,7 +121,8 @@ def test_a_json_file_joins_too(tmp_path):
 def test_a_wrong_choice_is_one_line(flag, outside, file_classes, reason):
     with pytest.raises(DataError) as error:
         class_map(flag, outside, file_classes)
-    assert reason in str(error.value) and "\n" not in str(error.value)
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def labelme_folder(folder: Path) -> Path:
@@ -146,7 +147,8 @@ def test_a_run_on_chosen_classes_writes_and_scores_them(tmp_path):
     assert run.exit_code == 0, run.output
     preprocess = run.config["preprocess"]
     assert (preprocess["class_names"], preprocess["class_values"]) == (["background", "person"], [0, 3])
-    assert preprocess["outside_class"] == 0 and "joined_values" not in preprocess
+    assert preprocess["outside_class"] == 0
+    assert "joined_values" not in preprocess
     truth = load_info(data).val.records[0]["target"].render()
     model = UNet.from_pretrained(run.folder / "model")
     chosen = ClassMap.of_model(model.config.preprocess, 2)
@@ -165,4 +167,6 @@ def test_pixels_of_joined_classes_are_counted_together(tmp_path):
     ignored = load_info(data, classes="person", outside="ignore").reader
     assert ignored.class_pixels == (apart[0], apart[3])
     report, problems = check_data(DataConfig(str(data), classes="person", outside="ignore"))
-    assert problems == 0 and "%  (ignored)" in report and "%  person" in report
+    assert problems == 0
+    assert "%  (ignored)" in report
+    assert "%  person" in report

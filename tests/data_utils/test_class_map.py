@@ -189,7 +189,8 @@ BAD = {
 def test_a_bad_mask_is_one_line_with_its_name(source, reason):
     with pytest.raises(DataError, match=reason) as error:
         read_mask(source, "017.png")
-    assert str(error.value).startswith("017.png: ") and "\n" not in str(error.value)
+    assert str(error.value).startswith("017.png: ")
+    assert "\n" not in str(error.value)
 
 
 def test_a_picture_too_large_to_be_true_is_refused(monkeypatch):
@@ -477,7 +478,8 @@ def test_all_ignored_values_become_255():
 @pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
 def test_a_mask_is_written_with_the_bits_that_its_values_need(value, dtype):
     mask = ClassMap(("a", "b"), (0, value), None).decode(np.uint8([[0, 1]]))
-    assert mask.tolist() == [[0, value]] and mask.dtype == dtype
+    assert mask.tolist() == [[0, value]]
+    assert mask.dtype == dtype
 
 
 def test_a_value_may_be_255_and_there_may_be_255_classes():
@@ -521,7 +523,8 @@ def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
 
 def test_a_class_map_is_kept_with_a_model_and_has_values_for_names_where_these_are_missing():
     class_map = ClassMap(("a", "b"), (3, 5), 9, joined=((7, 1), (8, IGNORE_INDEX), (6, IGNORE_INDEX)), outside=0)
-    assert ClassMap.of_model(Preprocess(**class_map.to_preprocess()), 2) == class_map and len(class_map) == 2
+    assert ClassMap.of_model(Preprocess(**class_map.to_preprocess()), 2) == class_map
+    assert len(class_map) == 2
     assert ClassMap.of_model(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
     assert ClassMap.of_model(Preprocess(class_values=(5, 7)), 2).names == ("5", "7")
     assert class_map.values_by_class() == [[3], [5, 7]]
@@ -563,7 +566,8 @@ def test_values_are_written_and_turned_as_colors_and_greys():
     assert unpack(0x030201) == (1, 2, 3)
     assert classes_example([0, 7]) == "0=background,7=foreground"
     assert classes_example([(0, 0, 0), (9, 9, 9), (1, 2, 3)]) == "#000000=background,#090909=class1,#010203=class2"
-    assert parse_values(None) == parse_values("") == [] and parse_values("-3, #0102ff") == [-3, (1, 2, 255)]
+    assert parse_values(None) == parse_values("") == []
+    assert parse_values("-3, #0102ff") == [-3, (1, 2, 255)]
     assert parse_values("9" * 18) == [10**18 - 1]
     with pytest.raises(DataError, match=f"'{'9' * 19}' is no mask value; expected a whole number or a color such"):
         parse_values("9" * 19)

@@ -26,7 +26,8 @@ def test_what_one_mask_of_a_class_shows_is_known_although_another_ignores_it():
     ignored = ClassMask(np.array([[9, 9, 0]]), 2, "second")
     missing = ClassMask(None, 1, "third")
     truth, unknown = unpack_bits(combined([shown, missing, ignored], ignored=(9,)))
-    assert truth.tolist() == [[4, 0, 0]] and unknown.tolist() == [[2, 6, 2]]
+    assert truth.tolist() == [[4, 0, 0]]
+    assert unknown.tolist() == [[2, 6, 2]]
     for shape in ((2, 3), (1, 2)):
         with pytest.raises(DataError, match=f"other: is {shape[0]} x {shape[1]}, but first 1 x 3; store both at one"):
             combined([shown, ClassMask(np.zeros(shape), 0, "other")], ())
@@ -67,7 +68,8 @@ def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
     values, header = read_label_volume(layered_label(paths, (0, 1), ignored=(9,)), "case")
     truth, unknown = unpack_bits(values)
     assert header.size == (1, 1, 3)
-    assert truth.ravel().tolist() == [2, 1, 0] and unknown.ravel().tolist() == [0, 2, 1]
+    assert truth.ravel().tolist() == [2, 1, 0]
+    assert unknown.ravel().tolist() == [0, 2, 1]
 
 
 def test_ignored_values_are_unknown_in_files_and_in_channels(tmp_path):
@@ -97,7 +99,8 @@ def test_channels_are_called_by_their_numbers_from_one_and_are_as_many_as_classe
     with pytest.raises(DataError, match=r"a\.npy: mask has 2 channels, others have 3$"):
         ClassChannels(path, (0, 1, 2)).render()
     truth, unknown = unpack_bits(ClassChannels(path, (0, None)).render())  # a class that is left out may hold anything
-    assert not truth.any() and not unknown.any()
+    assert not truth.any()
+    assert not unknown.any()
 
 
 def test_the_mask_of_a_class_that_is_left_out_is_read_only_where_no_other_says_the_size(tmp_path):
@@ -106,14 +109,16 @@ def test_the_mask_of_a_class_that_is_left_out_is_read_only_where_no_other_says_t
     missing = ClassFile(str(tmp_path / "nowhere.png"))
     assert unpack_bits(ClassMasks((missing, ClassFile(path)), (None, 1)).render())[0].tolist() == [[2] * 3] * 2
     truth, unknown = unpack_bits(ClassMasks((ClassFile(""), ClassFile(path)), (0, None)).render())
-    assert truth.tolist() == [[0] * 3] * 2 and unknown.tolist() == [[1] * 3] * 2
+    assert truth.tolist() == [[0] * 3] * 2
+    assert unknown.tolist() == [[1] * 3] * 2
     label = layered_label(("a", "b"), (None, 1))
     assert (label.paths, label.layers.bits, label.layers.unknown) == (("b",), (1,), ())
 
 
 def test_a_color_to_ignore_is_in_no_mask_of_numbers():
     inside, is_ignored = binary(np.array([[0, 200]], np.uint8), "a", ((200, 0, 0),))
-    assert inside.tolist() == [[False, True]] and not is_ignored.any()
+    assert inside.tolist() == [[False, True]]
+    assert not is_ignored.any()
 
 
 @pytest.mark.parametrize("ignored", [(7, 9), ((7, 7, 7), (9, 9, 9))], ids=["numbers", "colors"])

@@ -22,7 +22,8 @@ def test_a_reader_of_classes_describes_what_is_ignored_and_shows_what_is_known()
     assert ClassReader(TWO).describe() == "classes 1=a, 2=b"
     partly = PartlyLabeledReader(TWO, label_sets=BY_A)
     target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {"labeled": ("a",)})
-    assert partly.shown_truth(target).tolist() == [[0, 255]] and target.mask.tolist() == [[0, 1]]
+    assert partly.shown_truth(target).tolist() == [[0, 255]]
+    assert target.mask.tolist() == [[0, 1]]
     assert target.label_set.dtype == partly.of_mask(np.array([[1]]), "mask").label_set.dtype == np.int32
     whole = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {})
     assert partly.shown_truth(whole).tolist() == [[0, 1]]
@@ -32,7 +33,8 @@ def test_of_an_image_that_is_labeled_for_nothing_all_is_unknown():
     partly = PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, False)), {(): 1}))
     read = partly.of_mask(np.array([[1, 2]]), "mask")
     target = partly.of_record(read, {"labeled": ()})
-    assert target.mask.tolist() == [[255, 255]] and int(target.label_set) == 1
+    assert target.mask.tolist() == [[255, 255]]
+    assert int(target.label_set) == 1
     assert read.mask.tolist() == [[0, 1]]
     assert partly.describe() == "classes 1=a, 2=b, some images labeled for some of these only ()"
 

@@ -168,7 +168,8 @@ def test_at_most_sixteen_records_are_sampled_from_the_first_to_the_last():
     assert sampled_indices(1) == [0]
     assert sampled_indices(16) == list(range(16))
     assert sampled_indices(31) == list(range(0, 31, 2))
-    assert len(sampled_indices(1000)) == 16 and sampled_indices(1000)[-1] == 999
+    assert len(sampled_indices(1000)) == 16
+    assert sampled_indices(1000)[-1] == 999
 
 
 def test_the_files_of_a_source_are_known(tmp_path):

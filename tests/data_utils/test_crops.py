@@ -109,7 +109,8 @@ def test_other_crops_lie_anywhere_alike(size, crop):
         starts[0][tuple(start for start, _ in crop_window(mask, IGNORE_INDEX, crop, rng))] += 1
     for rng in generators(40 * places, around_class=False):
         starts[1][tuple(start for start, _ in crop_around([], size, size, crop, rng))] += 1
-    assert is_even(starts[0], places) and starts[0] == starts[1]
+    assert is_even(starts[0], places)
+    assert starts[0] == starts[1]
 
 
 @pytest.mark.parametrize("from_locations", [False, True], ids=["mask", "locations"])
@@ -121,13 +122,15 @@ def test_each_class_and_each_of_its_pixels_is_chosen_as_often(from_locations):
         if from_locations:
             locations = [np.argwhere(mask == value) for value in (4, 7)]
             window = crop_around(locations, mask.shape, (27, 22), (1, 1), rng)  # the mask is resized
-            assert window[0][0] % 3 == 0 and window[1][0] % 2 == 0
+            assert window[0][0] % 3 == 0
+            assert window[1][0] % 2 == 0
             chosen[window[0][0] // 3, window[1][0] // 2] += 1
         else:
             window = crop_window(mask, IGNORE_INDEX, (1, 1), rng)
             chosen[window[0][0], window[1][0]] += 1
     of_class = {value: Counter({p: n for p, n in chosen.items() if mask[p] == value}) for value in (4, 7)}
-    assert is_even(of_class[4], 2) and is_even(of_class[7], 9)
+    assert is_even(of_class[4], 2)
+    assert is_even(of_class[7], 9)
     assert is_even(Counter({value: counts.total() for value, counts in of_class.items()}), 2)
     assert sum(counts.total() for counts in of_class.values()) == 900
 
@@ -176,7 +179,8 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     for index, locations in info.train.class_locations.items():
         mask = plain.reader.class_map.encode(read_mask(info.train.records[index]["target"], ""), "")
         for of_class, remembered, number in zip(locations, again.train.class_locations[index], range(3), strict=True):
-            assert len(of_class) == 64 and (mask[tuple(of_class.T)] == number).all()
+            assert len(of_class) == 64
+            assert (mask[tuple(of_class.T)] == number).all()
             np.testing.assert_array_equal(of_class, remembered)
     read_whole = []  # names of the images that were decoded as a whole
 
@@ -190,7 +194,9 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     rare = compared = 0
     for epoch in range(60):
         image, target, *_, problem = windows[Slot(epoch % 3, epoch, (64, 64))]
-        assert not read_whole and problem is None and image.shape[1:] == target.mask.shape == (64, 64)
+        assert not read_whole
+        assert problem is None
+        assert image.shape[1:] == target.mask.shape == (64, 64)
         rare += bool((target.mask == 2).any())
         if epoch < 12:  # where no class was favored, which is drawn alike, both took the same crop
             expected, expected_target, *_ = whole[Slot(epoch % 3, epoch, (64, 64))]
@@ -216,7 +222,8 @@ def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch
     report, problems = check_data(config)
     assert problems == 2, report
     assert "1.tif: image is 200 x 260, its mask 200 x 250" in report
-    assert "2.tif" in report and "cannot be read" in report
+    assert "2.tif" in report
+    assert "cannot be read" in report
 
 
 def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):

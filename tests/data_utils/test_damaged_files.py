@@ -99,7 +99,8 @@ def read_all(content: bytes) -> None:
         warnings.simplefilter("ignore")  # Pillow's own, about damaged tags
         with suppress(DataError):
             height, width = read_header(source, "f")[0]
-            assert height >= 0 and width >= 0
+            assert height >= 0
+            assert width >= 0
         with suppress(DataError):
             assert read_mask(source, "f").ndim in (2, 3)
         with suppress(ImageError):

@@ -10,7 +10,9 @@ from runtime.errors import DataError
 
 
 def test_what_a_setting_of_the_data_means():
-    assert DataConfig(crop_size=(4, 4)).may_crop and DataConfig(plan="auto").may_crop and not DataConfig().may_crop
+    assert DataConfig(crop_size=(4, 4)).may_crop
+    assert DataConfig(plan="auto").may_crop
+    assert not DataConfig().may_crop
     assert DataConfig(classes="a,b").outside_rule == "background"
     assert DataConfig(classes="a,b", outside="ignore").outside_rule == "ignore"
     assert DataConfig().outside_rule is None

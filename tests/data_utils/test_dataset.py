@@ -59,11 +59,15 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     mask = target.mask
     pixels, classes = stored(dataset, 1)
     assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
-    assert (image[:, :16, :24].numpy() == pixels).all() and (mask[:16, :24].numpy() == classes).all()
-    assert (mask[16:] == IGNORED).all() and (mask[:, 24:] == IGNORED).all()
+    assert (image[:, :16, :24].numpy() == pixels).all()
+    assert (mask[:16, :24].numpy() == classes).all()
+    assert (mask[16:] == IGNORED).all()
+    assert (mask[:, 24:] == IGNORED).all()
     mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
-    assert (image[:, 16:].flatten(1) == mean).all() and (image[:, :, 24:].flatten(1) == mean).all()
-    assert (slot.epoch, slot.index) == (3, 1) and problem is None
+    assert (image[:, 16:].flatten(1) == mean).all()
+    assert (image[:, :, 24:].flatten(1) == mean).all()
+    assert (slot.epoch, slot.index) == (3, 1)
+    assert problem is None
     assert dataset[Slot(1, 3, (20, 24))][0].shape == (3, 20, 24)
 
 
@@ -82,11 +86,13 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
         keys = [(slot.epoch, slot.index) for slot in batch["slots"]]
         expected = [draw(key, **settings) for key in keys]
         numbers = pack_draws(expected, 3)
-        assert torch.equal(batch["packed_draws"], numbers) and batch["packed_draws"].dtype == torch.float32
+        assert torch.equal(batch["packed_draws"], numbers)
+        assert batch["packed_draws"].dtype == torch.float32
         given = (batch["images"], batch["targets"])
         images, targets = augment(*given, batch["draws"], batch["packed_draws"], fill=statistic, std=statistic)
         wanted_images, wanted_targets = augment(*given, expected, numbers, fill=statistic, std=statistic)
-        assert torch.equal(images, wanted_images) and torch.equal(targets.mask, wanted_targets.mask)
+        assert torch.equal(images, wanted_images)
+        assert torch.equal(targets.mask, wanted_targets.mask)
         assert not any(drawn.is_identity for drawn in batch["draws"])
         seen.update(keys)
     assert len(seen) == 2 * len(info.train)  # epochs
@@ -124,7 +130,8 @@ def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     assert dataset[Slot(2, 0, (20, 32), filler=True)][0].shape == (3, 20, 32)
     info = load_info(folder)
     _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
-    assert (target.mask == IGNORED).all() and index == 0
+    assert (target.mask == IGNORED).all()
+    assert index == 0
 
 
 def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(folder):
@@ -135,7 +142,8 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(f
     for epoch in range(12):
         image, target, *_ = dataset[Slot(0, epoch, (8, 12))]
         again = dataset[Slot(0, epoch, (8, 12))]
-        assert torch.equal(image, again[0]) and torch.equal(target.mask, again[1].mask)
+        assert torch.equal(image, again[0])
+        assert torch.equal(target.mask, again[1].mask)
         both = np.concatenate([image.numpy(), target.mask[None].numpy()])
         places = [(y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == both).all()]
         assert len(places) == 1
@@ -190,7 +198,8 @@ def test_the_network_input_of_many_images_is_computed_once_for_each_size(folder,
     shapes = network_shapes(info, UNetConfig(preprocess=Preprocess(scale=0.7)))
     assert shapes.val.tolist() == [[int(0.7 * height), int(0.7 * width)] for height, width in sizes[:50].tolist()]
     assert len(calls) == 9 + len(np.unique(sizes[:50], axis=0))
-    assert shapes.train.shape == (1000, 2) and (shapes.train >= 32).all()
+    assert shapes.train.shape == (1000, 2)
+    assert (shapes.train >= 32).all()
 
 
 def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder):
@@ -198,7 +207,9 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
     alone, together = training(folder), training(folder)
     together.threads = 3
     for one, other in zip(alone.__getitems__(slots), together.__getitems__(slots), strict=True):
-        assert torch.equal(one[0], other[0]) and torch.equal(one[1].mask, other[1].mask) and one[3] == other[3]
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1].mask, other[1].mask)
+        assert one[3] == other[3]
 
 
 def test_a_crop_is_drawn_by_the_seed_the_epoch_and_the_image_and_apart_from_the_augmentation(info):
@@ -216,7 +227,8 @@ def test_a_crop_is_drawn_by_the_seed_the_epoch_and_the_image_and_apart_from_the_
                 assert (cut == image[(slice(None), *sides)]).all()
                 drawn = dataset[slot][2]
                 expected = draw((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
-                assert (drawn.matrix == expected.matrix).all() and drawn.noise_seed == expected.noise_seed
+                assert (drawn.matrix == expected.matrix).all()
+                assert drawn.noise_seed == expected.noise_seed
                 crops[seed, epoch, index] = cut.tobytes()
     assert len(set(crops.values())) == len(crops)
 
@@ -235,7 +247,8 @@ def test_a_sample_without_anything_to_crop_around_is_cropped_anywhere(info):
     samples.reader = None
     target = SimpleNamespace(locations=lambda: [], shape=(16, 24))
     windows = [samples.choose_window(0, target, (8, 8), np.random.default_rng(seed)) for seed in range(9)]
-    assert len({*windows}) > 4 and all(bottom - top == 8 for window in windows for top, bottom in window)
+    assert len({*windows}) > 4
+    assert all(bottom - top == 8 for window in windows for top, bottom in window)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -268,7 +281,8 @@ def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(i
             assert batch["problems"] == ["b.png: is damaged"]
             targets = batch["targets"]
             known, unknown = targets.mask if collate is collate_training else [target.mask for target in targets]
-            assert (unknown == 255).all() and (known != 255).all()
+            assert (unknown == 255).all()
+            assert (known != 255).all()
             assert torch.allclose(batch["images"][1].float().mean((1, 2)), torch.tensor(dataset.fill), atol=0.6)
 
 
@@ -278,7 +292,9 @@ def test_images_of_fractions_are_padded_with_the_mean_as_it_is(info):
     for kind, fill in (("float32", dataset.fill), ("uint8", dataset.fill.round())):
         dataset.read = lambda slot, kind=kind: (np.zeros((3, 8, 8), kind), target, None)
         image = dataset[Slot(0, 0, (8, 12))][0].numpy()
-        assert image.dtype == kind and (image[:, 0, 8:] == fill[:, None]).all() and not image[:, :, :8].any()
+        assert image.dtype == kind
+        assert (image[:, 0, 8:] == fill[:, None]).all()
+        assert not image[:, :, :8].any()
 
 
 def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(info):
@@ -321,7 +337,8 @@ def test_what_is_mapped_from_a_file_is_not_written_to(info):
     tensor, target, *_ = dataset[Slot(0, 0, (2, 2))]
     for changed, kept in ((tensor, image), (target.mask, mask)):
         changed += 1
-        assert (changed == 1).all() and not kept.any()
+        assert (changed == 1).all()
+        assert not kept.any()
 
 
 def test_a_jpeg_is_decoded_with_less_detail_and_its_target_knows_the_whole_size(info, tmp_path):

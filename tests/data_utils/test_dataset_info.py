@@ -59,7 +59,8 @@ def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
     first = load_info(folder)
     assert sorted(looks) == sorted(path.name for path in (folder / "images").iterdir())  # each once
     looks.clear()
-    assert same(load_info(folder), first) and looks == []
+    assert same(load_info(folder), first)
+    assert looks == []
     assert first.reader.class_pixels == tuple(
         sum(int((np.array(Image.open(path)) == value).sum()) for path in (folder / "masks").iterdir())
         for value in (0, 255)
@@ -164,7 +165,8 @@ def test_the_fingerprint_of_a_data_set_changes_with_its_images(tmp_path, split):
     for file in files:
         file.with_name("cell_02a.png").unlink()
     fingerprints.append(load_info(tmp_path).fingerprint())
-    assert len(set(fingerprints)) == 4 and load_info(tmp_path).fingerprint() == fingerprints[-1]
+    assert len(set(fingerprints)) == 4
+    assert load_info(tmp_path).fingerprint() == fingerprints[-1]
 
 
 def test_the_key_of_the_content_changes_with_each_file(tmp_path):
@@ -223,7 +225,8 @@ def test_masks_of_many_values_that_the_named_classes_leave_out_are_skipped_or_ig
     skipped = load_info(tmp_path, classes=classes, on_bad_sample="skip")  # no more than 200 values in a mask
     assert [*getattr(skipped, split).bad] == [1, 2]
     report, problems = check_data(DataConfig(str(tmp_path), classes=classes))
-    assert problems == 2 and "  unknown mask value: 2" in report
+    assert problems == 2
+    assert "  unknown mask value: 2" in report
 
 
 def test_a_moved_folder_is_known(tmp_path, looks):
@@ -242,12 +245,15 @@ def test_a_damaged_or_impossible_cache_only_costs_time(tmp_path, looks, monkeypa
     assert len(files) == 4  # both splits, the task, and the brightness
     for file in files:
         file.write_text(file.read_text()[:-5])
-    assert same(load_info(folder), first) and len(looks) == 24
+    assert same(load_info(folder), first)
+    assert len(looks) == 24
     checksum, content = files[0].read_text().split("\n")
-    assert len(checksum) == 64 and json.loads(content)
+    assert len(checksum) == 64
+    assert json.loads(content)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert same(load_info(folder), first) and len(looks) == 36
+    assert same(load_info(folder), first)
+    assert len(looks) == 36
 
 
 def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
@@ -433,8 +439,11 @@ def test_groups_are_held_out_whole(tmp_path, group):
     for seed in range(4):
         info = load_info(tmp_path, val_group=group, seed=seed, val_fraction=0.2)
         train, val = ({record["name"].split("_")[0] for record in split.records} for split in (info.train, info.val))
-        assert train and val and not train & val
-        assert len(info.train) + len(info.val) == 20 and len(info.val) >= 4
+        assert train
+        assert val
+        assert not train & val
+        assert len(info.train) + len(info.val) == 20
+        assert len(info.val) >= 4
 
 
 @pytest.mark.parametrize(
@@ -462,7 +471,8 @@ def test_folds_are_disjoint_hold_all_images_and_about_as_many_each(tmp_path, gro
         assert all(1 <= len(part) <= most for part in parts)
         for info, part in zip(infos, parts, strict=True):
             train = [record["name"] for record in info.train.records]
-            assert len(train) + len(part) == 20 and not {*train} & {*part}
+            assert len(train) + len(part) == 20
+            assert not {*train} & {*part}
             if group:
                 assert not {name.split("_")[0] for name in train} & {name.split("_")[0] for name in part}
 
@@ -502,8 +512,13 @@ def test_what_a_data_set_is_is_said_in_one_line(tmp_path):
 def test_a_pretrained_models_normalization_stays_and_its_classes_go(tmp_path):
     info = load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), scale=0.5)
     own = info.preprocess()
-    assert own.mean == info.normalization.mean and own.class_values == (0, 255) and own.scale == 0.5
-    assert not own.draft and own.spacing is None and info.axes(3).dims == 2 and info.channels == 3
+    assert own.mean == info.normalization.mean
+    assert own.class_values == (0, 255)
+    assert own.scale == 0.5
+    assert not own.draft
+    assert own.spacing is None
+    assert info.axes(3).dims == 2
+    assert info.channels == 3
     source = Preprocess(
         mean=(1.0,) * 3,
         std=(2.0,) * 3,
@@ -570,7 +585,8 @@ def test_twenty_skipped_samples_of_both_splits_are_named():
     train = replace(info.train, bad={number: f"t{number}" for number in range(15)})
     val = replace(info.val, bad={number: f"v{number}" for number in range(6)})
     text = str(replace(info, train=train, val=val))
-    assert "; 21 bad samples skipped: t0; t1; " in text and text.endswith("; v4; ...")
+    assert "; 21 bad samples skipped: t0; t1; " in text
+    assert text.endswith("; v4; ...")
     assert str(replace(info, val=replace(val, bad={0: "v0"}))).endswith("; 1 bad samples skipped: v0")
 
 
@@ -584,7 +600,8 @@ def test_crops_are_taken_around_classes_in_their_order_that_an_image_is_labeled_
 
     assert located(None) == [[0], [7, 5], [9]]
     assert located(0) == [[7, 5], [9]]
-    assert located(None, {0, 2}) == [[0], [9]] and located(0, {0, 2}) == [[9]]
+    assert located(None, {0, 2}) == [[0], [9]]
+    assert located(0, {0, 2}) == [[9]]
     reader = SimpleNamespace(class_map=None, is_empty=lambda value: value == 0)
     assert located(None) == [[9], [7], [255], [8], [3], [5], [0]]
     assert located(0) == [[9], [7], [255], [8], [3], [5]]

@@ -52,7 +52,8 @@ def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, monkeypatch, crop):
         assert run.exit_code == 0, run.output
         assert ("decoding for the cache" in run.output) == (name == "first")
         records.append([{k: v for k, v in record.items() if "perf" not in k} for record in run.records])
-    assert len(records[0]) > 4 and records[0] == records[1] == records[2]
+    assert len(records[0]) > 4
+    assert records[0] == records[1] == records[2]
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2
 
 
@@ -65,7 +66,8 @@ def test_crops_of_cached_images_are_those_of_their_files(tiny_folder, tmp_path, 
         for epoch in range(3):
             image, target, *_ = plain[Slot(index, epoch, (24, 24))]
             cached_image, cached_target, *_ = cached[Slot(index, epoch, (24, 24))]
-            assert torch.equal(image, cached_image) and torch.equal(target.mask, cached_target.mask)
+            assert torch.equal(image, cached_image)
+            assert torch.equal(target.mask, cached_target.mask)
 
 
 def test_what_cannot_be_decoded_is_skipped_from_the_cache_too(broken, tmp_path):
@@ -259,7 +261,8 @@ def test_what_stands_where_a_raster_holds_no_data_is_the_mean_of_this_run(tmp_pa
         dataset = EvaluationDataset(info.train, info, Preprocess(mean=(mean,)))
         dataset.cache()
         image = dataset[Slot(0, 0, (8, 8))][0]
-        assert (image[0, 0] == mean).all() and (image[0, 1:] == 7).all()
+        assert (image[0, 0] == mean).all()
+        assert (image[0, 1:] == 7).all()
 
 
 def samples_of(value: int):
@@ -285,7 +288,9 @@ def test_a_cache_is_made_once_and_its_samples_know_their_target_in_other_process
     once = decode_once(samples_of(2), 2, ClassTarget, "key", ())
     other = decode_once(samples_of(3), 2, ClassTarget, "another key", ())
     sent: DecodedSplit = pickle.loads(pickle.dumps(once))
-    assert isinstance(sent[1][1], ClassTarget) and sent[1][0].max() == 1 and other[1][0].max() == 3
+    assert isinstance(sent[1][1], ClassTarget)
+    assert sent[1][0].max() == 1
+    assert other[1][0].max() == 3
     assert not [path for path in Path(tmp_path).rglob("*.tmp")]
 
 
@@ -311,4 +316,5 @@ def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
     mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
     turned = (image.T, ClassTarget(mask[::-1].T))
     pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
-    assert pixels.tolist() == image.T.tolist() and target.mask.tolist() == mask[::-1].T.tolist()
+    assert pixels.tolist() == image.T.tolist()
+    assert target.mask.tolist() == mask[::-1].T.tolist()

@@ -9,8 +9,10 @@ from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
 def test_rows_are_counted_and_written_as_lists_are(monkeypatch):
     distinct = distinct_rows(np.array([[3, 1], [0, 2], [3, 1], [0, 11]]))
     assert distinct.rows.tolist() == [[0, 2], [0, 11], [3, 1]]
-    assert distinct.membership.tolist() == [2, 0, 2, 1] and distinct.membership.dtype == np.uint8
-    assert distinct.counts().tolist() == [1, 1, 2] and len(distinct) == 4
+    assert distinct.membership.tolist() == [2, 0, 2, 1]
+    assert distinct.membership.dtype == np.uint8
+    assert distinct.counts().tolist() == [1, 1, 2]
+    assert len(distinct) == 4
     assert len(distinct_rows(np.zeros((0, 2), int)).rows) == 0
     monkeypatch.setattr(rows_module, "TEXT_ROWS", 3)
     for count in (0, 1, 3, 4, 7):

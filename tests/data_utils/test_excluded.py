@@ -23,12 +23,14 @@ def test_the_images_of_a_list_are_left_out_and_no_other_image_changes_its_split(
     left = names(folder, val_fraction=0.3, exclude=str(listed))
     assert left == [[*train[:2], *train[3:]], val[1:]]
     info = load_info(folder, val_fraction=0.3, exclude=str(listed))
-    assert len(info.train) == 6 and len(info.val) == 2
+    assert len(info.train) == 6
+    assert len(info.val) == 2
     assert info.fingerprint() != load_info(folder, val_fraction=0.3).fingerprint()
     listed.write_text(val[0])
     splits = [load_records(DataConfig(str(folder), val_fraction=0.3, exclude=file)) for file in (None, str(listed))]
     (whole_train, whole_val), (same_train, other_val) = splits
-    assert same_train.digest == whole_train.digest and other_val.digest != whole_val.digest
+    assert same_train.digest == whole_train.digest
+    assert other_val.digest != whole_val.digest
 
 
 def test_names_stand_in_a_list_in_one_line_and_without_passwords():

@@ -46,7 +46,8 @@ def test_masks_are_sampled_from_the_first_to_the_last():
     for dims, count in ((2, 20), (3, 4)):
         records = Masks([numbered(3)] * 60, dims)
         reading_of_numbers(records)
-        assert len(records.read) == count and (records.read[0], records.read[-1]) == (0, 59)
+        assert len(records.read) == count
+        assert (records.read[0], records.read[-1]) == (0, 59)
 
 
 def test_a_mask_that_cannot_be_read_is_passed_over():
@@ -108,7 +109,8 @@ def test_what_is_kept_of_one_data_set_is_not_that_of_another():
     readers = [ObjectReader().with_records(records) for records in (objects, Kept([large], "three large objects"))]
     assert [reader.smallest for reader in readers] == [1, 10]
     objects.read.clear()
-    assert find_task(objects, DataConfig()) == "objects" and len(objects.read) == 1  # it is not looked at again
+    assert find_task(objects, DataConfig()) == "objects"
+    assert len(objects.read) == 1
 
 
 def test_what_is_known_of_masks_without_a_key_is_not_kept():

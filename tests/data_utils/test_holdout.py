@@ -42,6 +42,8 @@ def test_files_of_a_stream_are_drawn_by_the_seed_until_their_groups_hold_enough_
     for seed in range(8):
         train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, sizes), 0.3, seed)
         files = val.groups[:, 0].tolist()
-        assert len(val) >= 27 and not set(files) & set(train.groups[:, 0])
+        assert len(val) >= 27
+        assert not set(files) & set(train.groups[:, 0])
         drawn.add(tuple(files))
-    assert (0, 0) in drawn and (1, 2, 3) in drawn
+    assert (0, 0) in drawn
+    assert (1, 2, 3) in drawn

@@ -111,13 +111,15 @@ def test_predict_names_a_tiff_that_never_ends_and_writes_the_others(tmp_path, mo
     result = predict(model, [tmp_path / "in"], tmp_path / "out")
     assert result.returncode == 1, result.stderr
     assert [line for line in result.stderr.splitlines() if "circle.tif" in line and NEVER_ENDS in line]
-    assert (tmp_path / "out" / "good.png").is_file() and not (tmp_path / "out" / "circle.png").exists()
+    assert (tmp_path / "out" / "good.png").is_file()
+    assert not (tmp_path / "out" / "circle.png").exists()
 
 
 def test_the_page_names_a_tiff_that_never_ends(tmp_path, model):
     (tmp_path / "circle.tif").write_bytes(tiff_bytes([0]))
     html, mask = PagePredictor(model)(str(tmp_path / "circle.tif"))
-    assert NEVER_ENDS in html and mask is None
+    assert NEVER_ENDS in html
+    assert mask is None
 
 
 def test_check_data_names_a_tiff_that_never_ends(tmp_path):
@@ -126,7 +128,8 @@ def test_check_data_names_a_tiff_that_never_ends(tmp_path):
     (tmp_path / "train" / "images" / "cell_00.png").unlink()
     (tmp_path / "train" / "images" / "cell_00.tif").write_bytes(tiff_bytes([0]))
     report, problems = check_data(DataConfig(str(tmp_path)))
-    assert problems == 1 and NEVER_ENDS in report, report
+    assert problems == 1, report
+    assert NEVER_ENDS in report, report
 
 
 def write_coco(folder: Path, size: tuple[int, int], polygon: list[float]) -> Path:

@@ -24,7 +24,8 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
     assert image.strip(290, 300).max() == 0
     pixels[299] = 2  # in another part than the rows that are asked for
     image = ImageInput(WindowedArray(pixels), preprocess, 1)
-    assert image.strip(0, 3).max() == 1 and image.whole()[0, 0, 0] == 1
+    assert image.strip(0, 3).max() == 1
+    assert image.whole()[0, 0, 0] == 1
     image = ImageInput(WindowedArray(pixels[:290]), Preprocess(), 1)
     assert image.strip(0, 3).max() == image.whole().max() == 1
 
@@ -33,7 +34,8 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
     grey = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
     assert fit_channels(grey, 1) is grey
     repeated = fit_channels(grey, 3)
-    assert repeated.shape == (2, 3, 3) and (repeated == grey).all()
+    assert repeated.shape == (2, 3, 3)
+    assert (repeated == grey).all()
     assert np.array_equal(fit_channels(repeated, 1), grey)
     color = repeated.copy()
     color[0, 0, 2] += 1
@@ -108,7 +110,8 @@ def test_the_mean_of_a_channel_stands_where_it_holds_no_data(mean, kind, channel
     pixels[1, 1, 0] = np.ma.masked
     image = ImageInput(WindowedArray(pixels), Preprocess(mean=mean), channels).whole()
     assert image[:, 0, 0].tolist() == pytest.approx(expected)
-    assert image[:, 1, 1].tolist() == pytest.approx([expected[0], 9]) and (image[:, 0, 1] == 9).all()
+    assert image[:, 1, 1].tolist() == pytest.approx([expected[0], 9])
+    assert (image[:, 0, 1] == 9).all()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,8 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
         expected = (bands == 0).all(axis=0)[np.ix_(rows, columns)]
         (top, bottom), (left, right) = window
         missing = network_input.missing(window)
-        assert np.array_equal(missing, expected[top:bottom, left:right]) and missing.any()
+        assert np.array_equal(missing, expected[top:bottom, left:right])
+        assert missing.any()
         assert network_input.missing(((height - 4, height), (0, 4))) is None
     full = write_raster(tmp_path / "b.tif", bands)
     with open_windowed_file(full) as picture:
@@ -136,12 +140,15 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
 
 def test_nothing_is_known_of_a_target_where_its_image_holds_no_data():
     pixels = np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool))
-    assert missing_pixels(pixels) is None and missing_pixels(np.ones((4, 6, 2))) is None
+    assert missing_pixels(pixels) is None
+    assert missing_pixels(np.ones((4, 6, 2))) is None
     pixels.mask[:2, :3] = True
     pixels.mask[3, 5, 0] = True  # the other channel holds data
     missing = missing_pixels(pixels)
     assert np.argwhere(missing).tolist() == [[row, column] for row in (0, 1) for column in (0, 1, 2)]
     target = without_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing)
-    assert (target.mask[:4, :6] == 255).all() and (target.mask == 255).sum() == 24 and target.mask.dtype == np.uint8
+    assert (target.mask[:4, :6] == 255).all()
+    assert (target.mask == 255).sum() == 24
+    assert target.mask.dtype == np.uint8
     same = ClassTarget(np.ones((8, 12), np.uint8))
     assert without_missing(same, None) is same

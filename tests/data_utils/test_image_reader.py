@@ -68,7 +68,9 @@ def test_mask_values_take_the_smallest_type_that_holds_them(value, dtype):
 def test_a_mask_is_colored_where_one_of_its_channels_differs():
     grey = np.repeat(np.array([[[0], [9]]], np.uint8), 3, axis=2)
     decoded = decode_mask(Image.fromarray(grey), "a")
-    assert decoded.values.tolist() == [[0, 9]] and decoded.colored and not decoded.jpeg
+    assert decoded.values.tolist() == [[0, 9]]
+    assert decoded.colored
+    assert not decoded.jpeg
     for channel in range(3):
         color = grey.copy()
         color[0, 0, channel] = 1
@@ -82,7 +84,8 @@ def test_a_mask_is_drawn_in_its_alpha_channel_where_that_differs(alpha, is_drawn
     grey = Image.new("L", (2, 1), 255)
     mask = Image.merge("LA", [grey, Image.fromarray(np.array(alpha, np.uint8))])
     assert is_drawn_in_alpha(mask, "a") is is_drawn
-    assert not is_drawn_in_alpha(grey, "a") and not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
+    assert not is_drawn_in_alpha(grey, "a")
+    assert not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
 
 
 def test_only_a_palette_that_is_no_gifs_says_what_indices_look_like(tmp_path):
@@ -117,7 +120,8 @@ def test_pictures_and_arrays_of_two_values_or_with_alpha_are_grey(tmp_path):
     assert read_image(np.array([[True, False]])).tolist() == [[[1], [0]]]
     assert read_image(np.array([[True, False]])).dtype == np.uint8
     half = Image.merge("LA", [Image.new("L", (2, 1), 70), Image.new("L", (2, 1), 128)])
-    assert read_image(half).tolist() == [[[70], [70]]] and decode_mask(half, "a").values.tolist() == [[70, 70]]
+    assert read_image(half).tolist() == [[[70], [70]]]
+    assert decode_mask(half, "a").values.tolist() == [[70, 70]]
     assert decode_mask(np.ones((2, 3, 1), np.uint8), "a").values.shape == (2, 3)
     assert decode_mask(Image.fromarray(np.array([[0, 300]], np.float32)), "a").values.tolist() == [[0, 300]]
     assert read_image(Image.new("CMYK", (2, 1))).shape == (1, 2, 3)
@@ -129,7 +133,8 @@ def test_a_page_is_the_one_that_its_source_names(tmp_path):
         path, np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8), photometric="minisblack"
     )
     assert [int(read_image({"path": path, "page": page}).max()) for page in range(3)] == [0, 1, 2]
-    assert read_image(PictureFile(path, 1), page=2).max() == 1 and read_image(PictureFile(path), page=2).max() == 2
+    assert read_image(PictureFile(path, 1), page=2).max() == 1
+    assert read_image(PictureFile(path), page=2).max() == 2
     assert read_image(PictureFile(path, 0), page=2).max() == 0
     content = (tmp_path / "a.tif").read_bytes()
     assert read_image({"path": "nowhere", "bytes": content}, page=1).max() == 1

@@ -55,7 +55,8 @@ def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_p
     blocks[:16, :16] = 128
     three = write_mask(tmp_path, "three.jpg", blocks, quality=100)
     problem = inspect(three)
-    assert problem.kind == "lossy mask" and "a: mask is a JPEG with the values 0, 128, 255; comp" in problem.text
+    assert problem.kind == "lossy mask"
+    assert "a: mask is a JPEG with the values 0, 128, 255; comp" in problem.text
     assert inspect(three, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
 
 
@@ -69,7 +70,8 @@ def test_a_jpeg_of_very_many_values_may_be_a_photograph():
 def test_an_image_that_cannot_be_read_is_told_from_its_mask():
     mask = np.zeros((2, 2), np.uint8)
     kind, text = inspect({"image": "nowhere.png", "target": mask, "name": "a"})
-    assert kind == "image cannot be read" and text.startswith("a: image cannot be read")
+    assert kind == "image cannot be read"
+    assert text.startswith("a: image cannot be read")
     assert inspect({"image": mask, "target": "nowhere.png", "name": "a"}).kind == "mask cannot be read"
 
 
@@ -84,7 +86,8 @@ def test_two_hundred_and_fifty_five_values_are_not_too_many():
     assert excess_values(dict.fromkeys(range(255), 1)) is None
     assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
     objects = excess_values(dict.fromkeys(reversed(range(300)), 1))
-    assert objects.startswith("0, 1, 2, 3, ") and "numbers of objects" in objects
+    assert objects.startswith("0, 1, 2, 3, ")
+    assert "numbers of objects" in objects
     problem = value_count_problem(dict.fromkeys(range(300), 1), "a")
     assert problem == ("too many mask values", f"a: mask holds more than 255 values: {objects}")
     ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
@@ -92,7 +95,8 @@ def test_two_hundred_and_fifty_five_values_are_not_too_many():
     assert "numbers of objects" in excess_values(ends | {5: 10})
     near = {(value, 0, 0): 1 for value in range(256)}
     apart = {(value, value * 7 % 256, value * 13 % 256): 1 for value in range(256)}
-    assert "numbers of objects" not in excess_values(near) and "numbers of objects" in excess_values(apart)
+    assert "numbers of objects" not in excess_values(near)
+    assert "numbers of objects" in excess_values(apart)
     two_apart = {(2 * (value % 128), 200 * (value // 128), 0): 1 for value in range(256)}
     assert "numbers of objects" not in excess_values(two_apart)
     mostly_near = {color: 1 for number, color in enumerate(sorted(near)) if number < 160 or number % 3 == 0}
@@ -121,7 +125,8 @@ def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
 def test_masks_with_values_of_no_class_become_problems():
     inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
     find_unknown(inspection, records, CLASSES)
-    assert set(inspection.problems) == {1, 2, 3} and inspection.members.tolist() == [0, -1, -1, -1]
+    assert set(inspection.problems) == {1, 2, 3}
+    assert inspection.members.tolist() == [0, -1, -1, -1]
     kind, text = inspection.problems[2]
     assert kind == "unknown mask value"
     assert text.startswith("2: mask values 9 belong to no class; classes are 0, 1; name them in --classes")
@@ -135,9 +140,8 @@ def test_masks_that_make_no_target_become_problems_of_their_own():
     inspection, records = split_of({0: 1}, {0: 2, 9: 1}, {0: 3}, {0: 1, 9: 4}, {9: 1})
     exclude_unreadable(inspection, records, reader)
     text = "9 is no object"
-    assert inspection.problems == {
-        number: ("number of no object", f"{number}: {text}") for number in (1, 3, 4)
-    } and inspection.members.tolist() == [0, -1, 0, -1, -1]
+    assert inspection.problems == {number: ("number of no object", f"{number}: {text}") for number in (1, 3, 4)}
+    assert inspection.members.tolist() == [0, -1, 0, -1, -1]
 
 
 def test_pixels_of_images_with_the_same_labels_are_counted_together():
@@ -156,7 +160,8 @@ def test_what_an_image_is_labeled_for_survives_the_cache(labeled_for):
 def test_places_of_voxels_are_read_as_signed_numbers():
     places = np.array([[1, 2, 3], [40_000, 0, 9]])
     read = locations_from_json(locations_to_json(places))
-    assert read.tolist() == places.tolist() and (read - 2).min() == -2
+    assert read.tolist() == places.tolist()
+    assert (read - 2).min() == -2
 
 
 def test_what_is_wrong_with_four_files_is_one_line():
@@ -199,8 +204,10 @@ def test_an_inspection_survives_the_cache():
     inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {9: 1, 0: 1}))
     read = SplitInspection.from_json(inspection.to_json())
     for each in (inspection, read):
-        assert each.sizes.tolist() == [[4, 5], [6, 7], [6, 7]] and each.members.tolist() == [0, 1, 1]
-        assert each.resized_masks == 1 and each.modes == {"RGB": 1, "L": 2}
+        assert each.sizes.tolist() == [[4, 5], [6, 7], [6, 7]]
+        assert each.members.tolist() == [0, 1, 1]
+        assert each.resized_masks == 1
+        assert each.modes == {"RGB": 1, "L": 2}
         contents = {(content.kind, content.values): pixels for content, pixels in each.contents.items()}
         assert contents["numbers", (0, 9)] == {0: 4, 9: 5}
         assert list(contents) == [("colors", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]

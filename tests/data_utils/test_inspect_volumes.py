@@ -31,9 +31,11 @@ def test_a_look_at_a_volume_finds_where_each_value_lies_and_the_intensities_of_l
     assert (found.size, found.mask_size, found.spacing, found.kind) == ((3, 4, 5), (3, 4, 5), (2, 1, 1), "numbers")
     assert found.pixels == {0: 55, 2: 1, 7: 3, 255: 1}
     assert found.class_locations[7].tolist() == [[0, 1, 2], [2, 0, 0], [2, 3, 4]]
-    assert found.class_locations[2].tolist() == [[1, 3, 0]] and found.class_locations[255].tolist() == [[1, 1, 1]]
+    assert found.class_locations[2].tolist() == [[1, 3, 0]]
+    assert found.class_locations[255].tolist() == [[1, 1, 1]]
     voxels = found.class_locations[0]
-    assert len({tuple(voxel) for voxel in voxels.tolist()}) == 55 and not label[tuple(voxels.T)].any()
+    assert len({tuple(voxel) for voxel in voxels.tolist()}) == 55
+    assert not label[tuple(voxels.T)].any()
     assert found.foreground.ravel().tolist() == [7, 35, 40, 59]  # of 7, 2, 7, 7: neither 0 nor 255 is a label
 
 
@@ -42,8 +44,10 @@ def test_of_many_voxels_a_thousand_are_remembered(tmp_path):
     label[:2] = 0
     found = look_at_volume(tmp_path, label.astype(np.float32), label)
     voxels = found.class_locations[1]
-    assert len(voxels) == 1000 and len(np.unique(voxels, axis=0)) == 1000
-    assert label[tuple(voxels.T)].all() and len(found.foreground) == 10_000
+    assert len(voxels) == 1000
+    assert len(np.unique(voxels, axis=0)) == 1000
+    assert label[tuple(voxels.T)].all()
+    assert len(found.foreground) == 10_000
     assert set(voxels[:, 0].tolist()) == set(range(2, 11))
     again = look_at_volume(tmp_path, label.astype(np.float32), label)
     assert np.array_equal(voxels, again.class_locations[1])
@@ -52,7 +56,8 @@ def test_of_many_voxels_a_thousand_are_remembered(tmp_path):
 def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
     label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
     problem = look_at_volume(tmp_path, label, label)
-    assert problem.kind == "too many mask values" and problem.text.startswith("a: mask holds more than 255 values: 0, ")
+    assert problem.kind == "too many mask values"
+    assert problem.text.startswith("a: mask holds more than 255 values: 0, ")
     sources = [VolumeFile((str(tmp_path / f"{kind}.nii"),)) for kind in "il"]
     record = {"image": sources[0], "target": sources[1], "name": "a"}
     assert len(inspect_volume(record, has_classes=False).pixels) == 300
@@ -85,7 +90,8 @@ def test_a_label_on_another_grid_than_its_image_is_a_problem(tmp_path):
     nibabel.save(nibabel.Nifti1Image(zeros.T, np.diag((1.0, 1.0, 2.5, 1.0))), tmp_path / "l.nii")
     source = [VolumeFile((str(tmp_path / f"{kind}.nii"),)) for kind in "il"]
     problem = inspect_volume({"image": source[0], "target": source[1], "name": "a"})
-    assert problem.kind == "label of another affine" and "differ by up to 0.5 mm" in problem.text
+    assert problem.kind == "label of another affine"
+    assert "differ by up to 0.5 mm" in problem.text
 
 
 def test_an_inspection_of_volumes_survives_the_cache():
@@ -94,8 +100,11 @@ def test_an_inspection_of_volumes_survives_the_cache():
     findings = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
     inspection.add(1, VolumeInspection(*findings, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))
     for each in (inspection, VolumeSplitInspection.from_json(inspection.to_json())):
-        assert each.sizes.tolist() == [[0, 0, 0], [3, 4, 5]] and each.spacings() == [(2.5, 1, 1)]
+        assert each.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
+        assert each.spacings() == [(2.5, 1, 1)]
         assert each.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
         foreground = each.volumes.foreground
-        assert foreground.mean == (2,) and foreground.std == (1,) and foreground.clip == pytest.approx((1.01, 2.99))
+        assert foreground.mean == (2,)
+        assert foreground.std == (1,)
+        assert foreground.clip == pytest.approx((1.01, 2.99))
         assert each.volumes.channels == {1: 1}

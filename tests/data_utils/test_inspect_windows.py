@@ -46,8 +46,10 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_
     assert found.class_locations[9].tolist() == [[150, 7]]
     for value in (0, 5):
         pixels = found.class_locations[value]
-        assert len(pixels) == 64 and (mask[tuple(pixels.T)] == value).all()
-        assert pixels[:, 0].min() < 40 and pixels[:, 0].max() > 120
+        assert len(pixels) == 64
+        assert (mask[tuple(pixels.T)] == value).all()
+        assert pixels[:, 0].min() < 40
+        assert pixels[:, 0].max() > 120
 
 
 def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, monkeypatch):
@@ -57,7 +59,8 @@ def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, mon
     record = write_pair(tmp_path, mask)
     in_strips(monkeypatch, 64)
     rows = inspect_in_windows(record).class_locations[5][:, 0]
-    assert len(rows) == 64 and 0 < (rows == 40).sum() < 20
+    assert len(rows) == 64
+    assert 0 < (rows == 40).sum() < 20
 
 
 def test_a_strip_weighs_as_many_pixels_as_it_holds_however_many_are_sampled(tmp_path, monkeypatch):
@@ -67,7 +70,8 @@ def test_a_strip_weighs_as_many_pixels_as_it_holds_however_many_are_sampled(tmp_
     record = write_pair(tmp_path, mask)
     in_strips(monkeypatch, 64)
     rows = inspect_in_windows(record).class_locations[5][:, 0]
-    assert len(rows) == 64 and (rows == 40).sum() >= 12
+    assert len(rows) == 64
+    assert (rows == 40).sum() >= 12
 
 
 def write_color_pair(folder: Path, mask: np.ndarray) -> dict:
@@ -106,11 +110,14 @@ def test_values_are_too_many_over_all_strips_and_numbers_of_objects_have_places(
     record = write_pair(tmp_path, mask)
     assert inspect_in_windows(record).kind == "too many mask values"
     found = inspect_in_windows(record, has_classes=False)
-    assert len(found.pixels) == 400 and set(found.class_locations) == set(range(400))
+    assert len(found.pixels) == 400
+    assert set(found.class_locations) == set(range(400))
     mask[:32] = np.arange(32 * 64).reshape(32, 64) % 300
     found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
     objects = found.class_locations[1]
-    assert len(objects) == 64 and mask[tuple(objects.T)].all() and len(set(mask[tuple(objects.T)].tolist())) > 9
+    assert len(objects) == 64
+    assert mask[tuple(objects.T)].all()
+    assert len(set(mask[tuple(objects.T)].tolist())) > 9
     assert not mask[tuple(found.class_locations[0].T)].any()
 
 
@@ -122,7 +129,8 @@ def test_masks_that_are_resized_are_read_in_windows_and_others_are_problems(tmp_
     assert (found.size, found.mask_size) == ((64, 96), (32, 48))
     tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 40), np.uint8), photometric="minisblack", tile=(32, 32))
     problem = inspect_in_windows(record)
-    assert problem.kind == "mask and image differ in proportions" and problem == inspect(record)
+    assert problem.kind == "mask and image differ in proportions"
+    assert problem == inspect(record)
     record["target"] = {"bytes": b"x", "path": None}  # in memory: it is read whole
     assert inspect_in_windows(record).kind == "mask cannot be read"
 
@@ -163,7 +171,8 @@ def test_objects_that_leave_no_background_in_a_strip_have_places(tmp_path, monke
     mask = 1 + np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
     in_strips(monkeypatch, 64)
     found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
-    assert [*found.class_locations] == [1] and len(found.class_locations[1]) == 64
+    assert [*found.class_locations] == [1]
+    assert len(found.class_locations[1]) == 64
 
 
 def test_a_mask_that_is_given_by_its_path_is_read_in_windows(tmp_path, monkeypatch):

@@ -35,7 +35,8 @@ def test_the_inspector_of_images_or_volumes_knows_whether_values_are_classes():
     for dims, kind in ((2, ImageInspector), (3, VolumeInspector)):
         for has_classes in (True, False):
             inspector = choose_inspector(SimpleNamespace(landmarks=None, dims=dims), has_classes=has_classes)
-            assert type(inspector) is kind and inspector.has_classes is has_classes
+            assert type(inspector) is kind
+            assert inspector.has_classes is has_classes
 
 
 def test_masks_of_few_values_may_hold_too_many_together_unless_classes_have_names():

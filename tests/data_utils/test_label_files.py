@@ -129,13 +129,16 @@ def test_a_table_lies_beside_the_images_of_a_split_or_above_all_splits(tmp_path)
         train, val = load_records(DataConfig(str(tmp_path / folder)))
         assert [train.labeled(i) for i in range(2)] == [("car",), ("dog",)]
         assert [val.labeled(i) for i in range(2)] == [("person",), None]
-        assert val.unlisted == ("b.png",) and train.unlisted == ()
+        assert val.unlisted == ("b.png",)
+        assert train.unlisted == ()
     (tmp_path / "outer" / "classes.csv").rename(tmp_path / "outer" / "train" / "classes.csv")
     with pytest.raises(DataError, match=r"names images that are not there: line 2: 'train/images/a'"):
         load_records(DataConfig(str(tmp_path / "outer")))
     (tmp_path / "outer" / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
     train, val = load_records(DataConfig(str(tmp_path / "outer")))
-    assert train.labeled(1) == ("car",) and val.labeled(1) is None and val.unlisted == ()
+    assert train.labeled(1) == ("car",)
+    assert val.labeled(1) is None
+    assert val.unlisted == ()
 
 
 def test_a_table_in_one_folder_of_images_speaks_of_its_images_alone(tmp_path):
@@ -243,7 +246,9 @@ def test_a_table_that_cannot_be_understood_is_one_line(tmp_path, content, messag
     with pytest.raises(DataError) as raised:
         info(folder)
     text = str(raised.value)
-    assert message in text and "classes.csv" in text and "\n" not in text
+    assert message in text
+    assert "classes.csv" in text
+    assert "\n" not in text
     assert len(text) < 500
 
 
@@ -290,7 +295,8 @@ def test_names_are_those_of_classes_values_or_what_the_data_set_calls_them():
     # a joined class needs all that it joins
     assert [sets.flags_of(key) for key in names] == [car, car, pet, none, pet, pet]
     assert sets.flags_of(("car", "cat", "dog")) == sets.flags_of(None) == (True, True, True)
-    assert sets.flags_of(("bird", "car")) == car and sets.where == "a"
+    assert sets.flags_of(("bird", "car")) == car
+    assert sets.where == "a"
     with pytest.raises(DataError, match="h: no class is called 'brid'; the classes are background, car, pet; did you"):
         sets_of({("brid",): "h"}, CLASS_MAP, file_classes)
 
@@ -315,28 +321,29 @@ def test_pixels_and_crops_count_only_where_their_class_is_labeled(tmp_path):
     band = SIZE[0] // 4 * SIZE[1]
     assert data.reader.class_pixels == (4 * band, 8 * band, 8 * band, 8 * band)
     assert content_key([plain.train.records]) != content_key([data.train.records])
-    assert (
-        f"labeled for some of these only ({folder / 'classes.csv'}: line " in str(data)
-        and data.reader.key != plain.reader.key
-    )
+    assert f"labeled for some of these only ({folder / 'classes.csv'}: line " in str(data)
+    assert data.reader.key != plain.reader.key
     dataset = TrainingDataset(data.train, data, data.preprocess())
     index = next(i for i in range(len(data.train)) if data.train.records.labeled(i) == ("car",))
     target = dataset.samples.load(index)[1]
     number = int(target.label_set)
     labeled = set(np.flatnonzero(data.reader.label_sets.flags[number]).tolist())
-    assert labeled == {1} and np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
+    assert labeled == {1}
+    assert np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
     windows: list[bool] = []
     others: list[bool] = []
     for seed in range(20):
         window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
         for labels, chosen in ((data.reader.known_labels(target), windows), (target.mask, others)):
             chosen.append(crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) == window)
-    assert all(windows) and not all(others)
+    assert all(windows)
+    assert not all(others)
     record = data.train.records[index]
     with data.reader.open_window(record) as opened:
         assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == number
     filler = dataset[Slot(0, 0, (4, 4), filler=True)][1]
-    assert filler.label_set == 0 and (filler.mask == 255).all()
+    assert filler.label_set == 0
+    assert (filler.mask == 255).all()
 
 
 def test_an_image_that_is_labeled_for_nothing_is_unknown(tmp_path):
@@ -456,11 +463,13 @@ def test_classes_that_overlap_are_unknown_where_an_image_is_not_labeled_for_them
             target = data.reader.read(record, OVERLAPS)
             whole = plain.reader.read(plain_record, OVERLAPS)
             bits = 1 if int(record["name"][:2]) % 2 else 6
-            assert (target.known == bits).all() and (target.truth == whole.truth & bits).all()
+            assert (target.known == bits).all()
+            assert (target.truth == whole.truth & bits).all()
             pixels += [(target.truth >> bit & 1).sum() for bit in range(3)]
     assert data.reader.class_pixels == tuple(pixels.tolist()) != plain.reader.class_pixels
     assert data.reader.shares == pytest.approx(tuple(pixels / (3 * OVERLAPS[0] * OVERLAPS[1])))
-    assert "labeled for some of these only" in str(data) and data.reader.key != plain.reader.key
+    assert "labeled for some of these only" in str(data)
+    assert data.reader.key != plain.reader.key
     report, _ = check_data(DataConfig(str(tmp_path)))
     assert f"         3   50.000 %  {first}" in report
     for name, share in zip(data.reader.names, data.reader.shares, strict=True):  # of what is known

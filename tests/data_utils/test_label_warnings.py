@@ -164,7 +164,8 @@ def test_classes_that_only_training_masks_hold_are_named_unless_they_are_rare():
     validation = split_of({0: 20_000, 2: 100}, {0: 100})
     lines = warnings_of(training, validation, class_map=class_map)
     assert lines[0].startswith("no validation mask holds b, which cannot be scored")
-    assert lines[1].startswith("rare mask values") and len(lines) == 2
+    assert lines[1].startswith("rare mask values")
+    assert len(lines) == 2
     assert warnings_of(validation, training, class_map=class_map, has_names=True) == []
     unusable, records = split_of({0: 20_000, 2: 100}, {0: 100, 1: 100, 3: 100})
     unusable.members[1] = -1  # its values count nowhere

@@ -42,7 +42,8 @@ def test_shapes_of_both_splits_are_known_by_their_sides():
     assert (shapes.largest, shapes.shortest_first_side, shapes.mean_pixels) == ((6, 9), 4, 27)
     assert shapes.differ
     same = np.array([(6, 5)] * 2)
-    assert not NetworkShapes(same, same).differ and NetworkShapes(same, np.array([(6, 4)])).differ
+    assert not NetworkShapes(same, same).differ
+    assert NetworkShapes(same, np.array([(6, 4)])).differ
 
 
 def test_training_images_are_as_large_as_crops_and_twice_the_divisors(info):
@@ -127,7 +128,8 @@ def test_volumes_are_evaluated_one_by_one_and_decoded_for_both_splits(info, monk
     _, val = loaders_of(info, BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1))
     assert decoded == ["TrainingDataset", "EvaluationDataset"]
     assert len(val.batch_sampler) == len(info.val)
-    assert not VolumeSamples.share_batches and VolumeSamples.are_cached
+    assert not VolumeSamples.share_batches
+    assert VolumeSamples.are_cached
 
 
 @pytest.mark.parametrize("is_cached", [True, False])

@@ -94,7 +94,8 @@ def test_one_line_says_how_many_masks_are_so_the_second_time_too(data, capsys):
         (warning,) = load_info(data).warnings
         assert warning.startswith(line)
     report, problems = check_data(DataConfig(str(data)))
-    assert problems == 0 and f"to check: {line}" in report
+    assert problems == 0
+    assert f"to check: {line}" in report
     assert load_info(write_folder(data / "plain", 4, seed=0)).warnings == ()
 
 
@@ -104,7 +105,8 @@ def test_masks_of_other_proportions_are_refused_by_name_and_sizes(data):
     with pytest.raises(DataError, match=f"1 of 8 pairs cannot be used: {line}"):
         load_info(data)
     report, problems = check_data(DataConfig(str(data)))
-    assert problems == 1 and "mask and image differ in proportions: 1" in report
+    assert problems == 1
+    assert "mask and image differ in proportions: 1" in report
 
 
 def test_scores_of_a_run_count_the_pixels_of_the_masks_themselves(data, tmp_path):

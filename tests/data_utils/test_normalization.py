@@ -24,7 +24,8 @@ def test_a_constant_channel_is_divided_by_one():
     image[..., 0] = 7
     image[:2, :, 1] = 10
     mean, std = channel_statistics([channel_sums(image)])
-    assert mean == (7, 5) and std == (1, 5)
+    assert mean == (7, 5)
+    assert std == (1, 5)
 
 
 @pytest.mark.parametrize("corner", [0, 52])
@@ -35,7 +36,8 @@ def test_places_without_data_in_one_window_of_a_large_image_do_not_count(tmp_pat
     monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 16)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     sample = read_sample(str(path), "a")
-    assert len(sample) > 60 and channel_statistics([channel_sums(sample)]) == ((7,), (1,))
+    assert len(sample) > 60
+    assert channel_statistics([channel_sums(sample)]) == ((7,), (1,))
     assert channel_sums(sample).pixel_type == "uint8"
 
 
@@ -80,7 +82,8 @@ def test_a_large_image_is_measured_on_windows_from_its_first_to_its_last_row_and
     windows = sample.reshape(4, 4, 16, 16)
     tops = [int(window[0, 0]) // 70 for window in windows[:, 0]]
     lefts = [int(window[0, 0]) % 70 for window in windows[0]]
-    assert tops == [0, 24, 49, 74] and lefts == [0, 18, 36, 54]
+    assert tops == [0, 24, 49, 74]
+    assert lefts == [0, 18, 36, 54]
     assert windows[-1, -1, -1, -1] == pixels[-1, -1]
 
 
@@ -99,7 +102,8 @@ def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch
         return set(values)
 
     first = measured(0, ())
-    assert len(first) == 128 and measured(0, ()) == first != measured(1, ())
+    assert len(first) == 128
+    assert measured(0, ()) == first != measured(1, ())
     assert measured(0, (min(first), max(first))) == first - {min(first), max(first)}
 
 

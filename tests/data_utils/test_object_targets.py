@@ -89,7 +89,8 @@ def test_an_image_without_objects_has_an_empty_folder(tmp_path):
     write_one_object_masks(tmp_path, [0, 4, 5])
     config = DataConfig(dataset=str(tmp_path))
     masks = {record["name"]: record["target"].render() for split in load_records(config) for record in split}
-    assert masks["sample0.png"].shape == (40, 56) and masks["sample0.png"].max() == 0
+    assert masks["sample0.png"].shape == (40, 56)
+    assert masks["sample0.png"].max() == 0
 
 
 def test_a_folder_that_lacks_a_part_is_named(tmp_path):
@@ -118,7 +119,8 @@ def test_numbers_that_no_object_has_are_refused(values, said):
 
 def test_numbers_may_have_gaps_and_colors_are_numbers():
     target = ObjectReader().of_mask(np.array([[0, 70_000, 5]]), "a")
-    assert target.ids.tolist() == [[0, 70_000, 5]] and target.mask.tolist() == [[0, 1, 1]]
+    assert target.ids.tolist() == [[0, 70_000, 5]]
+    assert target.mask.tolist() == [[0, 1, 1]]
     colors = np.array([[[0, 0, 0], [1, 0, 0], [0, 0, 1]]], np.uint8)
     assert ObjectReader().of_mask(colors, "a").ids.tolist() == [[0, 1, 65536]]
 
@@ -126,9 +128,11 @@ def test_numbers_may_have_gaps_and_colors_are_numbers():
 def test_ignored_numbers_count_nowhere():
     reader = ObjectReader.of_values({}, (), DataConfig(ignore_index="9"))
     target = reader.of_mask(np.array([[0, 9, 2]], np.uint8), "a")
-    assert target.mask.tolist() == [[0, 255, 1]] and target.ids.tolist() == [[0, 0, 2]]
+    assert target.mask.tolist() == [[0, 255, 1]]
+    assert target.ids.tolist() == [[0, 0, 2]]
     volume = np.array([[[0, 9, 2]]], np.int32)
-    assert reader.of_label_volume(volume, "a").ids.tolist() == [[[0, 0, 2]]] and volume.tolist() == [[[0, 9, 2]]]
+    assert reader.of_label_volume(volume, "a").ids.tolist() == [[[0, 0, 2]]]
+    assert volume.tolist() == [[[0, 9, 2]]]
     assert reader.problem_of([(0, 0, 0), 5]) is None
     with pytest.raises(SettingsError, match="--ignore-index #ff0000: expected numbers of objects"):
         ObjectReader.of_values({}, (), DataConfig(ignore_index="#ff0000"))
@@ -140,7 +144,8 @@ def test_objects_of_other_classes_are_none_and_may_count_nowhere():
     for outside in (0, 255):
         reader = ObjectReader(classes=((9, "a"), (7, "b")), outside=outside, reads_labels=True)
         target = reader.of_mask(labels, "mask")
-        assert target.mask.tolist() == [[2, 1, outside, 0, 255]] and target.ids.tolist() == [[1, 2, 0, 0, 0]]
+        assert target.mask.tolist() == [[2, 1, outside, 0, 255]]
+        assert target.ids.tolist() == [[1, 2, 0, 0, 0]]
     for others, outside in ((None, 0), ("background", 0), ("ignore", 255)):
         config = DataConfig(outside=others)
         assert ObjectReader.of_values({}, ((0, "none"), (9, "a")), config) == ObjectReader((), ((9, "a"),), outside)
@@ -191,11 +196,13 @@ def test_32_bit_label_images_are_numbered_anew_in_crops(tmp_path):
         tifffile.imwrite(file.with_suffix(".tif"), np.where(ids > 0, ids + 20_000_000, 0).astype(np.uint32))
         file.unlink()
     info = load_info(tmp_path, crop_size=(16, 24), augment="strong")
-    assert info.config.task == "objects" and info.reader.describe() == "numbered objects"
+    assert info.config.task == "objects"
+    assert info.reader.describe() == "numbered objects"
     dataset = TrainingDataset(info.train, info, info.preprocess())
     for index in range(len(dataset)):
         ids = dataset[Slot(index, 0, (16, 24))][1].ids
-        assert ids.dtype.itemsize == 4 and int(ids.max()) <= 16 * 24
+        assert ids.dtype.itemsize == 4
+        assert int(ids.max()) <= 16 * 24
         assert sorted(set(ids.ravel().tolist()) | {0}) == list(range(int(ids.max()) + 1))
 
 
@@ -229,7 +236,8 @@ def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object():
     records = Masks([NOTHING] * 130)
     assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
     assert (len(records.read), records.read[-1]) == (64, 129)
-    assert not ObjectReader.may_shrink and ClassReader.may_shrink
+    assert not ObjectReader.may_shrink
+    assert ClassReader.may_shrink
 
 
 def test_holes_of_predictions_are_filled_where_training_objects_have_hardly_any(tmp_path):
@@ -279,7 +287,8 @@ def test_check_data_counts_objects_and_those_that_touch(tmp_path):
     others = [np.array(Image.open(file)) for file in sorted((tmp_path / "masks").iterdir())[1:]]
     total = 3 + sum(int(values.max()) for values in others)
     assert f"objects: {total} in 4 of 4 images;" in report
-    assert "sizes of objects in pixels: 16 to " in report and ") touch another object" in report
+    assert "sizes of objects in pixels: 16 to " in report
+    assert ") touch another object" in report
     assert "to check: in 1 images a number names several pieces, which count as one object: 00.png" in report
 
 
@@ -306,7 +315,8 @@ def test_a_census_says_the_median_and_names_three_images_with_pieces():
 
 
 def test_the_task_is_found_unless_it_is_given():
-    assert parsed(*TINY).task is None and parsed("--task", "objects", *TINY).task == "objects"
+    assert parsed(*TINY).task is None
+    assert parsed("--task", "objects", *TINY).task == "objects"
 
 
 def test_large_label_images_are_read_in_windows(tmp_path, monkeypatch):
@@ -319,9 +329,11 @@ def test_large_label_images_are_read_in_windows(tmp_path, monkeypatch):
             np.save(tmp_path / name / f"{index}.npy", values)
     info = load_info(tmp_path, task="objects", crop_size=(16, 16))
     background, objects = info.train.class_locations[0]
-    assert (ids[tuple(background.T)] == 0).all() and (ids[tuple(objects.T)] > 0).all()
+    assert (ids[tuple(background.T)] == 0).all()
+    assert (ids[tuple(objects.T)] > 0).all()
     target = TrainingDataset(info.train, info, info.preprocess())[Slot(0, 0, (16, 16))][1]
-    assert int(target.ids.max()) == 64 and target.mask.sum() == 64
+    assert int(target.ids.max()) == 64
+    assert target.mask.sum() == 64
 
 
 def test_equally_many_objects_in_all_images_may_be_classes(tmp_path):
@@ -330,7 +342,9 @@ def test_equally_many_objects_in_all_images_may_be_classes(tmp_path):
         Image.fromarray(np.where(ids > 5, 0, ids)).save(file)
     doubt = "give --task objects if they do, and --task classes if they are classes"
     report, problems = check_data(DataConfig(dataset=str(tmp_path)))
-    assert "to check: the numbers in the masks may count objects" in report and doubt in report and not problems
+    assert "to check: the numbers in the masks may count objects" in report
+    assert doubt in report
+    assert not problems
     assert sum(doubt in warning for warning in load_info(tmp_path).warnings) == 1
     for settings in ({"task": "classes"}, {"task": "objects"}, {"classes": "0=no,1=a,2=b,3=c,4=d,5=e"}):
         assert doubt not in check_data(DataConfig(dataset=str(tmp_path), **settings))[0]
@@ -344,7 +358,8 @@ def test_numbers_that_no_object_can_have_are_problems(tmp_path):
         file.unlink()
     config = DataConfig(dataset=str(tmp_path), task="objects")
     report, problems = check_data(config)
-    assert problems == 1 and "06.png: mask holds 2,147,483,648, but the numbers of objects are 1 to" in report
+    assert problems == 1
+    assert "06.png: mask holds 2,147,483,648, but the numbers of objects are 1 to" in report
     with pytest.raises(DataError, match=r"^1 of 6 pairs cannot be used: 06\.png: mask holds 2,147,483,648, but"):
         load_info(tmp_path, task="objects")
 

@@ -89,14 +89,16 @@ def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, 
     for folder in ("images", "masks"):
         (tmp_path / folder / "!.txt").touch()
     info = info_of(tmp_path)
-    assert info.config.task == "overlapping" and info.warnings == ()
+    assert info.config.task == "overlapping"
+    assert info.warnings == ()
     assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
     masks = dict(zip([f"{number:02}.png" for number in range(6)], true_masks(6, 0), strict=True))
     for records in (info.train.records, info.val.records):
         for record in records:
             target = info.reader.read(record, SIZE)
             assert (planes(target.truth) == masks[record["name"]]).all()
-            assert (target.known == 7).all() and target.truth.dtype == np.int32
+            assert (target.known == 7).all()
+            assert target.truth.dtype == np.int32
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,16 @@ def test_shares_and_overlap_are_counted(folders):
     overlap = (masks.sum(axis=1) > 1).sum() / masks.any(axis=1).sum()
     assert reader.overlap == pytest.approx(overlap)
     report, problems = check_data(DataConfig(str(folders)))
-    assert problems == 0 and f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
+    assert problems == 0
+    assert f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
 
 
 def test_shares_are_of_the_pixels_of_which_a_class_is_known():
     values = pack_bits(np.array([0b01, 0b11, 0, 0b10]), np.array([0, 0, 0b10, 0b01])).tolist()
     reader = OverlapReader(("a", "b")).with_pixels(dict(zip(values, (10, 20, 30, 40), strict=True)))
     assert reader.class_pixels == (30, 60)
-    assert reader.shares == (30 / 60, 60 / 70) and reader.overlap == 20 / 70
+    assert reader.shares == (30 / 60, 60 / 70)
+    assert reader.overlap == 20 / 70
     assert reader.describe_pixels()[1:3] == ["   50.000 %  a", "   85.714 %  b"]
     assert OverlapReader(("a", "b")).with_pixels({0: 10}).overlap == 0
 
@@ -166,10 +170,12 @@ def test_what_a_mask_or_the_labels_of_an_image_leave_open_is_in_no_share_and_is_
     is_a, unknown_a = pack_bits(np.array([1, 0]), np.array([0, 1])).tolist()
     reader = OverlapReader(("a", "b"), values=((1,), (2,)))
     reader = reader.partly_labeled({("a",): "t"}, (), {("a",): {is_a: 10, unknown_a: 30, 0: 10}})
-    assert reader.class_pixels == (10, 0) and reader.shares == (0.5, 0)
+    assert reader.class_pixels == (10, 0)
+    assert reader.shares == (0.5, 0)
     shown = reader.shown_truth(OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32)))
     truth, unknown = unpack_bits(shown)
-    assert truth.tolist() == [[1, 0]] and (unknown & 3).tolist() == [[0, 1]]
+    assert truth.tolist() == [[1, 0]]
+    assert (unknown & 3).tolist() == [[0, 1]]
 
 
 def test_detail_is_measured_of_what_an_image_is_labeled_for_and_a_small_mask_keeps_a_pixel():
@@ -198,10 +204,12 @@ def test_a_class_without_a_mask_is_unknown_for_that_image(folders):
     (folders / "train" / "masks" / "green" / "02.png").unlink()
     targets = targets_of(folders)
     assert [np.unique(target.known).tolist() for target in targets] == [[7], [7], [0b101], [7]]
-    assert (planes(targets[2].truth)[1] == 0).all() and planes(targets[2].truth)[0].any()
+    assert (planes(targets[2].truth)[1] == 0).all()
+    assert planes(targets[2].truth)[0].any()
     joined = targets_of(folders, classes="1=cold,2=warm,3=warm")[2]
     red = true_masks(4, 0)[2][2]
-    assert (joined.known == np.where(red, 0b11, 0b01)).all() and (planes(joined.truth, 2)[1] == red).all()
+    assert (joined.known == np.where(red, 0b11, 0b01)).all()
+    assert (planes(joined.truth, 2)[1] == red).all()
     (folders / "train" / "masks" / "red" / "02.png").unlink()
     (only_red,) = {tuple(np.unique(target.known).tolist()) for target in targets_of(folders, classes="red")[2:3]}
     assert only_red == (0,)
@@ -220,7 +228,8 @@ def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
     write_mask(folders / "train" / "masks" / "blue", "01.png", mask)
     assert "01.png: mask of one class holds 0, 1, 9, expected 0 and one other value" in error_of(folders)
     known = targets_of(folders, ignore_index="9")[1].known
-    assert (known[:5] == 0b110).all() and (known[5:] == 7).all()
+    assert (known[:5] == 0b110).all()
+    assert (known[5:] == 7).all()
 
 
 @pytest.mark.parametrize("width", [3, 28])
@@ -230,10 +239,16 @@ def test_a_color_to_ignore_is_unknown_and_any_other_color_is_the_class(width):
     mask[:4] = (128, 128, 128)
     mask[8:10] = (9, 8, 7)
     is_class, is_ignored = binary(mask, "m.png", [(9, 8, 7), 128, -1, 256])
-    assert is_class[4:8].all() and is_class.sum() == 4 * width
-    assert is_ignored[:4].all() and is_ignored[8:10].all() and is_ignored.sum() == 6 * width
+    assert is_class[4:8].all()
+    assert is_class.sum() == 4 * width
+    assert is_ignored[:4].all()
+    assert is_ignored[8:10].all()
+    assert is_ignored.sum() == 6 * width
     grey, ignored = binary(mask[:8, :, 0], "m.png", [(128, 128, 128)])
-    assert grey[4:].all() and ignored[:4].all() and not (grey[:4].any() or ignored[4:].any())
+    assert grey[4:].all()
+    assert ignored[:4].all()
+    assert not (grey[:4].any())
+    assert not (ignored[4:].any())
 
 
 def test_masks_of_two_sizes_are_one_line(folders):
@@ -249,7 +264,8 @@ def test_masks_below_folders_of_sites_stay_classes(tmp_path):
             write_mask(tmp_path / "images" / site, f"{number}.png", image)
             write_mask(tmp_path / "masks" / site, f"{number}.png", labels_of(masks))
     info = info_of(tmp_path)
-    assert info.config.task == "classes" and info.reader.class_map.values == (0, 1, 2, 3)
+    assert info.config.task == "classes"
+    assert info.reader.class_map.values == (0, 1, 2, 3)
 
 
 def test_masks_of_several_values_in_several_folders_are_no_classes_of_their_own(folders):
@@ -282,7 +298,8 @@ def test_records_are_others_with_another_ignored_value_or_other_classes(tmp_path
     for settings in ({}, {"ignore_index": "9"}, {"ignore_index": "9", "classes": classes}):
         records, _ = load_records(DataConfig(str(tmp_path), task="overlapping", **settings))
         digests.add(records.digest)
-    assert len(digests) == 3 and None not in digests
+    assert len(digests) == 3
+    assert None not in digests
 
 
 def test_what_one_of_two_masks_of_a_class_shows_is_known():
@@ -295,7 +312,8 @@ def test_what_one_of_two_masks_of_a_class_shows_is_known():
             ignored=[9],
         )
     )
-    assert truth.tolist() == [[0, 1, 1]] and unknown.tolist() == [[1, 0, 0]]
+    assert truth.tolist() == [[0, 1, 1]]
+    assert unknown.tolist() == [[1, 0, 0]]
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -349,7 +367,8 @@ def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_o
         with pytest.raises(DataError, match=f"2 files without partner: {line}"):
             opened(DataConfig())
         records = opened(DataConfig(allow_unpaired=True))
-        assert [record["name"] for record in records] == ["s/a.png"] and len(records.unpaired) == 2
+        assert [record["name"] for record in records] == ["s/a.png"]
+        assert len(records.unpaired) == 2
     touch(tmp_path, "d/w.png")
     with pytest.raises(DataError, match=r"images: 3 files without partner: .*d/w\.png: mask without image$"):
         open_class_folders(images, [tmp_path / "d"], DataConfig(allow_unpaired=True))  # nothing would be left
@@ -519,10 +538,12 @@ def test_objects_keep_what_lies_below_others(tmp_path, kind):
     record = info.train.records[0]
     uppermost = exclusive.reader.read(exclusive.train.records[0], SIZE).mask
     car, wheel = planes(info.reader.read(record, SIZE).truth, 2)
-    assert (car & wheel).sum() >= 6 * 8 and (uppermost == np.where(wheel, 2, car)).all()
+    assert (car & wheel).sum() >= 6 * 8
+    assert (uppermost == np.where(wheel, 2, car)).all()
     filled = np.zeros(SIZE, bool)
     filled[4:20, 4:28] = True
-    assert (filled & ~car).sum() == 0 and (car & ~filled).sum() <= 2 * sum(SIZE)  # whether outlines count differs
+    assert (filled & ~car).sum() == 0
+    assert (car & ~filled).sum() <= 2 * sum(SIZE)
     alone = info_of(tmp_path, task="overlapping", classes="wheel")
     assert (planes(alone.reader.read(alone.train.records[0], SIZE).truth, 1)[0] == wheel).all()
     assert alone.train.records.digest != info.train.records.digest
@@ -534,7 +555,8 @@ def test_much_overlap_is_said_and_little_is_not(tmp_path, kind):
     write_annotations(tmp_path / "none", kind, box(40, 24, 6, 12))
     (warning,) = [line for line in info_of(tmp_path / "much").warnings if "overlapping" in line]
     share = int(warning.partition("%")[0])
-    assert 8 <= share <= 14 and "--task overlapping learns all classes" in warning
+    assert 8 <= share <= 14
+    assert "--task overlapping learns all classes" in warning
     assert warning in check_data(DataConfig(str(tmp_path / "much")))[0]
     assert not [line for line in info_of(tmp_path / "none").warnings if "overlapping" in line]
 
@@ -549,7 +571,8 @@ def test_crowds_are_unknown_for_their_class(tmp_path):
         record["name"]: info.reader.read(record, SIZE) for record in (info.train.records[0], info.val.records[0])
     }
     crowd = targets["1.png"].known == 0b01
-    assert crowd.sum() >= 6 * 12 and (planes(targets["1.png"].truth, 2)[1] == 0).all()
+    assert crowd.sum() >= 6 * 12
+    assert (planes(targets["1.png"].truth, 2)[1] == 0).all()
     assert (targets["2.png"].known == 0b11).all()
 
 
@@ -561,8 +584,10 @@ def test_labelme_shapes_of_background_and_ignored_ones_change_all_classes(tmp_pa
         shapes.append({"label": "__ignore__", "points": box(20, 8, 4, 4), "shape_type": "polygon"})
         file.write_text(json.dumps({"shapes": shapes}))
     target = targets_of(tmp_path, task="overlapping")[0]
-    assert (target.truth[12:17, 8:11] == 0).all() and (target.known[12:17, 8:11] == 0b11).all()
-    assert (target.known[8:13, 20:25] == 0).all() and (target.truth[8:13, 20:25] == 0).all()
+    assert (target.truth[12:17, 8:11] == 0).all()
+    assert (target.known[12:17, 8:11] == 0b11).all()
+    assert (target.known[8:13, 20:25] == 0).all()
+    assert (target.truth[8:13, 20:25] == 0).all()
 
 
 # volumes
@@ -588,7 +613,8 @@ def write_volumes(folder: Path, count: int, *, by_channel: bool = False) -> list
 def test_volumes_have_a_label_or_a_channel_for_each_class(tmp_path, by_channel):
     labels = write_volumes(tmp_path, 4, by_channel=by_channel)
     info = info_of(tmp_path)
-    assert info.config.task == "overlapping" and info.train.records.dims == 3
+    assert info.config.task == "overlapping"
+    assert info.train.records.dims == 3
     assert info.reader.names == (("class 1", "class 2") if by_channel else ("inner", "whole"))
     record = info.train.records[0]
     _, header = read_volume(record["image"], record["name"])
@@ -632,9 +658,11 @@ def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(t
     with pytest.raises(DataError, match=f"2 files without partner: {lines[0]}; {lines[1]}"):
         openers["val"]()
     records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["val"]()
-    assert records.classes == ((1, "a"), (2, "b")) and records.spacing == (2.0, 1.0, 1.0)
+    assert records.classes == ((1, "a"), (2, "b"))
+    assert records.spacing == (2.0, 1.0, 1.0)
     assert records.unpaired == lines
-    assert [record["name"] for record in records] == ["v"] and records[0]["target"].layers.ignored == (9,)
+    assert [record["name"] for record in records] == ["v"]
+    assert records[0]["target"].layers.ignored == (9,)
 
 
 def test_labels_beside_folders_of_labels_or_in_one_split_alone_are_no_classes(tmp_path):
@@ -739,13 +767,15 @@ def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):
 def test_regions_are_unions_of_labels(tmp_path):
     write_overlaps(tmp_path, 4, seed=0, layout="labels")
     info = info_of(tmp_path, regions=BRATS)
-    assert info.config.task == "regions" and info.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
+    assert info.config.task == "regions"
+    assert info.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
     for record in info.train.records:
         labels = np.array(Image.open(record["target"]))
         truth = planes(info.reader.read(record, SIZE).truth)
         assert (truth == np.stack([labels > 0, labels > 1, labels > 2])).all()
     assert (info.reader.read(info.train.records[0], SIZE).known == 7).all()
-    assert len(info.reader.class_pixels) == 3 and info.reader.class_pixels[0] > info.reader.class_pixels[2] > 0
+    assert len(info.reader.class_pixels) == 3
+    assert info.reader.class_pixels[0] > info.reader.class_pixels[2] > 0
 
 
 def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
@@ -755,7 +785,9 @@ def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
         labels[:4] = 255
         Image.fromarray(labels).save(mask)
     target = targets_of(tmp_path, regions=BRATS)[0]
-    assert (target.known[:4] == 0).all() and (target.truth[:4] == 0).all() and (target.known[4:] == 7).all()
+    assert (target.known[:4] == 0).all()
+    assert (target.truth[:4] == 0).all()
+    assert (target.known[4:] == 7).all()
     with pytest.raises(DataError, match="whole holds 255, which is no value of the masks"):
         info_of(tmp_path, regions="whole=255+1")
 
@@ -781,7 +813,8 @@ def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
 def test_regions_that_cannot_be_are_one_line(text, line):
     with pytest.raises(SettingsError) as error:
         parse_regions(text)
-    assert line in str(error.value) and "\n" not in str(error.value)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["whole=1+7", "whole=-1", f"a={10**30}", "a=1;b=2;c=99999999999"])
@@ -819,7 +852,8 @@ def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
 def test_a_data_set_of_masks_is_loaded_as_before(tmp_path):
     write_overlaps(tmp_path, 4, seed=0, layout="labels")
     train, _ = loaded(tmp_path)
-    assert train.task is None and isinstance(train[0]["target"], str)
+    assert train.task is None
+    assert isinstance(train[0]["target"], str)
 
 
 @pytest.mark.parametrize(
@@ -850,7 +884,9 @@ def test_a_reader_of_overlapping_classes_hands_on_values_sides_and_weights():
     assert (task.partners, task.mirrors) == ((1, 0), False)
     assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
     unknown = int(pack_bits(np.array(0), np.array(2)))
-    assert reader.is_empty(0) and reader.is_empty(unknown) and not reader.is_empty(1)
+    assert reader.is_empty(0)
+    assert reader.is_empty(unknown)
+    assert not reader.is_empty(1)
     text = "classes that may overlap a, b"
     assert reader.describe() == text
     assert OverlapReader(("a", "b"), overlap=0.25).describe() == f"{text} (25.0% of their pixels have several)"
@@ -860,7 +896,8 @@ def test_a_reader_of_regions_hands_on_its_classes_sides_and_weights():
     pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
     config = DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7")
     reader = RegionReader.of_values(pixels, (), config)
-    assert reader.ignored == (9, 8, 7) and reader.describe() == "regions a=1+2, b=3, ignored 9, 8, 7"
+    assert reader.ignored == (9, 8, 7)
+    assert reader.describe() == "regions a=1+2, b=3, ignored 9, 8, 7"
     reader = reader.with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
     assert reader.class_pixels == (30, 10)
     task = reader.task("ce", ["auto"])
@@ -887,7 +924,8 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
 def test_all_ignored_values_are_unknown_and_kept_for_prediction():
     reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
     target = reader.of_label_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
-    assert target.truth.tolist() == [[0, 3, 1, 0, 0]] and target.known.tolist() == [[3, 3, 3, 0, 0]]
+    assert target.truth.tolist() == [[0, 3, 1, 0, 0]]
+    assert target.known.tolist() == [[3, 3, 3, 0, 0]]
     assert reader.to_preprocess() == {
         "class_names": ("whole", "core"),
         "class_values": (3, 1),
@@ -901,7 +939,8 @@ def test_regions_may_stand_apart_and_are_of_numbers_of_which_0_may_be_ignored():
     with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
         RegionReader.of_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
     reader = RegionReader.of_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
-    assert reader.ignored == (0,) and reader.with_pixels({2: 5}).class_pixels == (5,)
+    assert reader.ignored == (0,)
+    assert reader.with_pixels({2: 5}).class_pixels == (5,)
     labels = ((0, "background"), (1, "a"), (2, "a"))  # two values of one name are no ignored ones
     config = DataConfig(regions="whole=1+2", outside="ignore")
     joined = RegionReader.of_values({0: 5, 1: 5, 2: 5, 3: 5}, labels, config)

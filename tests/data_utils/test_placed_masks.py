@@ -82,7 +82,8 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
     placed = read_mask(record["target"], "a")
     assert (placed == expected).mean() > 0.998  # centers between two pixels
     info = load_dataset_info(config(tmp_path))
-    assert info.reader.class_map.ignore_value in (None, 255) and info.train.sizes.tolist() == [[40, 56]] * 2
+    assert info.reader.class_map.ignore_value in (None, 255)
+    assert info.train.sizes.tolist() == [[40, 56]] * 2
 
 
 def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
@@ -108,7 +109,8 @@ def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
     with tifffile.TiffWriter(path) as tiff:
         for extra in ((), tags):
             tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=extra, metadata=None)
-    assert grid_of(str(path)) is None and grid_of(str(path), 1).place.transform == (10, 0, 500, 0, -10, 900)
+    assert grid_of(str(path)) is None
+    assert grid_of(str(path), 1).place.transform == (10, 0, 500, 0, -10, 900)
 
 
 def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
@@ -144,7 +146,8 @@ def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
     transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
     mask = write_raster(tmp_path / "mask.tif", values, transform=transform)
     grid = grid_of(str(image))
-    assert grid == Grid(grid.place, (8, 9)) and grid_of(str(tmp_path / "none.tif")) is None
+    assert grid == Grid(grid.place, (8, 9))
+    assert grid_of(str(tmp_path / "none.tif")) is None
     assert grid_of(str(tmp_path / "a.png")) is None
     with open_windowed(on_grid(str(mask), grid, "m")) as picture:
         read = np.asarray(picture.read(0, 8))
@@ -158,17 +161,16 @@ def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
     for row in range(1, 8):
         for column in range(9):
             expected[row, column] = values[0, (row - 1) // 2, (column + 2) // 2]
-    assert (
-        np.array_equal(read.reshape(8, 9)[1:], expected[1:])
-        and (read.reshape(8, 9)[0] == read.reshape(8, 9)[0, 0]).all()
-    )
+    assert np.array_equal(read.reshape(8, 9)[1:], expected[1:])
+    assert (read.reshape(8, 9)[0] == read.reshape(8, 9)[0, 0]).all()
 
 
 def test_a_shift_by_half_a_pixel_is_one_line(tmp_path):
     write_pairs(tmp_path, NORTH_UP @ Affine.translation(0.5, 0.5))
     info = load_dataset_info(config(tmp_path))
     (line,) = [line for line in info.warnings if "shifted" in line]
-    assert "3 masks" in line and "+0.50 to the right and +0.50 down" in line
+    assert "3 masks" in line
+    assert "+0.50 to the right and +0.50 down" in line
     assert line in check_data(config(tmp_path))[0]
     write_pairs(tmp_path, NORTH_UP)
     assert not [line for line in load_dataset_info(config(tmp_path)).warnings if "shifted" in line]
@@ -203,7 +205,8 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     assert place_warnings([ListRecords(records), placed]) == (line,)
     (line,) = place_warnings([with_places(ListRecords(records[1:2] * 200))])
     assert line.startswith("128 masks")  # the first ones are looked at
-    assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)
+    assert isinstance(placed[0]["target"], str)
+    assert isinstance(placed[1]["target"], PlacedMask)
     plain = tmp_path / "plain.tif"
     tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
     listed = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])
@@ -221,7 +224,8 @@ def test_a_mask_in_another_crs_is_one_line(tmp_path):
     with pytest.raises(DataError, match=r"mask is in EPSG:32634, its image in EPSG:32633.*-t_srs EPSG:32633"):
         load_dataset_info(config(tmp_path))
     report, problems = check_data(config(tmp_path))
-    assert problems == 3 and "EPSG:32634" in report
+    assert problems == 3
+    assert "EPSG:32634" in report
 
 
 def test_polygons_are_filled_as_rasterio_fills_them():
@@ -277,7 +281,8 @@ def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
     in_degrees = read_mask(load_records(settings)[0][0]["target"], "a")
     assert (in_degrees == expected).mean() > 0.99  # corners moved by rounding
     info = load_dataset_info(config(tmp_path, label_column="kind", outside="ignore"))
-    assert info.reader.class_map.names == ("field", "wood") and info.reader.class_map.index_of(0) == 255
+    assert info.reader.class_map.names == ("field", "wood")
+    assert info.reader.class_map.index_of(0) == 255
 
 
 def test_what_is_kept_of_one_column_of_polygons_is_not_that_of_another(tmp_path):
@@ -379,7 +384,8 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     assert train.classes == ((0, "background"), (1, "1"), (2, "2"))
     assert (read_mask(train[0]["target"], "a") == expected).mean() > (0.98 if crs != UTM else 0.9999)
     report, problems = check_data(settings)
-    assert problems == 0 and "annotations: GeoPackage" in report
+    assert problems == 0
+    assert "annotations: GeoPackage" in report
     with pytest.raises(DataError, match=r"feature 1 has no value in the column crop, its columns are number, kind"):
         load_records(config(tmp_path, label_column="crop"))
     raw.write(
@@ -421,7 +427,8 @@ def test_a_geopackage_may_hold_heights_and_say_no_crs(tmp_path):
     with pytest.warns(UserWarning, match="'crs' was not provided"):
         raw.write(str(tmp_path / "a.gpkg"), np.array([high], object), [], [], **layer)
     shapes = read_shapes(str(tmp_path / "a.gpkg"), None)
-    assert [ring.tolist() for ring in shapes.shapes[0].rings] == [triangle] and shapes.crs is None
+    assert [ring.tolist() for ring in shapes.shapes[0].rings] == [triangle]
+    assert shapes.crs is None
 
 
 def test_polygons_in_the_crs_of_the_image_are_drawn_without_pyproj(tmp_path):
@@ -536,7 +543,8 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp
     with pytest.raises(DataError, match=message):
         areas_of(tmp_path, label_column="kind")
     records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
-    assert [record["name"] for record in records] == ["b.tif"] and records.classes[1:] == ((1, "x"),)
+    assert [record["name"] for record in records] == ["b.tif"]
+    assert records.classes[1:] == ((1, "x"),)
     assert records.unpaired == ("a.tif: image without polygons", "c.geojson: polygons without image")
     assert records.annotations == ("GeoJSON", 1, 0, {"x": 1}, 0)
     write_geojson(tmp_path / "masks" / "a.geojson", [feature(square(0, 0, 5), kind="y")])
@@ -591,7 +599,8 @@ def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, crs):
             read_shapes(str(file), None)
     else:
         shapes = read_shapes(str(file), None)
-        assert shapes.crs == crs and [ring.shape for ring in shapes.shapes[0].rings] == [(3, 2)]
+        assert shapes.crs == crs
+        assert [ring.shape for ring in shapes.shapes[0].rings] == [(3, 2)]
 
 
 @pytest.mark.parametrize(
@@ -674,7 +683,8 @@ def test_the_boxes_of_polygons_are_their_borders_and_infinite_where_a_crs_does_n
     file.write_text(json.dumps({"features": [{"geometry": several}]}))
     os.utime(file, ns=(10**18, 10**18))
     shapes = shapes_in(str(file), None, None)
-    assert shapes.boxes.tolist() == [[1, 2, 9, 8]] and len(shapes.shapes[0].rings) == 2
+    assert shapes.boxes.tolist() == [[1, 2, 9, 8]]
+    assert len(shapes.shapes[0].rings) == 2
     assert [len(shape.rings) for shape in shapes_in(str(file), None, 32633).shapes] == [2]
 
 
@@ -686,9 +696,12 @@ def test_a_file_of_polygons_has_up_to_four_gigabytes(tmp_path, monkeypatch):
 
 
 def test_the_grid_of_a_source_is_that_of_its_file_and_page():
-    assert file_and_page("a.tif") == ("a.tif", 0) and file_and_page({"path": "a.tif", "page": 2}) == ("a.tif", 2)
-    assert file_and_page({"path": "a.tif"}) == ("a.tif", 0) and file_and_page({"path": "a", "bytes": b"x"}) is None
-    assert file_and_page(BandSource(("b.tif", "c.tif"), page=3)) == ("b.tif", 3) and file_and_page(b"x") is None
+    assert file_and_page("a.tif") == ("a.tif", 0)
+    assert file_and_page({"path": "a.tif", "page": 2}) == ("a.tif", 2)
+    assert file_and_page({"path": "a.tif"}) == ("a.tif", 0)
+    assert file_and_page({"path": "a", "bytes": b"x"}) is None
+    assert file_and_page(BandSource(("b.tif", "c.tif"), page=3)) == ("b.tif", 3)
+    assert file_and_page(b"x") is None
 
 
 def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):

@@ -15,22 +15,28 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
     assert place.to_pixels(*place.to_world(3.0, 4.0)) == pytest.approx((3, 4))
     shifted = place._replace(transform=(2.0, 0.5, *place.to_world(0.25, 0)[:1], 0.25, -3.0, place.to_world(0.25, 0)[1]))
     assert place.offset_of(shifted) == pytest.approx((0.25, 0))
-    assert place.has_pixels_of(shifted, (50, 60)) and not place.is_grid_of(shifted, (50, 60))
+    assert place.has_pixels_of(shifted, (50, 60))
+    assert not place.is_grid_of(shifted, (50, 60))
     assert place.is_grid_of(place, (50, 60))
     coarser = place._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0))
     assert not place.has_pixels_of(coarser, (50, 60))
     for e, size, is_alike in ((-3.01, (50, 10), False), (-3.01, (10, 50), True)):  # the rows alone differ
         other = place._replace(transform=(2.0, 0.5, 100.0, 0.25, e, 200.0))
-        assert place.has_pixels_of(other, size) is is_alike and not place.is_grid_of(other, size)
+        assert place.has_pixels_of(other, size) is is_alike
+        assert not place.is_grid_of(other, size)
     for a, size, is_alike in ((2.006, (10, 50), False), (2.006, (50, 10), True)):  # the columns alone differ
         other = place._replace(transform=(a, 0.5, 100.0, 0.25, -3.0, 200.0))
-        assert place.has_pixels_of(other, size) is is_alike and not place.is_grid_of(other, size)
+        assert place.has_pixels_of(other, size) is is_alike
+        assert not place.is_grid_of(other, size)
     plain = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
     for shift, is_grid in ((0.0009, True), (0.0011, False)):
         assert plain.is_grid_of(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid
-    assert Crs(1, ("x",)).same(Crs(1, ("y",))) and not Crs(1, ()).same(Crs(2, ()))
-    assert not Crs(None, ()).same(Crs(1, ())) and not Crs(1, ()).same(Crs(None, ()))
-    assert Crs(None, ("x",)).same(Crs(None, ("x",))) and not Crs(None, ("x",)).same(Crs(None, ("y",)))
+    assert Crs(1, ("x",)).same(Crs(1, ("y",)))
+    assert not Crs(1, ()).same(Crs(2, ()))
+    assert not Crs(None, ()).same(Crs(1, ()))
+    assert not Crs(1, ()).same(Crs(None, ()))
+    assert Crs(None, ("x",)).same(Crs(None, ("x",)))
+    assert not Crs(None, ("x",)).same(Crs(None, ("y",)))
 
 
 @pytest.mark.parametrize(
@@ -58,9 +64,12 @@ def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
         with tifffile.TiffFile(path) as tiff:
             places.append(place_of(tiff.pages[0]))
     assert [place.crs.epsg for place in places] == [None, None, None, 4326]
-    assert places[0].crs.same(places[1].crs) and not places[0].crs.same(places[2].crs)
-    assert str(places[0].crs) == "a CRS without EPSG number" and str(places[3].crs) == "EPSG:4326"
-    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1} and geo_keys(None) == {}
+    assert places[0].crs.same(places[1].crs)
+    assert not places[0].crs.same(places[2].crs)
+    assert str(places[0].crs) == "a CRS without EPSG number"
+    assert str(places[3].crs) == "EPSG:4326"
+    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1}
+    assert geo_keys(None) == {}
     assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1)) == {1024: 1}  # the last entry is cut off
 
 
@@ -119,4 +128,5 @@ def test_tags_of_a_place_are_kept_where_they_are_of_their_kind(tmp_path, tag, va
     tifffile.imwrite(file, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=[SCALE, TIE, tag])
     with tifffile.TiffFile(file) as tiff:
         tags = dict(place_of(tiff.pages[0].aspage()).tags)
-    assert tags.pop(tag[0], None) == value and [*tags] == [33550, 33922]
+    assert tags.pop(tag[0], None) == value
+    assert [*tags] == [33550, 33922]

@@ -59,7 +59,8 @@ def table_of(folder: Path, **settings) -> PointTable:
 def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout):
     write_set(tmp_path, layout)
     info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.5))
-    assert info.config.task == "landmarks" and info.reader.landmarks.layout == layout
+    assert info.config.task == "landmarks"
+    assert info.reader.landmarks.layout == layout
     assert info.reader.names == (("1", "2", "3") if layout == "tps" else NAMES)
     for split in (info.train, info.val):
         for record in split.records:
@@ -71,9 +72,13 @@ def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout
     file = tmp_path / f"again{files.FORMATS[layout].extension}"
     file.write_bytes(files.content(table))
     again = files.read(file)
-    assert again is not None and again.names == table.names and again.layout == layout
-    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
-    assert again.space == table.space and np.array_equal(again.sizes, table.sizes)
+    assert again is not None
+    assert again.names == table.names
+    assert again.layout == layout
+    assert np.array_equal(again.positions, table.positions)
+    assert np.array_equal(again.states, table.states)
+    assert again.space == table.space
+    assert np.array_equal(again.sizes, table.sizes)
 
 
 @pytest.mark.parametrize("layout", [*WRITERS, "nnlandmark", "markups", "fcsv"])
@@ -98,14 +103,17 @@ def test_a_prediction_keeps_the_place_of_points_that_are_not_there(tmp_path, lay
     again = files.read(file)
     assert again is not None
     again = again.with_names(names)
-    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
-    assert np.array_equal(again.presence, table.presence) and np.array_equal(again.confidence, table.confidence)
+    assert np.array_equal(again.positions, table.positions)
+    assert np.array_equal(again.states, table.states)
+    assert np.array_equal(again.presence, table.presence)
+    assert np.array_equal(again.confidence, table.confidence)
     # other programs find only the point that is there
     if layout == "labelme":
         assert [shape["label"] for shape in json.loads(file.read_text())["shapes"]] == ["b"]
     if layout == "coco":
         (entry,) = json.loads(file.read_text())["annotations"]
-        assert entry["keypoints"][2::3] == [0, 2] and entry["num_keypoints"] == 1
+        assert entry["keypoints"][2::3] == [0, 2]
+        assert entry["num_keypoints"] == 1
     if layout == "tps":
         assert file.read_text().splitlines()[:3] == ["LM=2", "-1 -1", "3.0 4.0"]
     if layout == "fcsv":
@@ -118,7 +126,8 @@ def test_numbered_points_keep_their_numbers_where_some_are_chosen(tmp_path):
     )
     (tmp_path / "a.tps").write_bytes(files.content(table))
     again = files.read(tmp_path / "a.tps")
-    assert again.names == ("1", "2", "3") and again.states.tolist() == [[PRESENT, UNKNOWN, PRESENT]]
+    assert again.names == ("1", "2", "3")
+    assert again.states.tolist() == [[PRESENT, UNKNOWN, PRESENT]]
     assert again.positions[0].tolist() == [[7, 8], [0, 0], [5, 6]]
     assert again.with_names(("3", "1")).positions.tolist() == table.positions.tolist()
 
@@ -139,7 +148,8 @@ def test_tps_counts_from_the_lowest_row_and_negative_is_unknown(tmp_path):
 def test_what_stands_before_the_first_specimen_of_tps_is_left_out(tmp_path):
     (tmp_path / "a.tps").write_text("COMMENT=by hand\nIMAGE=b.png\nLM=1\n5 6\nIMAGE=a.png\nIMAGE=c.png\nID=\n")
     table = files.read(tmp_path / "a.tps")
-    assert table.images == ("a.png",) and table.positions.tolist() == [[[5, 6]]]
+    assert table.images == ("a.png",)
+    assert table.positions.tolist() == [[[5, 6]]]
 
 
 def test_a_point_that_is_predicted_beyond_the_border_is_not_taken_for_unknown(tmp_path):
@@ -149,7 +159,8 @@ def test_a_point_that_is_predicted_beyond_the_border_is_not_taken_for_unknown(tm
     for written, expected in ((table, [0, 6]), (predicted, [-0.4, 6])):
         (tmp_path / "a.tps").write_bytes(files.content(written))
         again = files.read(tmp_path / "a.tps")
-        assert again.states.tolist() == [[PRESENT]] and again.positions[0, 0].tolist() == expected
+        assert again.states.tolist() == [[PRESENT]]
+        assert again.positions[0, 0].tolist() == expected
     (tmp_path / "a.tps").write_text("LM=2\n-1 5\n5 -1\nID=a\n")
     assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, UNKNOWN]]
 
@@ -181,7 +192,8 @@ def test_points_of_an_image_that_was_made_smaller_follow_it(tmp_path):
     assert np.allclose(target.points[:, ::-1], (positions[number] + 0.5) / 2 - 0.5)
     Image.new("RGB", (30, 30)).save(tmp_path / "images" / "frame_01.png")
     report, problems = check_data(DataConfig(str(tmp_path)))
-    assert problems == 1 and "frame_01.png: is 30 x 30 (height x width), but " in report
+    assert problems == 1
+    assert "frame_01.png: is 30 x 30 (height x width), but " in report
     assert f"gives points of an image of {HEIGHT} x {WIDTH}" in report
 
 
@@ -210,13 +222,15 @@ def test_shapes_of_both_kinds_ask_for_the_task(tmp_path):
     train, _ = load_records(replace(config, task="landmarks"))
     assert train.landmarks.names == NAMES
     train, _ = load_records(replace(config, task="classes"))
-    assert train.landmarks is None and [name for _, name in train.classes] == ["background", "body", *sorted(NAMES)]
+    assert train.landmarks is None
+    assert [name for _, name in train.classes] == ["background", "body", *sorted(NAMES)]
 
 
 def test_points_alone_are_discs_where_classes_are_asked_for(tmp_path):
     write_set(tmp_path, "labelme")
     train, _ = load_records(DataConfig(str(tmp_path), val_fraction=0.5, task="classes"))
-    assert train.landmarks is None and len(train.classes) == 4
+    assert train.landmarks is None
+    assert len(train.classes) == 4
 
 
 def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(tmp_path):
@@ -292,7 +306,8 @@ def test_a_damaged_file_is_one_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message) as error:
         files.read(tmp_path / name)
-    assert "\n" not in str(error.value) and name in str(error.value)
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
 
 
 def write_volumes(folder: Path, affine: np.ndarray, channels: int = 1) -> dict[str, dict[str, list[float]]]:
@@ -323,7 +338,8 @@ def write_volumes(folder: Path, affine: np.ndarray, channels: int = 1) -> dict[s
 def test_nnlandmarks_voxels_are_those_of_the_file(tmp_path, affine):
     cases = write_volumes(tmp_path, affine, channels=2)
     info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.34))
-    assert info.config.task == "landmarks" and info.reader.names == ("tip", "rim")
+    assert info.config.task == "landmarks"
+    assert info.reader.names == ("tip", "rim")
     assert len(info.train.records) + len(info.val.records) == 3  # those of the test are left out
     for record in info.train.records:
         voxels, header = read_volume(record["image"], record["name"])
@@ -385,13 +401,16 @@ def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path):
     (entry,) = content["annotations"]
     assert (entry["bbox"], entry["area"], entry["num_keypoints"]) == ([2, 4, 3, 5], 15, 2)
     assert entry["keypoints"] == [2, 9, 2, 5, 4, 2, 0, 0, 0]
-    assert entry["image_id"] == content["images"][0]["id"] and entry["iscrowd"] == 0 and "score" not in entry
+    assert entry["image_id"] == content["images"][0]["id"]
+    assert entry["iscrowd"] == 0
+    assert "score" not in entry
     (entry,) = json.loads(written(tmp_path, replace(table, states=table.states * 0)).read_text())["annotations"]
     assert (entry["bbox"], entry["area"], entry["num_keypoints"]) == ([0, 0, 0, 0], 0, 0)
     values = np.array([[0.25, 0.5, 0.75]])
     table = replace(table, presence=np.ones((1, 3)), confidence=values)
     (entry,) = json.loads(written(tmp_path, table).read_text())["annotations"]
-    assert entry["score"] == 0.5 and entry["keypoint_confidence"] == values[0].tolist()
+    assert entry["score"] == 0.5
+    assert entry["keypoint_confidence"] == values[0].tolist()
 
 
 def test_parts_of_a_split_of_keypoints_are_joined_and_names_are_those_of_a_category(tmp_path):
@@ -484,10 +503,12 @@ def test_a_category_that_no_object_has_is_not_that_of_the_keypoints(tmp_path):
     content = changed(COCO, categories=[*categories, {"id": 3, "name": "box"}], annotations=[OBJECT, other])
     (tmp_path / "a.json").write_text(content)
     table = files.read(tmp_path / "a.json")
-    assert table.names == NAMES and table.sizes.tolist() == [list(SIZE)]
+    assert table.names == NAMES
+    assert table.sizes.tolist() == [list(SIZE)]
     (tmp_path / "a.json").write_text(changed(COCO, annotations=[OBJECT | {"keypoints": [5, 5, 0] * 3}]))
     table = files.read(tmp_path / "a.json")  # nothing is labeled
-    assert table.names == NAMES and table.states.tolist() == [[UNKNOWN] * 3]
+    assert table.names == NAMES
+    assert table.states.tolist() == [[UNKNOWN] * 3]
     for unlabeled in ([5, 5, 0] * 3, "points", None):  # of a second object
         annotations = [OBJECT, OBJECT | {"keypoints": unlabeled}]
         (tmp_path / "a.json").write_text(changed(COCO, annotations=annotations))
@@ -544,7 +565,8 @@ def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_
     states = np.array([[PRESENT, ABSENT]])
     table = PointTable("labelme", ("a", "b"), ("x.png",), np.ones((1, 2, 2)), states, ("",), sizes=np.array([[30, 40]]))
     content = json.loads(written(tmp_path, table).read_text())
-    assert [shape["label"] for shape in content["shapes"]] == ["a"] and "absent_shapes" not in content
+    assert [shape["label"] for shape in content["shapes"]] == ["a"]
+    assert "absent_shapes" not in content
     assert (content["imageHeight"], content["imageWidth"]) == (30, 40)
     (shape,) = content["shapes"]
     assert (shape["shape_type"], shape["points"], shape["description"]) == ("point", [[1, 1]], "")
@@ -573,11 +595,14 @@ def test_tps_is_read_with_names_of_old_programs_curves_and_many_points(tmp_path)
     text = "LM=2\n0 0\n\n3 NA\nCURVES=1\nPOINTS=2\n7 7\n8 8\nIMAGE=\nIMAGE=b\xe4r.png\nIMAGE=x.png\nID=3\n"
     (tmp_path / "a.tps").write_bytes(text.encode("latin-1"))
     table = files.read(tmp_path / "a.tps")
-    assert table.images == ("b\xe4r.png",) and table.names == ("1", "2")
-    assert table.states.tolist() == [[PRESENT, UNKNOWN]] and table.space == "pixels from the bottom"
+    assert table.images == ("b\xe4r.png",)
+    assert table.names == ("1", "2")
+    assert table.states.tolist() == [[PRESENT, UNKNOWN]]
+    assert table.space == "pixels from the bottom"
     (tmp_path / "a.tps").write_text("\ufeffLM=1\n1 2\nID=a\nLM=0\nID=b\n", encoding="utf-8")
     table = files.read(tmp_path / "a.tps")
-    assert table.images == ("a", "b") and table.states.tolist() == [[PRESENT], [UNKNOWN]]
+    assert table.images == ("a", "b")
+    assert table.states.tolist() == [[PRESENT], [UNKNOWN]]
     many = "\n".join(["LM=10000", *["1 2"] * 10_000, "ID=a"])
     (tmp_path / "a.tps").write_text(many)
     assert len(files.read(tmp_path / "a.tps").names) == 10_000
@@ -594,24 +619,28 @@ def test_a_comment_of_tps_that_speaks_of_fewer_points_is_no_prediction(tmp_path)
     for comment in (note, f"{note}; by hand; {note}"):
         (tmp_path / "a.tps").write_text(f"LM=2\n1 2\n3 4\nID=a\nCOMMENT={comment}\n")
         table = files.read(tmp_path / "a.tps")
-        assert table.presence is None and table.positions.tolist() == [[[1, 2], [3, 4]]]
+        assert table.presence is None
+        assert table.positions.tolist() == [[[1, 2], [3, 4]]]
 
 
 def test_tps_counts_its_images_from_0_and_leaves_no_number_out(tmp_path):
     positions = np.array([[[5.0, 6.0]], [[7.0, 8.0]]])
     table = PointTable("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
     lines = written(tmp_path, table).read_text().splitlines()
-    assert lines[:6] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png", "ID=0"] and lines[-1] == "ID=1"
+    assert lines[:6] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png", "ID=0"]
+    assert lines[-1] == "ID=1"
     table = replace(table, presence=np.ones((2, 1)), confidence=np.ones((2, 1)))
     again = files.read(written(tmp_path, table))
-    assert again.states.tolist() == [[ABSENT, ABSENT, PRESENT]] * 2 and again.with_names(("3",)).axes == 2
+    assert again.states.tolist() == [[ABSENT, ABSENT, PRESENT]] * 2
+    assert again.with_names(("3",)).axes == 2
 
 
 def test_nnlandmark_lists_cases_without_points_and_places_that_are_not_known(tmp_path):
     cases = {"a": {"tip": [1, 2, 3], "rim": None}, "b": {}}
     (tmp_path / "a.json").write_text(json.dumps(cases))
     table = files.read(tmp_path / "a.json")
-    assert table.images == ("a", "b") and table.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
+    assert table.images == ("a", "b")
+    assert table.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
     images = replace(table, images=("A_0000.NII.GZ", "b"))
     assert json.loads(files.content(images)) == {"A": {"tip": [1, 2, 3]}, "b": {}}
     (tmp_path / "a.json").write_text(json.dumps(cases | {"version": 3}))
@@ -627,7 +656,8 @@ def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
     for _ in range(2):
         assert to_pixels(table.source(0), (10, 20), "a").tolist() == [[3, 5]]
     pixels = np.array([[3.0, 5.0]])
-    assert from_pixels(pixels, table.space, (10, 20)).tolist() == [[5, 6]] and pixels.tolist() == [[3, 5]]
+    assert from_pixels(pixels, table.space, (10, 20)).tolist() == [[5, 6]]
+    assert pixels.tolist() == [[3, 5]]
     resized = table.source(0)._replace(space="pixels", size=(10, 20))
     assert to_pixels(resized, (5, 10), "a").tolist() == [[2.75, 2.25]]
     rounded = table.source(0)._replace(space="pixels", size=(10, 21))
@@ -650,7 +680,8 @@ def test_a_prediction_of_nnlandmark_says_likelihood_and_presence(tmp_path):
     cases = {"a": {"tip": {"coordinates": [1, 2, 3], "likelihood": 0.25}, "rim": {"coordinates": None}}}
     (tmp_path / "a.json").write_text(json.dumps(cases))
     table = files.read(tmp_path / "a.json")  # as nnLandmark writes it, without presence
-    assert table.states.tolist() == [[PRESENT, UNKNOWN]] and table.presence is None
+    assert table.states.tolist() == [[PRESENT, UNKNOWN]]
+    assert table.presence is None
     (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": {"coordinates": [1, 2, 3], "presence": 0.25}}}))
     assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT]]
     values = {"presence": np.array([[0.75, 0.5]]), "confidence": np.array([[0.25, 1.0]])}
@@ -667,7 +698,8 @@ def test_points_of_several_images_in_one_file_stay_with_their_images(tmp_path, l
         layout, ("a", "b"), ("one", "two"), positions, states, ("", ""), sizes=np.array([[9, 8], [0, 0]])
     )
     again = files.read(written(tmp_path, table))
-    assert again.images == ("one", "two") and again.states.tolist() == states.tolist()
+    assert again.images == ("one", "two")
+    assert again.states.tolist() == states.tolist()
     assert np.array_equal(again.positions, positions * (states == PRESENT)[:, :, None])
     if layout == "coco":
         content = json.loads(written(tmp_path, table).read_text())
@@ -675,7 +707,8 @@ def test_points_of_several_images_in_one_file_stay_with_their_images(tmp_path, l
             {"id": 1, "file_name": "one", "height": 9, "width": 8},
             {"id": 2, "file_name": "two"},
         ]
-        assert content["categories"][0]["keypoints"] == ["a", "b"] and content["categories"][0]["skeleton"] == []
+        assert content["categories"][0]["keypoints"] == ["a", "b"]
+        assert content["categories"][0]["skeleton"] == []
         table = replace(table, presence=np.ones((2, 2)), confidence=np.array([[0.25, 0.75], [1, 1]]))
         annotations = json.loads(written(tmp_path, table).read_text())["annotations"]
         assert [entry["score"] for entry in annotations] == [0.5, 1]
@@ -686,7 +719,8 @@ def test_a_note_of_a_prediction_has_six_digits():
     table = replace(table, presence=np.full((1, 1), 2 / 3), confidence=np.full((1, 1), 1 / 3))
     content = json.loads(files.content(table))
     assert content["shapes"][0]["description"] == "presence 0.666667 confidence 0.333333"
-    assert content["imagePath"] == "x" and content["shapes"][0]["points"] == [[1, 1]]
+    assert content["imagePath"] == "x"
+    assert content["shapes"][0]["points"] == [[1, 1]]
 
 
 @pytest.mark.parametrize(

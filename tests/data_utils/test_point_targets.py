@@ -25,7 +25,8 @@ def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
         (20, 40),
         (10, 10),
     )
-    assert last.points.tolist() == [[9.25, 9.4375]] and last.states.tolist() == [PRESENT]
+    assert last.points.tolist() == [[9.25, 9.4375]]
+    assert last.states.tolist() == [PRESENT]
     record = {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
     reader = PointReader(Landmarks(tuple("dcba")), (3, 2, 1, 0))
     target = reader.read(record, (20, 40), (10, 10))
@@ -44,7 +45,8 @@ def test_points_of_a_window_are_those_of_the_resized_image():
     record = {"image": "", "target": PointSource("file", "pixels", positions, np.array([PRESENT] * 2)), "name": "a"}
     windows = PointWindows(PointReader(Landmarks(("a", "b")), (0, 1)), record, (20, 40))
     target = windows.read((10, 20), ((1, 6), (2, 12)))
-    assert target.points.tolist()[0] == [1, 2.5] and target.states.tolist() == [PRESENT, OUTSIDE]
+    assert target.points.tolist()[0] == [1, 2.5]
+    assert target.states.tolist() == [PRESENT, OUTSIDE]
 
 
 def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():

@@ -83,7 +83,8 @@ def read(folder: Path, **settings) -> PointTable:
 def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout):
     write_dots(tmp_path, 4, seed=0, layout=layout)
     info = info_of(tmp_path)
-    assert info.config.task == "landmarks" and info.reader.names == NAMES
+    assert info.config.task == "landmarks"
+    assert info.reader.names == NAMES
     seen = 0
     for split in (info.train, info.val):
         for record in split.records:
@@ -96,8 +97,10 @@ def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout
     table = files.FORMATS[layout].read(tmp_path / "points.csv")
     (tmp_path / "again.csv").write_bytes(files.content(table))
     again = files.FORMATS[layout].read(tmp_path / "again.csv")
-    assert again.names == table.names and again.images == table.images
-    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
+    assert again.names == table.names
+    assert again.images == table.images
+    assert np.array_equal(again.positions, table.positions)
+    assert np.array_equal(again.states, table.states)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -116,8 +119,10 @@ def test_predictions_are_written_with_presence_and_confidence_and_read_again(tmp
     file = tmp_path / "points.csv"
     file.write_bytes(files.content(table))
     again = files.read_written(file, layout)
-    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
-    assert np.array_equal(again.presence, presence) and again.confidence.tolist() == [[0.5, 1.0]]
+    assert np.array_equal(again.positions, table.positions)
+    assert np.array_equal(again.states, table.states)
+    assert np.array_equal(again.presence, presence)
+    assert again.confidence.tolist() == [[0.5, 1.0]]
 
 
 def test_empty_cells_are_unknown_unless_a_flag_says_that_they_are_not_there(tmp_path):
@@ -141,9 +146,11 @@ def test_a_long_table_says_the_state_and_has_no_rows_for_what_is_unknown(tmp_pat
 
 def test_numbered_columns_and_visibilities_are_understood(tmp_path):
     table = read(write(tmp_path / "numbered", "filename;X1;Y1;X2;Y2\na;1.5;2;3;4\nb;1;2;3;4\n", images=2))
-    assert table.names == ("1", "2") and table.positions[0].tolist() == [[1.5, 2], [3, 4]]
+    assert table.names == ("1", "2")
+    assert table.positions[0].tolist() == [[1.5, 2], [3, 4]]
     table = read(write(tmp_path / "visible", "image,nose_x,nose_y,nose_v\na.png,1,2,0\nb.png,1,2,1\n", images=2))
-    assert table.names == ("nose",) and table.states.tolist() == [[UNKNOWN], [PRESENT]]
+    assert table.names == ("nose",)
+    assert table.states.tolist() == [[UNKNOWN], [PRESENT]]
 
 
 def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
@@ -233,7 +240,8 @@ def test_splits_are_folders_or_tables_of_their_name(tmp_path):
 def test_some_points_can_be_chosen_and_others_are_named(tmp_path):
     write_dots(tmp_path, 4, seed=0)
     reader = info_of(tmp_path, classes="tail,nose").reader
-    assert reader.names == ("tail", "nose") and reader.chosen == (2, 0)
+    assert reader.names == ("tail", "nose")
+    assert reader.chosen == (2, 0)
     with pytest.raises(DataError, match="--classes tale: expected some of nose, ear, tail"):
         info_of(tmp_path, classes="tale")
 
@@ -360,7 +368,8 @@ def test_training_sees_points_at_the_network_size_in_crops(tmp_path):
     inside = 0
     for index in range(len(dataset)):
         image, target, *_ = dataset[Slot(index, 0, (16, 16))]
-        assert image.shape == (3, 16, 16) and target.shape == (16, 16)
+        assert image.shape == (3, 16, 16)
+        assert target.shape == (16, 16)
         for channel, (point, state) in enumerate(zip(target.points.tolist(), target.states.tolist(), strict=True)):
             if state == PRESENT:
                 y, x = (round(side) for side in point)
@@ -383,7 +392,8 @@ def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
     (tmp_path / "points.csv").write_text("\n".join(rows))
     report, problems = check_data(DataConfig(dataset=str(tmp_path)))
     assert problems == 0
-    assert "      12        0        0  left" in report and "       1        0       11  tail" in report
+    assert "      12        0        0  left" in report
+    assert "       1        0       11  tail" in report
     assert "1 points lie outside their images: i2.png (right at 25, 3)" in report
     assert "1 pairs of points lie at one place: i2.png (left and tail)" in report
     assert "left and right may be exchanged in 1 images: i7.png" in report
@@ -497,7 +507,8 @@ def test_points_of_an_image_that_cannot_be_used_are_passed_over():
     inspection.sizes[:] = 0
     split.records[0]["target"] = split.records[0]["target"]._replace(size=(7, 99))
     assert point_warnings([(inspection, split)], [(0, 1)]) == ()
-    assert describe_points([]) == [] and point_warnings([], ()) == ()
+    assert describe_points([]) == []
+    assert point_warnings([], ()) == ()
 
 
 def test_points_of_images_that_cannot_be_read_or_have_another_shape_are_problems(tmp_path):
@@ -552,7 +563,8 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
     record = info.train.records[0]
     whole, half = info.reader.read(record, SIZE), info.reader.read(record, SIZE, (16, 11))
     assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
-    assert half.unit.tolist() == [2, 4] and half.shape == (16, 11)
+    assert half.unit.tolist() == [2, 4]
+    assert half.shape == (16, 11)
     preprocess = replace(info.preprocess(), scale=0.5)
     size = preprocess.input_size(*SIZE)
     for dataset_type in (TrainingDataset, EvaluationDataset):
@@ -562,7 +574,9 @@ def test_points_of_images_that_are_resized_follow_them(tmp_path):
 
 def test_the_helpers_draw_what_they_say():
     images, positions, states = dots(2, seed=0)
-    assert len(images) == 2 and positions.shape == (2, 3, 2) and (states == PRESENT).all()
+    assert len(images) == 2
+    assert positions.shape == (2, 3, 2)
+    assert (states == PRESENT).all()
     assert EMPTY_CELL not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)
 
 
@@ -591,19 +605,23 @@ def test_a_state_in_a_table_counts_whatever_its_coordinates_are(tmp_path):
     assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY_CELL, PRESENT]]
     assert (table.images, table.names) == (("a",), ("p", "q", "r", "s"))
     table = table_of(tmp_path, "image,landmark,x,y,confidence,presence\na,p,1,2,,\na,q,1,2,0.5, \n")
-    assert table.states.tolist() == [[PRESENT, PRESENT]] and table.presence is None
+    assert table.states.tolist() == [[PRESENT, PRESENT]]
+    assert table.presence is None
 
 
 def test_titles_of_columns_keep_their_spelling_and_a_visibility_of_0_is_unknown(tmp_path):
     text = "image,scorer,Left Eye_x,Left Eye_y,Left Eye_v,TAIL_X,TAIL_Y,n_x\na,me,1,2, 0.0 ,3,4,5\n"
     table = table_of(tmp_path, text)
-    assert table.names == ("Left Eye", "tail") and table.states.tolist() == [[UNKNOWN, PRESENT]]
+    assert table.names == ("Left Eye", "tail")
+    assert table.states.tolist() == [[UNKNOWN, PRESENT]]
 
 
 def test_what_a_network_of_deeplabcut_found_is_present(tmp_path):
     heads = "scorer,n,n,n,n,n,n\nbodyparts,a,a,a,b,b,b\ncoords,x,y,likelihood,x,y,likelihood\n"
     table = table_of(tmp_path, heads + "img.png,1,2,0.9,3,4,0.1\n")
-    assert table.states.tolist() == [[PRESENT, PRESENT]] and table.presence is None and table.axes == 2
+    assert table.states.tolist() == [[PRESENT, PRESENT]]
+    assert table.presence is None
+    assert table.axes == 2
     heads = "Scorer,,,n,n\n Bodyparts ,,, a,a \nCoords,,, X,Y \n"
     table = table_of(tmp_path, heads + "img.png,,,1,2\n")
     assert (table.images, table.names, table.positions.tolist()) == (("img.png",), ("a",), [[[1, 2]]])
@@ -640,7 +658,8 @@ def test_states_and_places_of_both_kinds_are_written_in_full(tmp_path, layout, a
     if layout != "long":  # the other layouts have no word for absent points
         written_states = np.where(states == PRESENT, PRESENT, EMPTY_CELL)
     assert (again.names, again.images, again.axes) == (table.names, table.images, axes)
-    assert np.array_equal(again.positions, positions) and np.array_equal(again.states, written_states)
+    assert np.array_equal(again.positions, positions)
+    assert np.array_equal(again.states, written_states)
 
 
 def test_a_file_that_holds_no_points_any_more_is_one_line(tmp_path):
@@ -699,7 +718,8 @@ def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):
     train, val = load_records(DataConfig(dataset=str(folder), allow_unpaired=True))
     places = {record["name"]: record["target"].positions.tolist() for split in (train, val) for record in split}
     assert places == {"a.png": [[1, 2]], "b.png": [[3, 4]]}
-    assert train.unpaired[0] == "x: listed in points.csv, but the file is missing" and len(val.unpaired) == 2
+    assert train.unpaired[0] == "x: listed in points.csv, but the file is missing"
+    assert len(val.unpaired) == 2
     with pytest.raises(DataError, match="2 files without partner: x: listed in"):
         load_records(DataConfig(dataset=str(folder)))
 
@@ -727,7 +747,8 @@ def test_a_picture_that_is_hidden_is_no_mask(tmp_path):
     (tmp_path / "splits" / "val" / "masks" / "a.png").write_bytes(b"a mask of one split")
     assert not lacks_masks(tmp_path / "splits", ())
     (tmp_path / "splits" / "val").rename(tmp_path / "splits" / "holdout")
-    assert lacks_masks(tmp_path / "splits", ()) and not lacks_masks(tmp_path / "splits", ("train", "holdout"))
+    assert lacks_masks(tmp_path / "splits", ())
+    assert not lacks_masks(tmp_path / "splits", ("train", "holdout"))
 
 
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
@@ -737,7 +758,8 @@ def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(
     image, name, *_ = text[1].split(",")
     (tmp_path / "points.csv").write_text("\n".join([text[0], f"{image},{name},,,", *text[2:]]))
     truth = read_truth(tmp_path, "unknown")
-    assert truth.names == NAMES and truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
+    assert truth.names == NAMES
+    assert truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
     assert read_truth(tmp_path, "not-there").states[0].tolist() == [ABSENT, PRESENT, PRESENT]
 
 
@@ -780,7 +802,8 @@ def test_the_key_of_points_changes_with_all_that_they_are(tmp_path):
     }
     digests = [PointRecords(other, paths).digest for other in (table, *unlike.values())]
     digests += [PointRecords(table, paths[:1]).digest, PointRecords(table, paths, dims=3).digest]
-    assert len({*digests}) == len(digests) and PointRecords(table, paths).digest == digests[0]
+    assert len({*digests}) == len(digests)
+    assert PointRecords(table, paths).digest == digests[0]
     key_files = [*(folder / "images").iterdir(), folder / "points.csv"]
     assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
     (folder / "images" / "b.png").rename(folder / "images" / "c.png")  # of the same size and time
@@ -803,7 +826,8 @@ def test_the_files_of_the_channels_of_a_volume_are_all_that_follow_the_first(tmp
     for name in names:
         (tmp_path / name).touch()
     paths = [str(tmp_path / name) for name in names]
-    assert channel_files(paths[0]) == tuple(paths[:3]) and channel_files(paths[4]) == (paths[4],)
+    assert channel_files(paths[0]) == tuple(paths[:3])
+    assert channel_files(paths[4]) == (paths[4],)
     for folder in ("c_0000", "c_0001"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "d.nii").touch()
@@ -816,8 +840,10 @@ def test_tables_are_joined_where_axes_and_space_agree():
         return replace(whole, **changes)
 
     joined = joined_tables([table("a", sizes=np.array([[3, 4]])), table("b", sizes=np.array([[5, 6]]))])
-    assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]] and joined.files == ("a.tps", "b.tps")
-    assert joined.rows([1]).sizes.tolist() == [[5, 6]] and joined.rows([1]).files == ("b.tps",)
+    assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
+    assert joined.files == ("a.tps", "b.tps")
+    assert joined.rows([1]).sizes.tolist() == [[5, 6]]
+    assert joined.rows([1]).files == ("b.tps",)
     assert joined_tables([joined, table("c")]).files == ("a.tps", "b.tps", "c.tps")
     assert joined_tables([table("a", sizes=np.array([[3, 4]])), table("b")]).sizes is None
     for other in (table("b", space="pixels from the bottom"), table("b", positions=np.ones((1, 1, 3)))):
@@ -830,7 +856,8 @@ def test_some_rows_of_a_table_keep_their_own_points_and_a_size_of_0_is_none():
     table = PointTable("long", ("p",), ("a", "b", "c"), np.arange(6.0).reshape(3, 1, 2), states, ("1", "2", "3"))
     table = replace(table, sizes=np.array([[0, 0], [3, 4], [0, 7]]))
     chosen = table.rows([2, 1])
-    assert chosen.images == ("c", "b") and chosen.positions.tolist() == [[[4, 5]], [[2, 3]]]
+    assert chosen.images == ("c", "b")
+    assert chosen.positions.tolist() == [[[4, 5]], [[2, 3]]]
     assert chosen.states.tolist() == [[UNKNOWN], [ABSENT]]
     assert [chosen.source(row).size for row in (0, 1)] == [None, (3, 4)]
     assert [chosen.source(row).file for row in (0, 1)] == ["3", "2"]
@@ -844,8 +871,10 @@ def test_a_predicted_point_is_there_from_a_presence_of_one_half_on():
     builder.add_image("other", "image")
     builder.add_image("other", "more")
     table = builder.table()
-    assert table.states.tolist() == [[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]] and table.files == ("file", "other")
-    assert table.presence[0].tolist() == [0.5, 0.4999] and table.confidence[0].tolist() == [0.9, 0.9]
+    assert table.states.tolist() == [[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]]
+    assert table.files == ("file", "other")
+    assert table.presence[0].tolist() == [0.5, 0.4999]
+    assert table.confidence[0].tolist() == [0.9, 0.9]
     assert table.sizes.tolist() == [[3, 4], [0, 0]]
 
 
@@ -871,7 +900,8 @@ def test_points_beside_polygons_are_points(tmp_path):
     write_dots(tmp_path, 4, seed=0)
     write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90))])
     train, _ = load_records(DataConfig(str(tmp_path)))
-    assert train.landmarks is not None and train.landmarks.names == NAMES
+    assert train.landmarks is not None
+    assert train.landmarks.names == NAMES
 
 
 @pytest.mark.parametrize("windows", [True, False])
@@ -879,7 +909,8 @@ def test_large_images_with_points_are_looked_at_in_windows_where_training_reads_
     write_dots(tmp_path, 4, seed=0)
     train, _ = load_records(DataConfig(str(tmp_path)))
     inspector = choose_inspector(train, windows=windows)
-    assert isinstance(inspector, PointInspector) and inspector.windows is windows
+    assert isinstance(inspector, PointInspector)
+    assert inspector.windows is windows
 
 
 HEADINGS = {
@@ -917,7 +948,8 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
     truth = replace(table, presence=None, confidence=None)
     lines = files.content(truth).decode().splitlines()
     assert lines[-1] == {"long": "i,2,,,absent"}.get(layout, "i,0.5,2.0,,")
-    assert "confidence" not in lines[0] and "likelihood" not in lines[-2]
+    assert "confidence" not in lines[0]
+    assert "likelihood" not in lines[-2]
 
 
 def test_columns_may_have_any_of_these_titles(tmp_path):
@@ -925,7 +957,8 @@ def test_columns_may_have_any_of_these_titles(tmp_path):
         assert table_of(tmp_path, f"{title},a_x,a_y\nb,1,2\n").images == ("b",)
     assert table_of(tmp_path, "path,image,landmark,x,y\n1,b,tip,1,2\n").images == ("b",)
     table = table_of(tmp_path, " image ,a_y,a_x\n b ,1,2\n")
-    assert table.images == ("b",) and table.positions.tolist() == [[[2, 1]]]
+    assert table.images == ("b",)
+    assert table.positions.tolist() == [[[2, 1]]]
     for title in ("landmark", "landmark_name", "point", "keypoint", "bodypart", "Label"):
         table = table_of(tmp_path, f"x,y,{title},z,image\n1,2,tip,3,b\n")
         assert (table.names, table.images, table.positions.tolist()) == (("tip",), ("b",), [[[1, 2, 3]]])
@@ -957,10 +990,12 @@ def test_predictions_of_several_tables_are_joined_and_follow_their_names():
         return PointTable("long", (name,), (name,), *shape, (name,), presence=values, confidence=values / 2)
 
     joined = joined_tables([table("a", 0.75), table("b", 0.5)])
-    assert joined.presence.tolist() == [[0.75, 0], [0, 0.5]] and joined.confidence.tolist() == [[0.375, 0], [0, 0.25]]
+    assert joined.presence.tolist() == [[0.75, 0], [0, 0.5]]
+    assert joined.confidence.tolist() == [[0.375, 0], [0, 0.25]]
     assert joined.predicted(0, 0) == (0.375, 0.75)
     assert joined.with_names(("b",)).presence.tolist() == [[0], [0.5]]
-    assert joined.rows([1]).presence is None and joined.rows([1]).confidence is None
+    assert joined.rows([1]).presence is None
+    assert joined.rows([1]).confidence is None
     assert joined.renamed(["x", "y"]).images == ("x", "y")
 
 

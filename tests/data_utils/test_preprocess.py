@@ -122,7 +122,9 @@ def test_an_edge_of_four_channels_stays_within_8_bits():
     edge = np.zeros((4, 8, 4), np.uint8)
     edge[:, 4:] = 255
     wide = resize_image(edge, (4, 16))
-    assert wide.dtype == np.uint8 and (wide[:, :7] < 20).all() and (wide[:, 9:] > 235).all()
+    assert wide.dtype == np.uint8
+    assert (wide[:, :7] < 20).all()
+    assert (wide[:, 9:] > 235).all()
 
 
 def test_target_size_rounds_down_and_is_never_empty():

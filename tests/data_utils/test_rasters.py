@@ -61,7 +61,8 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
     bands = (np.random.default_rng(0).random((channels, 70, 93)) * 200).astype(dtype)
     path = write_raster(tmp_path / "a.tif", bands, **layout)
     pixels = read_image(path)
-    assert np.array_equal(pixels, np.moveaxis(bands, 0, 2)) and not isinstance(pixels, np.ma.MaskedArray)
+    assert np.array_equal(pixels, np.moveaxis(bands, 0, 2))
+    assert not isinstance(pixels, np.ma.MaskedArray)
     assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
     with open_windowed_file(path) as picture:
         assert picture.decodes_windows
@@ -129,7 +130,8 @@ def test_pixels_without_data_are_those_that_rasterio_masks(tmp_path, nodata):
     assert np.array_equal(np.moveaxis(np.ma.getmaskarray(pixels), 2, 0), np.ma.getmaskarray(truth))
     assert np.array_equal(np.ma.getmaskarray(pixels).all(axis=2), valid == 0)
     mean, std = channel_statistics([channel_sums(pixels)])
-    assert np.allclose(mean, truth.reshape(4, -1).mean(axis=1)) and np.allclose(std, truth.reshape(4, -1).std(axis=1))
+    assert np.allclose(mean, truth.reshape(4, -1).mean(axis=1))
+    assert np.allclose(std, truth.reshape(4, -1).std(axis=1))
     assert (to_rgb(pixels)[:5] == 0).all()
 
 
@@ -139,9 +141,12 @@ def test_alpha_and_the_mask_of_a_file_say_where_there_is_data(tmp_path):
     colors[3, :, :7] = 0
     path = write_raster(tmp_path / "alpha.tif", colors, photometric="rgb", alpha="yes")
     pixels = read_image(path)
-    assert pixels.shape == (20, 30, 3) and np.ma.getmaskarray(pixels)[:, :7].all() and not pixels.mask[:, 7:].any()
+    assert pixels.shape == (20, 30, 3)
+    assert np.ma.getmaskarray(pixels)[:, :7].all()
+    assert not pixels.mask[:, 7:].any()
     with_alpha = read_image(BandSource((str(path),), ("4", "1")))  # where it is chosen it is a band like others
-    assert with_alpha.shape == (20, 30, 2) and not np.ma.is_masked(with_alpha)
+    assert with_alpha.shape == (20, 30, 2)
+    assert not np.ma.is_masked(with_alpha)
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
         masked = write_raster(tmp_path / "mask.tif", colors[:3], photometric="rgb")
         with rasterio.open(masked, "r+") as file:
@@ -177,7 +182,8 @@ def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp
     path = write_raster(tmp_path / "grey.tif", grey, compress="lzw", nodata=7)
     assert np.array_equal(np.ma.getdata(read_image(path))[:, :, 0], grey[0])
     with open_windowed_file(path) as picture:
-        assert not picture.decodes_windows and np.array_equal(picture.read(9, 20)[:, :, 0], grey[0, 9:20])
+        assert not picture.decodes_windows
+        assert np.array_equal(picture.read(9, 20)[:, :, 0], grey[0, 9:20])
         assert np.array_equal(picture.read(9, 20, 5, 31)[:, :, 0], grey[0, 9:20, 5:31])
     colors = np.random.default_rng(1).integers(0, 256, (3, 50, 60), np.uint8)
     path = write_raster(tmp_path / "colors.tif", colors, compress="lzw", photometric="rgb")
@@ -209,12 +215,14 @@ def test_bands_that_are_files_are_those_of_one_file(tmp_path):
         write_set(folder, as_files=as_files)
         infos.append(load_dataset_info(DataConfig(str(folder), bands=("B03", "B11"), task="classes")))
     one, several = infos
-    assert one.normalization == several.normalization and one.channels == 2
+    assert one.normalization == several.normalization
+    assert one.channels == 2
     assert one.preprocess().bands == several.preprocess().bands == ("B03", "B11")
     pixels = [new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)[0] for info in infos]
     assert np.array_equal(*pixels)
     of_all = load_dataset_info(DataConfig(str(tmp_path / "b"), task="classes"))
-    assert of_all.channels == 5 and of_all.preprocess().bands == ("B02", "B03", "B04", "B08", "B11")
+    assert of_all.channels == 5
+    assert of_all.preprocess().bands == ("B02", "B03", "B04", "B08", "B11")
     with pytest.raises(DataError, match="no file is band B12"):
         load_dataset_info(DataConfig(str(tmp_path / "b"), bands=("B12",), task="classes"))
 
@@ -228,9 +236,11 @@ def test_images_of_both_splits_have_the_bands_or_are_pictures(tmp_path):
             digests.add(records.digest)
     for records in load_records(DataConfig(str(tmp_path), place=False, task="classes")):
         for record in records:
-            assert isinstance(record["image"], PictureFile) and isinstance(record["target"], PictureFile)
+            assert isinstance(record["image"], PictureFile)
+            assert isinstance(record["target"], PictureFile)
         digests |= {records.digest, records.records.digest}
-    assert len(digests) == 8 and None not in digests
+    assert len(digests) == 8
+    assert None not in digests
 
 
 def test_bands_that_are_files_make_no_shards(tmp_path, monkeypatch):
@@ -245,12 +255,16 @@ def test_the_network_sees_the_mean_where_there_is_no_data_and_learns_nothing_the
     preprocess = info.preprocess()
     pixels, target = new_samples(info.train, info, preprocess, fit_targets=True).load(0)
     assert np.allclose(pixels[:, 0], np.round(preprocess.mean)[:, None])
-    assert (target.main[:3] == 255).all() and (target.main[3:] != 255).all()
+    assert (target.main[:3] == 255).all()
+    assert (target.main[3:] != 255).all()
     half = replace(preprocess, scale=0.5)
     _, smaller = new_samples(info.train, info, half, fit_targets=True).load(0)
-    assert smaller.main.shape == (20, 28) and (smaller.main[0] == 255).all() and (smaller.main[2:] != 255).all()
+    assert smaller.main.shape == (20, 28)
+    assert (smaller.main[0] == 255).all()
+    assert (smaller.main[2:] != 255).all()
     _, own_size = new_samples(info.train, info, half, fit_targets=False).load(0)
-    assert (own_size.main[:3] == 255).all() and (own_size.main[3:] != 255).all()
+    assert (own_size.main[:3] == 255).all()
+    assert (own_size.main[3:] != 255).all()
 
 
 def test_places_are_those_of_rasterio(tmp_path):
@@ -296,7 +310,8 @@ def test_a_damaged_header_is_one_line(tmp_path):
 
 def test_bands_of_a_source_are_those_of_its_file_and_page():
     bands = ("3", "1")
-    assert with_bands("a.tif", ()) == "a.tif" and with_bands(Path("a.tif"), bands) == BandSource(("a.tif",), bands)
+    assert with_bands("a.tif", ()) == "a.tif"
+    assert with_bands(Path("a.tif"), bands) == BandSource(("a.tif",), bands)
     assert with_bands({"path": "a.tif", "page": 2}, bands) == BandSource(("a.tif",), bands, 2)
     assert with_bands({"path": "a.tif"}, bands).page == 0
     assert with_bands(BandSource(("a.tif", "b.tif"), ("9",), 1), bands) == BandSource(("a.tif", "b.tif"), bands, 1)
@@ -376,7 +391,8 @@ def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
     def key(*bands: str) -> str:
         return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands, ()).digest
 
-    assert unnoticed_changes(files, lambda: key("B1", "B2")) == [] and key("B1", "B2") != key("B2", "B1")
+    assert unnoticed_changes(files, lambda: key("B1", "B2")) == []
+    assert key("B1", "B2") != key("B2", "B1")
 
 
 def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
@@ -388,7 +404,8 @@ def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
     with pytest.raises(DataError, match=message):
         find_scenes(*folders, None, None, allow_unpaired=False)
     records = find_scenes(*folders, None, None, allow_unpaired=True)
-    assert [record["name"] for record in records] == ["a"] and len(records.unpaired) == 2
+    assert [record["name"] for record in records] == ["a"]
+    assert len(records.unpaired) == 2
     for name in (
         "masks/a_x.png",
         "masks/b_x.png",
@@ -521,8 +538,12 @@ def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it():
     ):
         assert indices_of_band(names, wanted) == indices, wanted
     assert indices_of_band([*names, "x_B2"], "b2") == [0]  # its own name comes first
-    assert has_band_name("a.B2.c", "B2") and has_band_name("a B2 c", "B2") and has_band_name("a_B2_c", "B2")
-    assert has_band_name("a-B2-c", "B2") and not has_band_name("aB2", "B2") and not has_band_name("B2c", "B2")
+    assert has_band_name("a.B2.c", "B2")
+    assert has_band_name("a B2 c", "B2")
+    assert has_band_name("a_B2_c", "B2")
+    assert has_band_name("a-B2-c", "B2")
+    assert not has_band_name("aB2", "B2")
+    assert not has_band_name("B2c", "B2")
 
 
 def test_bands_have_numbers_from_one_up_to_their_number(tmp_path):
@@ -631,7 +652,8 @@ def test_a_value_for_no_data_is_one_that_a_pixel_may_hold(tmp_path, text, is_mis
 def test_pixels_with_a_place_have_the_types_of_those_without(tmp_path, stored, read):
     path = written_raster(tmp_path / "a.tif", np.full((2, 3), -2, stored))
     pixels = read_image(path)
-    assert pixels.dtype == read and (pixels == -2).all()
+    assert pixels.dtype == read
+    assert (pixels == -2).all()
     assert read_header(path, "a") == ((2, 3), f"{read} x 1")
 
 
@@ -675,7 +697,8 @@ def test_bands_of_several_files_are_read_in_the_order_that_is_asked_for(tmp_path
     for bands, values in ((("b",), [6]), (("b", "a"), [6, 4]), (("a", "b"), [4, 6])):
         with ExitStack() as stack:
             pixels = open_raster(BandSource(paths, bands), stack).whole()
-            assert pixels[1, 2].tolist() == values and not isinstance(pixels, np.ma.MaskedArray)
+            assert pixels[1, 2].tolist() == values
+            assert not isinstance(pixels, np.ma.MaskedArray)
 
 
 def test_only_bands_without_data_are_missing_in_images_of_several_files(tmp_path):
@@ -717,8 +740,10 @@ def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(tmp_pat
     split = replace(info.train, class_locations={0: [np.array([[0, 0]])]})
     samples = new_samples(split, info, Preprocess(mean=(4.0,), std=(1.0,)), fit_targets=True)
     pixels, target = samples.load_crop(0, (24, 32), np.random.default_rng(0))
-    assert (pixels[0, :6, :9] == 4).all() and (pixels[0, 6:] == 1).all()
-    assert (target.main[:6, :9] == 255).all() and (target.main == 255).sum() == 54
+    assert (pixels[0, :6, :9] == 4).all()
+    assert (pixels[0, 6:] == 1).all()
+    assert (target.main[:6, :9] == 255).all()
+    assert (target.main == 255).sum() == 54
     assert samples.load_crop(1, (24, 32), np.random.default_rng(0)) is None  # it is not large
     record = split.records[0]
     Image.new("L", (24, 20)).save(record["target"])  # since the data set was looked at

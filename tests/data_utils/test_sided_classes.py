@@ -61,7 +61,8 @@ def test_what_is_known_of_the_left_is_known_of_the_right_in_the_mirror(tmp_path)
     (folder / "images" / "classes.csv").write_text("\n".join(["image,classes", *rows]) + "\n")
     info, _ = dataset_of(folder)
     target = info.reader.mirrored(OverlapTarget(np.array([[0b011]], np.int32), np.array([[0b011]], np.int32)))
-    assert target.truth.tolist() == [[0b101]] and target.known.tolist() == [[0b101]]
+    assert target.truth.tolist() == [[0b101]]
+    assert target.known.tolist() == [[0b101]]
 
 
 def test_pairs_that_names_do_not_say_are_named_by_swap(tmp_path):

@@ -106,7 +106,8 @@ def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
     (flat(tmp_path / "cells", 4) / "classes.csv").write_text("image,classes\n0,0\n1,0\n2,0\n3,0\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     train, val = loaded("~/cells")
-    assert len(train) == 3 and val.labeled(0) == ("0",)
+    assert len(train) == 3
+    assert val.labeled(0) == ("0",)
 
 
 def test_a_flag_for_other_data_is_one_line(tmp_path):
@@ -199,7 +200,8 @@ def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
 def test_the_training_split_is_not_validated_on_unasked(tmp_path):
     flat(tmp_path / "val", 4)
     train, val = loaded(tmp_path, train_split="val")
-    assert not set(names(train)) & set(names(val)) and len(val) == 1
+    assert not set(names(train)) & set(names(val))
+    assert len(val) == 1
 
 
 @pytest.mark.parametrize("suffix", ["_mask", "-gt", ".seg", "0", ""])
@@ -260,7 +262,8 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
     assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
     inspection = inspect_split(records, "reading files", choose_inspector(records))
-    assert not inspection.problems and inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
+    assert not inspection.problems
+    assert inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
     rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
     assert [row["name"] for row in rows] == [record["name"] for record in records]
     for row, record in zip(rows, records, strict=True):
@@ -275,7 +278,8 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     )
     (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
     train, val = loaded(tmp_path)
-    assert len(train) + len(val) == 6 and train.digest != before
+    assert len(train) + len(val) == 6
+    assert train.digest != before
     records = ListRecords([*train, *val])
     inspection = inspect_split(records, "reading files", choose_inspector(records))
     assert [problem.kind for problem in inspection.problems.values()] == ["image cannot be read"]
@@ -300,8 +304,11 @@ def test_a_folder_of_images_beside_those_of_splits_is_left_alone(tmp_path):
 def test_partners_that_are_missing_are_counted_and_named(tmp_path):
     write(flat(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
     message = error_of(tmp_path)
-    assert "7 of 10 images" in message and "(x0.png, x1.png, x2.png, x3.png, x4.png, ...)" in message
-    assert "1 of 4 masks" in message and "(y.png)" in message and "--allow-unpaired" in message
+    assert "7 of 10 images" in message
+    assert "(x0.png, x1.png, x2.png, x3.png, x4.png, ...)" in message
+    assert "1 of 4 masks" in message
+    assert "(y.png)" in message
+    assert "--allow-unpaired" in message
     assert [len(split) for split in loaded(tmp_path, allow_unpaired=True)] == [2, 1]
 
 
@@ -390,7 +397,8 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     for dataset in ("shape", "data/cell", str(tmp_path / "nowhere"), "../data/x", "a/b/c", f"{tmp_path}/file.txt/x"):
         assert re.search("is not there; expected `shapes`, a folder", error_of(dataset))
     line = error_of("file.txt")
-    assert "is a file, not .parquet" in line and "did you mean" not in line
+    assert "is a file, not .parquet" in line
+    assert "did you mean" not in line
     assert "did you mean" not in error_of(write(tmp_path / "alone", "images/a.png") / "images")
     assert error_of("data/cell").endswith("; did you mean data/cells?")
     assert error_of("data/cells/images").endswith("; did you mean --dataset data/cells?")
@@ -413,7 +421,8 @@ def test_files_of_other_formats_are_told_what_to_do_with(tmp_path):
     assert f"{images} holds {first.stem}.HEIC, which is not read; convert HEIC to JPEG or PNG" in line
     for path in sorted(images.iterdir()):
         path.rename(path.with_suffix(".HEIC"))
-    assert "found only .heic" in error_of(tmp_path / "cells") and "convert HEIC" in error_of(tmp_path / "cells")
+    assert "found only .heic" in error_of(tmp_path / "cells")
+    assert "convert HEIC" in error_of(tmp_path / "cells")
 
 
 @pytest.fixture
@@ -510,7 +519,8 @@ def test_the_key_of_a_table_changes_with_its_rows_and_with_the_columns_that_are_
     second = tables.Dataset.from_dict(rows | {"mask": [png(1), png(1), png(3)]}, features=features)
     keys = [records_of(first, mask_column).digest for mask_column in (None, "label")]
     keys += [records_of(second).digest, records_of(first.select([0, 1])).digest]
-    assert len(set(keys)) == 4 and records_of(first).digest == keys[0]
+    assert len(set(keys)) == 4
+    assert records_of(first).digest == keys[0]
 
 
 def test_saved_data_sets_are_read(tmp_path, tables):
@@ -526,7 +536,8 @@ def test_saved_data_sets_are_read(tmp_path, tables):
     folds = loaded(tmp_path / "folds", train_split="Fold1", val_split="Fold2")
     assert [len(split) for split in folds] == [3, 2]
     record = val[3]
-    assert size_of(record["image"], "i") == (4, 6) and (read_mask(record["target"], "m") == 1).all()
+    assert size_of(record["image"], "i") == (4, 6)
+    assert (read_mask(record["target"], "m") == 1).all()
     assert check_sizes(train).tolist() == [[4, 6]] * 2
 
 
@@ -562,9 +573,11 @@ def test_records_are_loaded_again_on_a_machine_without_their_files(tmp_path, tab
     for there, here in zip(splits, received, strict=True):
         assert len(there) == len(here)
         here.open_here()
-        assert list(there) == list(here) and there.digest == here.digest
+        assert list(there) == list(here)
+        assert there.digest == here.digest
     files = {file["filename"] for records in received for file in records.records.rows.cache_files}
-    assert files and all(file.startswith(str(tmp_path / "another cache")) for file in files)
+    assert files
+    assert all(file.startswith(str(tmp_path / "another cache")) for file in files)
 
 
 def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tables):
@@ -603,7 +616,8 @@ def test_a_table_is_found_again_by_its_configuration_and_its_split(tables, monke
         records.rows = None
         if config == "small":
             records.open_here()
-            assert len(records) == 4 and records[3]["name"] == "3.jpg"
+            assert len(records) == 4
+            assert records[3]["name"] == "3.jpg"
         else:
             with pytest.raises(DataError, match="some/table is another version on machine"):
                 records.open_here()
@@ -640,7 +654,8 @@ def test_bytes_and_texts_of_any_length_may_be_pictures(tables, dtype):
 def test_a_table_that_is_here_is_not_loaded_again_and_one_column_may_be_image_and_mask(tables):
     records = HFRecords(table(tables), TableName("~/some/table", None, "train"), None, "image")
     records.open_here()
-    assert records[2]["target"] == records[2]["image"] and records.table_name.path == Path.home() / "some/table"
+    assert records[2]["target"] == records[2]["image"]
+    assert records.table_name.path == Path.home() / "some/table"
 
 
 def test_columns_may_be_bytes_or_paths(tmp_path, tables):
@@ -651,7 +666,8 @@ def test_columns_may_be_bytes_or_paths(tmp_path, tables):
     }
     tables.Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
     train, val = loaded(tmp_path / "a.parquet")
-    assert check_sizes(train).tolist() == [[4, 6]] * 2 and len(val) == 1
+    assert check_sizes(train).tolist() == [[4, 6]] * 2
+    assert len(val) == 1
     tables.Dataset.from_dict({"image": [png(0)] * 3, "mask": [png(0)] * 3}).to_parquet(tmp_path / "b.parquet")
     assert names(loaded(tmp_path / "b.parquet", val_fraction=0.0)[1]) in (["row 0"], ["row 1"], ["row 2"])
 
@@ -660,9 +676,11 @@ def test_columns_are_named_or_found(tmp_path, tables):
     table(tables, image="scan", mask="cells").save_to_disk(tmp_path / "data")
     assert len(loaded(tmp_path / "data", image_column="scan", mask_column="cells")[0]) == 3
     message = error_of(tmp_path / "data")
-    assert "no column image with pictures, only scan" in message and "--image-column" in message
+    assert "no column image with pictures, only scan" in message
+    assert "--image-column" in message
     message = error_of(tmp_path / "data", image_column="scan", mask_column="id")
-    assert "no column id with pictures" in message and "id (int64)" in message
+    assert "no column id with pictures" in message
+    assert "id (int64)" in message
     assert message.endswith("choose one with --mask-column")
 
 
@@ -703,7 +721,8 @@ def test_shapes_need_no_files():
     train, val = loaded("shapes", seed=7)
     assert (len(train), len(val)) == (240, 48)
     assert check_sizes(val).tolist() == [list(val[i]["target"].shape) for i in range(48)]
-    assert isinstance(train, Shapes) and not {*names(train)} & {*names(val)}
+    assert isinstance(train, Shapes)
+    assert not {*names(train)} & {*names(val)}
 
 
 def test_sizes_are_those_of_the_images_in_order(tmp_path, monkeypatch):
@@ -733,8 +752,10 @@ def test_files_that_cannot_be_used_are_named_together(tmp_path):
     message = str(error.value)
     sizes = "image is 4 x 6, its mask 6 x 4 (height x width); they differ in proportions"
     assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}; ")
-    assert "4.png: image cannot be read" in message and "5.png: mask cannot be read" in message
-    assert message.endswith("; ...; --on-bad-sample skip trains without them") and "\n" not in message
+    assert "4.png: image cannot be read" in message
+    assert "5.png: mask cannot be read" in message
+    assert message.endswith("; ...; --on-bad-sample skip trains without them")
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -803,7 +824,8 @@ def test_what_has_no_partner_is_kept_as_a_line_for_each_file(tmp_path):
 
 def test_the_key_of_a_folder_changes_with_each_file_and_with_the_pages(tmp_path):
     files = [*flat(tmp_path / "flat", 3).glob("*/*")]
-    assert len(files) == 6 and unnoticed_changes(files, lambda: loaded(tmp_path / "flat")[0].digest) == []
+    assert len(files) == 6
+    assert unnoticed_changes(files, lambda: loaded(tmp_path / "flat")[0].digest) == []
     digests = {loaded(tmp_path / "flat")[0].digest}
     for kind in ("images", "masks"):
         (tmp_path / "flat" / kind / "1.png").rename(tmp_path / "flat" / kind / "1.PNG")
@@ -830,7 +852,8 @@ def test_a_part_of_records_says_all_that_the_whole_says():
     }
     vars(whole).update(said, unlisted=("c", "a"))
     part = Subset(whole, np.array([2, 1]))
-    assert {name: getattr(part, name) for name in said} == said and part.unlisted == ("c",)
+    assert {name: getattr(part, name) for name in said} == said
+    assert part.unlisted == ("c",)
     assert [record["name"] for record in part] == [part.name(0), part.name(1)] == ["c", "b"]
     assert [part.labeled(0), part.labeled(1)] == [("2",), ("1",)]
     assert part.digest is None
@@ -865,8 +888,10 @@ class Groups(StreamRecords):
 
 def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_kept(monkeypatch):
     records = Groups()
-    assert list(records) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)] and records.read == [0, 1, 2]
-    assert records[0] == (0, 0) and records.read == [0, 1, 2]  # several are kept
+    assert list(records) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
+    assert records.read == [0, 1, 2]
+    assert records[0] == (0, 0)
+    assert records.read == [0, 1, 2]
     for index in (-1, 6):
         with pytest.raises(IndexError, match=f"record {index} of 6"):
             records[index]
@@ -878,9 +903,11 @@ def test_records_of_a_stream_are_found_in_their_groups_and_those_used_last_are_k
     fewer = Groups()
     assert [fewer[0], fewer[2]] == [(0, 0), (1, 0)]
     fewer.open_groups = 1
-    assert [fewer[3], fewer[2]] == [(2, 0), (1, 0)] and fewer.read == [0, 1, 2, 1]
+    assert [fewer[3], fewer[2]] == [(2, 0), (1, 0)]
+    assert fewer.read == [0, 1, 2, 1]
     monkeypatch.setattr("os.getpid", lambda: 0)  # another process reads for itself
-    assert [records[0], records[1]] == [(0, 0), (0, 1)] and records.read == [0, 1, 2, 1, 0]
+    assert [records[0], records[1]] == [(0, 0), (0, 1)]
+    assert records.read == [0, 1, 2, 1, 0]
     assert pickle.loads(pickle.dumps(records))[5] == (2, 2)
 
 
@@ -916,11 +943,13 @@ def test_fewer_images_than_folds_are_called_what_they_are(dims, group, line):
 def test_folds_hold_about_as_many_images_each_and_groups_stay_together():
     records = called("x_0_a", "x_0_b", "x_0_c", "x_0_d", *(f"x_{number}_a" for number in range(1, 5)))
     held_out = [names(hold_out_fold(records, (number, 2), 3, r"_(\d)")[1]) for number in (1, 2)]
-    assert [len(part) for part in held_out] == [4, 4] and sorted(held_out[0] + held_out[1]) == names(records)
+    assert [len(part) for part in held_out] == [4, 4]
+    assert sorted(held_out[0] + held_out[1]) == names(records)
     assert {len({*part} & {*names(records)[:4]}) for part in held_out} == {0, 4}
     assert [len(part) for part in hold_out_fold(called("a", "b"), (2, 2), 0, None)] == [1, 1]  # as many images as folds
     by_seed = [names(hold_out_fold(records, (1, 4), seed, None)[1]) for seed in (0, 0, 1, 2, 3, 4)]
-    assert by_seed[0] == by_seed[1] and len({*map(tuple, by_seed)}) > 1
+    assert by_seed[0] == by_seed[1]
+    assert len({*map(tuple, by_seed)}) > 1
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 2), (0.3, 2), (0.5, 4), (1.0, 4)])
@@ -928,4 +957,5 @@ def test_whole_groups_are_held_out_and_one_is_left_to_train_on(fraction, held_ou
     records = called(*(f"{letter}{number}" for letter in "abc" for number in range(2)))
     assert len(hold_out(called("a", "b"), fraction, 0, None)[1]) == 1
     train, val = hold_out(records, fraction, 0, r"^\w")
-    assert len(val) == held_out and not {name[0] for name in names(train)} & {name[0] for name in names(val)}
+    assert len(val) == held_out
+    assert not {name[0] for name in names(train)} & {name[0] for name in names(val)}

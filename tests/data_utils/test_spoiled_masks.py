@@ -114,7 +114,9 @@ def test_invented_values_end_in_one_line_that_mends_them(tmp_path, values, spoil
     assert "Export the masks again without smoothing (re-saving them keeps the invented values)" in line
     assert "docs/preparing-masks.md#no-smoothed-edges" in line
     report, problems = check_data(DataConfig(str(folder)))
-    assert problems and "re-saving them keeps the invented values" in report and "no problems" not in report
+    assert problems
+    assert "re-saving them keeps the invented values" in report
+    assert "no problems" not in report
 
 
 def test_the_classes_and_the_files_are_named(tmp_path):
@@ -128,7 +130,8 @@ def test_the_classes_and_the_files_are_named(tmp_path):
     assert "in 1 of 12 masks: 07.png." in line
     assert "--check-data --classes 0=background,84=foreground lists these files" in line
     report, problems = check_data(DataConfig(str(folder), classes="0=background,84=person"))
-    assert problems == 1 and "07.png: mask values 21, 42, 63 belong to no class" in report
+    assert problems == 1
+    assert "07.png: mask values 21, 42, 63 belong to no class" in report
 
 
 def brain(seed: int) -> np.ndarray:
@@ -175,7 +178,8 @@ def test_the_line_that_the_message_gives_lists_the_files_or_trains(tmp_path, spo
     values, spoils = SPOILED[spoil]
     folder = write(tmp_path, [spoils(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
     report, problems = check_data(DataConfig(str(folder), classes="0=background,255=cell"))
-    assert problems == 4 and "unknown mask value: 4" in report
+    assert problems == 4
+    assert "unknown mask value: 4" in report
     info = load_info(folder, classes="0=background,255=cell", outside="ignore")
     soft = Image.open(folder / "masks" / "00.png")
     indices = info.reader.class_map.encode(np.array(soft), "soft")
@@ -275,9 +279,11 @@ def test_palettes_of_smoothed_and_dithered_pictures_end_in_one_line(tmp_path, sp
     folder = write_files(tmp_path, [spoil(colored(seed)) for seed in range(4)])
     with pytest.raises(DataError, match=words) as error:
         load_info(folder)
-    assert "00.png" in str(error.value) and "Export the masks again without smoothing" in str(error.value)
+    assert "00.png" in str(error.value)
+    assert "Export the masks again without smoothing" in str(error.value)
     report, problems = check_data(DataConfig(str(folder)))
-    assert problems == 1 and words in report
+    assert problems == 1
+    assert words in report
 
 
 def test_palettes_of_thin_classes_pass(tmp_path):
@@ -337,7 +343,8 @@ def test_the_neighbors_of_a_border_lie_within_two_pixels():
     ramp = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
     counts = BorderCounts.none()
     counts.add(ramp)
-    assert counts.areas == {0: 27, 200: 27} and counts.between == {50: 9, 100: 9, 150: 9}
+    assert counts.areas == {0: 27, 200: 27}
+    assert counts.between == {50: 9, 100: 9, 150: 9}
     step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
     counts = BorderCounts.none()
     counts.add(step)  # two pixels thick
@@ -501,11 +508,14 @@ def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypat
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", 8 * SIDE)
     planes = list(spoiled_masks.planes_of(record))
-    assert len(planes) == SIDE / 8 and np.array_equal(np.concatenate(planes), whole) and whole.shape == mask.shape
+    assert len(planes) == SIDE / 8
+    assert np.array_equal(np.concatenate(planes), whole)
+    assert whole.shape == mask.shape
 
 
 def test_the_values_of_a_label_are_those_of_all_its_slices(tmp_path):
     labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "a.nii")
     planes = list(spoiled_masks.planes_of({"name": "a", "target": VolumeFile((str(tmp_path / "a.nii"),)), "image": ""}))
-    assert len(planes) == 4 and {*np.unique(planes)} == {*range(24)}
+    assert len(planes) == 4
+    assert {*np.unique(planes)} == {*range(24)}

@@ -178,7 +178,9 @@ def test_colors_are_the_classes_of_a_stream_and_a_validation_mask_of_another_one
         load_info(tmp_path / "packed", **flags)
     stream = load_info(tmp_path / "packed", on_bad_sample="skip", **flags)
     assert stream.reader.class_map.values == ((0, 0, 0), (200, 100, 0))
-    assert [*stream.val.bad] == [1] and "belong to no class" in stream.val.bad[1] and not stream.train.bad
+    assert [*stream.val.bad] == [1]
+    assert "belong to no class" in stream.val.bad[1]
+    assert not stream.train.bad
 
 
 @pytest.mark.parametrize("groups", [3, 100])
@@ -193,7 +195,8 @@ def test_the_sample_of_a_stream_is_as_large_however_few_groups_there_are(packed,
 
 def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):
     info = load_info(packed, streaming=True, classes=CLASSES, crop_size=(32, 32))
-    assert info.val.sizes.tolist() == [list(SIZE)] * 5 and not info.train.sizes.any()
+    assert info.val.sizes.tolist() == [list(SIZE)] * 5
+    assert not info.train.sizes.any()
     assert not load_info(packed, streaming=True, **STREAM).val.sizes.any()
     seen_by_all = load_info(folder, classes=CLASSES, crop_size=(32, 32))
     assert info.normalization.mean == pytest.approx(seen_by_all.normalization.mean, rel=0.02)
@@ -331,8 +334,10 @@ def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, 
             info = load_info(tmp_path, streaming=True, seed=seed, **STREAM)
             means.append(load_info(packed, streaming=True, seed=seed, **STREAM).normalization.mean)
         held_out.append(tuple(record["name"] for record in info.val.records))
-    assert held_out[0] == held_out[1] and len(set(held_out)) > 1
-    assert means[0] == means[1] and len(set(means)) > 1
+    assert held_out[0] == held_out[1]
+    assert len(set(held_out)) > 1
+    assert means[0] == means[1]
+    assert len(set(means)) > 1
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -355,14 +360,17 @@ def test_each_process_reads_a_row_group_once(packed, monkeypatch):
         lambda self, g: (reads.update([g] if g not in self._read else []), group_content(self, g))[1],
     )
     seen(info, 1, 0, range(6), 8, 8)
-    assert set(reads.values()) == {1} and len(reads) == len(info.train.records.group_sizes)
+    assert set(reads.values()) == {1}
+    assert len(reads) == len(info.train.records.group_sizes)
 
 
 def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
     records = load_info(packed, streaming=True, **STREAM).train.records
     first = records[0]
     copy = pickle.loads(pickle.dumps(records))
-    assert copy[0] == first and len(copy) == 47 and len(pickle.dumps(records)) < 5000
+    assert copy[0] == first
+    assert len(copy) == 47
+    assert len(pickle.dumps(records)) < 5000
     with pytest.raises(IndexError):
         records[47]
 
@@ -390,7 +398,8 @@ def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tm
         (tmp_path / file.name).write_bytes(file.read_bytes())
     info = load_info(tmp_path, streaming=True, **STREAM)
     train, val = ({record["name"] for record in split.records} for split in (info.train, info.val))
-    assert len(train) + len(val) == 47 and not train & val
+    assert len(train) + len(val) == 47
+    assert not train & val
     files = {record["name"] for record in ParquetRecords.open([str(sorted(tmp_path.iterdir())[0])], None, None)}
     assert files <= train or files <= val
     for file in sorted(tmp_path.iterdir())[1:]:
@@ -404,7 +413,8 @@ def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
     for split in ("train", "val"):
         write_tars(folder, list(getattr(files, split).records), tmp_path / "tars", split, 3)
     info = load_info(tmp_path / "tars", **STREAM)
-    assert isinstance(info.train.records, TarRecords) and (len(info.train), len(info.val)) == (47, 5)
+    assert isinstance(info.train.records, TarRecords)
+    assert (len(info.train), len(info.val)) == (47, 5)
     pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in files.train.records}
     assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
     alone = seen(info, 1, 0, range(6), 8, 8)[0]
@@ -531,7 +541,8 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
 def test_a_stream_keeps_its_groups_where_places_are_left_out_and_may_be_named_by_a_tilde(packed, monkeypatch):
     monkeypatch.setenv("HOME", str(packed.parent))
     train, val = load_records(DataConfig(f"~/{packed.name}", streaming=True, place=False))
-    assert train.group_sizes.sum() == len(train) and val.group_sizes.sum() == len(val)
+    assert train.group_sizes.sum() == len(train)
+    assert val.group_sizes.sum() == len(val)
 
 
 def test_names_of_a_stream_are_found_without_pictures(packed, tars, counted):
@@ -553,7 +564,8 @@ def test_a_remote_file_is_read_again_when_the_network_fails(tars, packed, counte
         info = load_info(f"counted://{dataset}", **STREAM)
         CountedFiles.failures = 4
         records = pickle.loads(pickle.dumps(info.train.records))
-        assert records[20]["name"] and CountedFiles.failures == 0
+        assert records[20]["name"]
+        assert CountedFiles.failures == 0
         records = pickle.loads(pickle.dumps(info.train.records))
         CountedFiles.failures = 5
         with pytest.raises(DataError, match=r"counted://.* cannot be read \(the network fails\)"):
@@ -664,8 +676,10 @@ def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path, capsys):
     bad = write_folder(tmp_path / "bad", 3, seed=0)
     (bad / "masks" / "cell_01.png").write_bytes(b"")
     result = launch("-m", "data_utils.pack", bad, tmp_path / "other")
-    assert result.returncode == 1 and "cell_01.png: mask cannot be read" in result.stderr
-    assert "Traceback" not in result.stderr and not (tmp_path / "other").exists()
+    assert result.returncode == 1
+    assert "cell_01.png: mask cannot be read" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "other").exists()
 
 
 def small_records(*sizes: int) -> ListRecords:
@@ -703,7 +717,8 @@ def test_a_group_of_rows_has_32_pictures_or_4_megabytes_which_are_stored_as_they
     metadata = pyarrow.parquet.read_metadata(file)
     assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == groups
     column = metadata.row_group(0).column(0)
-    assert column.compression == "UNCOMPRESSED" and not column.has_dictionary_page
+    assert column.compression == "UNCOMPRESSED"
+    assert not column.has_dictionary_page
 
 
 def test_all_splits_are_packed_as_the_flags_say(tmp_path, capsys):
@@ -808,7 +823,8 @@ def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3,
     assert result.returncode == 0, result.stderr
     result = launch("train.py", "--dataset", folder, "--streaming", *options, "--output-dir", tmp_path / "local")
     assert result.returncode == 0, result.stderr
-    assert len(losses(tmp_path / "local")) == 6 and losses(tmp_path / "remote") == losses(tmp_path / "local")
+    assert len(losses(tmp_path / "local")) == 6
+    assert losses(tmp_path / "remote") == losses(tmp_path / "local")
     result = launch("train.py", "--dataset", "s3://nothing/here", *options, "--output-dir", tmp_path / "none", env=s3)
     fails_with(result, "s3://nothing/here", 1)
 
@@ -881,7 +897,8 @@ def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_
     files[0].write_bytes(b"x" * 9)
     os.utime(files[0], (10**9 + 1, 10**9 + 1))
     keys.append(content_key(str(files[0])))
-    assert len({*keys}) == 4 and None not in keys
+    assert len({*keys}) == 4
+    assert None not in keys
     files[0].write_bytes(b"")
     assert content_key(str(files[0])) is None
 
@@ -949,7 +966,8 @@ def test_a_failure_of_the_network_or_a_server_is_tried_again_and_others_are_not(
         return share + end
 
     if may_pass:
-        assert read("https://x/a.tar", 1, end=2) == 3 and len(pauses) == 2
+        assert read("https://x/a.tar", 1, end=2) == 3
+        assert len(pauses) == 2
         return
     with pytest.raises(DataError, match=r"^https://x/a\.tar cannot be read \(.*\); so it is$"):
         read("https://x/a.tar", 1, end=2)
@@ -996,7 +1014,8 @@ def test_a_version_of_a_file_is_known_by_whatever_its_system_calls_it(monkeypatc
         info = {"size": 5, **version}
         keys.append(content_key("https://x/a.tar?signature=1"))
         assert content_key("https://x/a.tar?signature=2") == content_key("https://x/a.tar") == keys[-1]
-    assert keys[0] != keys[1] and content_key("https://x/b.tar") != keys[1]
+    assert keys[0] != keys[1]
+    assert content_key("https://x/b.tar") != keys[1]
 
 
 def test_what_is_wrong_with_the_content_of_a_file_keeps_its_line():
@@ -1071,7 +1090,8 @@ def test_row_groups_without_rows_are_left_out_and_rows_are_counted_from_the_firs
     assert [(record["image"], record["target"]) for record in records] == [(b"1", b"4"), (b"2", None), (b"3", b"6")]
     assert [records.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]
     fewer = records.subset(np.array([False, True]))
-    assert len(fewer) == 1 and fewer[0] == records[2]
+    assert len(fewer) == 1
+    assert fewer[0] == records[2]
 
 
 def test_pictures_of_a_tar_are_read_at_once_up_to_a_gap_of_256_kilobytes(tmp_path, counted):

@@ -59,7 +59,8 @@ def test_windows_of_a_tiff_are_those_of_the_whole_page(tmp_path, byteorder, dtyp
         for rows in ((0, 45), (0, 1), (6, 8), (13, 33), (44, 45)):
             for columns in ((0, 70), (0, 1), (31, 33), (32, 64), (69, 70)):
                 window = read_window(tmp_path / "a.tif", page, rows, columns)
-                assert window.dtype == dtype and (window == whole[slice(*rows), slice(*columns)]).all()
+                assert window.dtype == dtype
+                assert (window == whole[slice(*rows), slice(*columns)]).all()
     if "tile" not in layout and "compression" not in layout:
         (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-1])
         with pytest.raises(ImageError, match="the file ends before its image does"):
@@ -138,7 +139,9 @@ def test_a_codec_is_there_where_it_only_refuses_to_decode_nothing(error, is_ther
 
 
 def test_a_tiff_has_its_ending_in_any_case_and_what_is_none_is_named(tmp_path):
-    assert is_tiff("a/B.TIF") and is_tiff(Path("a.tiff")) and not is_tiff("a.tif.png")
+    assert is_tiff("a/B.TIF")
+    assert is_tiff(Path("a.tiff"))
+    assert not is_tiff("a.tif.png")
     (tmp_path / "a.tif").write_bytes(b"II*\0\0\0\0\0")
     assert page_numbers(tmp_path / "a.tif") == []
     (tmp_path / "a.tif").write_bytes(b"no tiff")

@@ -48,7 +48,8 @@ def test_sizes_modes_and_classes_are_described_with_their_shares():
 def test_the_ten_most_common_sizes_are_listed():
     sizes = Counter({(number, 2): number for number in range(1, 12)})
     text = most_common(sizes)
-    assert text.startswith("11 x 2: 11, 10 x 2: 10, ") and text.endswith(", 2 x 2: 2, ...")
+    assert text.startswith("11 x 2: 11, 10 x 2: 10, ")
+    assert text.endswith(", 2 x 2: 2, ...")
     assert most_common(Counter({(3, 4): 2})) == "3 x 4: 2"
 
 
@@ -90,7 +91,8 @@ def test_problems_are_listed_with_the_flags_that_train_without_them():
     for kind in ("classes", "too many mask values"):  # no file alone has these
         assert list_problems({kind: ["of all"]}, 0)[-1] == "    of all"
     both = list_problems({"file without partner": ["a: x"], "lossy": ["b: y"]}, 0)
-    assert both[0] == "problems: 2" and both[-2:] == [remedy, skip]
+    assert both[0] == "problems: 2"
+    assert both[-2:] == [remedy, skip]
     many = [f"{name}: is {name * 3}" for name in "abcdefghijklmnopqrstuvwxyz"]
     assert list_problems({"lossy": many}, 0)[2:-1] == [f"    {text}" for text in many[:20]] + ["    ..."]
 
@@ -103,14 +105,17 @@ def test_a_report_ends_with_its_problems(tmp_path):
             picture = np.full((8, 8, 3) if kind == "images" else (8, 8), number % 2, np.uint8)
             Image.fromarray(picture).save(folder / kind / f"{number}.png")
     report, problems = check_data(DataConfig(str(folder), val_fraction=0.34))
-    assert problems == 0 and report.startswith(f"{folder}: 4 training images, 2 validation images")
+    assert problems == 0
+    assert report.startswith(f"{folder}: 4 training images, 2 validation images")
     (folder / "masks" / "9.png").write_bytes(b"")
     Image.fromarray(np.zeros((8, 11), np.uint8)).save(folder / "masks" / "3.png")
     report, problems = check_data(DataConfig(str(folder), val_fraction=0.34))
-    assert problems == 2 and "  file without partner: 1" in report
+    assert problems == 2
+    assert "  file without partner: 1" in report
     assert "  mask and image differ in proportions: 1" in report
     report, problems = check_data(DataConfig(str(folder), val_fraction=0.34, allow_unpaired=True))
-    assert problems == 1 and "file without partner" not in report
+    assert problems == 1
+    assert "file without partner" not in report
 
 
 def test_the_check_names_unpaired_files_of_both_splits_and_masks_of_one_class_beside_damaged_ones(tmp_path):
@@ -120,8 +125,12 @@ def test_the_check_names_unpaired_files_of_both_splits_and_masks_of_one_class_be
         (tmp_path / split / "masks" / "cell_00.png").write_bytes(b"")
     Image.fromarray(np.full((40, 56), 7, np.uint8)).save(tmp_path / "train" / "masks" / "cell_00.png")
     report, problems = check_data(DataConfig(str(tmp_path)))
-    assert "file without partner: 3" in report and "train.png" in report and "val.png" in report
-    assert "mask cannot be read: 1" in report and "all pixels of all masks hold 7" in report and problems == 5
+    assert "file without partner: 3" in report
+    assert "train.png" in report
+    assert "val.png" in report
+    assert "mask cannot be read: 1" in report
+    assert "all pixels of all masks hold 7" in report
+    assert problems == 5
 
 
 def test_images_of_other_channels_than_most_are_named():

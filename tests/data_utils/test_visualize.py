@@ -30,7 +30,8 @@ from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, slice
 
 def test_palette_colors_are_distinct_and_stable():
     colors = palette(256)
-    assert colors.shape == (256, 3) and colors.dtype == np.uint8
+    assert colors.shape == (256, 3)
+    assert colors.dtype == np.uint8
     assert colors[0].tolist() == [0, 0, 0]
     assert len({tuple(color) for color in colors.tolist()}) == 256
     assert tuple(GREY) not in {tuple(color) for color in colors.tolist()}
@@ -59,7 +60,8 @@ def test_colorize_keeps_255_when_it_is_a_class():
 def test_to_rgb_takes_any_picture(shape, dtype):
     image = (np.random.default_rng(0).random(shape) * 200).astype(dtype)
     picture = to_rgb(image)
-    assert picture.shape == (*shape[:2], 3) and picture.dtype == np.uint8
+    assert picture.shape == (*shape[:2], 3)
+    assert picture.dtype == np.uint8
 
 
 def test_to_rgb_leaves_uint8_and_stretches_other_ranges():
@@ -100,7 +102,9 @@ def test_an_outline_differs_from_the_tint_and_from_what_is_under_it():
         picture = outlined_overlay(image, mask, colors).astype(int)
         tinted = overlay(image, mask, colors)
         edges = contours(mask)
-        assert edges[2, 2] and edges[5, 8] and not edges[5, 5]
+        assert edges[2, 2]
+        assert edges[5, 8]
+        assert not edges[5, 5]
         assert np.array_equal(picture[~edges], tinted[~edges])
         assert (np.abs(picture[edges] - image[edges]).sum(axis=1) >= MIN_COLOR_DISTANCE - 20).all()
     assert contours(mask, thickness=2).sum() > contours(mask).sum()
@@ -130,7 +134,8 @@ def test_an_area_of_one_pixel_has_a_line_around_it_in_a_small_picture(pixel):
     image = np.zeros((10, 10, 3), np.uint8)
     picture = outlined_areas(image, areas, (255, 0, 0))
     assert not image.any()
-    assert (picture[:, :, 0] == 255).any() and (picture[:, :, 1:] == 0).all()
+    assert (picture[:, :, 0] == 255).any()
+    assert (picture[:, :, 1:] == 0).all()
     assert picture[pixel[0] // 4, pixel[1] // 4].tolist() == [0, 0, 0]
 
 
@@ -152,7 +157,8 @@ def test_an_outline_is_white_on_what_is_dark_and_black_on_what_is_bright_where_i
 def test_a_legend_has_a_square_for_each_class_that_is_tinted():
     colors = np.array([[0, 0, 0], [200, 0, 50], [0, 90, 30]], np.uint8)
     pixels = np.asarray(legend(["sky", "land", "sea"], colors))
-    assert pixels.shape[0] == 60 and pixels.dtype == np.uint8
+    assert pixels.shape[0] == 60
+    assert pixels.dtype == np.uint8
     squares = pixels[:, :20].reshape(3, 20, 20, 3)
     assert (squares[0][:, :19] == 255).all()
     for square, color in zip(squares[1:], colors[1:], strict=True):
@@ -160,8 +166,10 @@ def test_a_legend_has_a_square_for_each_class_that_is_tinted():
         assert (square == color).all(axis=2).sum() == 12 * 12
     wide = legend(["sky", "a class with a long name"], colors)
     narrow = np.asarray(legend(["background", "sea"], colors))
-    assert narrow.shape[1] > 120 and (narrow[:20, 100:] < 128).any()  # the whole of "background (no tint)"
-    assert wide.width > pixels.shape[1] and (np.asarray(wide)[:, 20:] < 128).any()
+    assert narrow.shape[1] > 120
+    assert (narrow[:20, 100:] < 128).any()
+    assert wide.width > pixels.shape[1]
+    assert (np.asarray(wide)[:, 20:] < 128).any()
 
 
 def test_wrong_pixels_are_red_and_those_of_no_class_grey():
@@ -192,7 +200,9 @@ def test_a_line_lies_two_pixels_around_an_area_in_a_wide_picture():
     picture = outlined_areas(np.zeros((10, 30, 3), np.uint8), areas, (9, 9, 9))
     rows, columns = np.nonzero(picture[:, :, 0])
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (1, 8, 17, 24)
-    assert picture[4, 17, 0] and not picture[4, 18:24].any() and not picture[1, 17].any()
+    assert picture[4, 17, 0]
+    assert not picture[4, 18:24].any()
+    assert not picture[1, 17].any()
 
 
 def test_panel_is_four_pictures_in_a_row():
@@ -201,12 +211,15 @@ def test_panel_is_four_pictures_in_a_row():
     pred = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
     colors = palette(2)
     row = panel(image, truth, pred, colors)
-    assert row.shape == (2, 4 * 5 + 3 * 2, 3) and row.dtype == np.uint8
+    assert row.shape == (2, 4 * 5 + 3 * 2, 3)
+    assert row.dtype == np.uint8
     pictures = [row[:, start : start + 5] for start in (0, 7, 14, 21)]
     assert (pictures[0] == 200).all()
     assert np.array_equal(pictures[1], colorize(truth, colors))
     assert np.array_equal(pictures[2], colorize(pred, colors))
-    assert (row[:, 5:7] == 255).all() and (row[:, 12:14] == 255).all() and (row[:, 19:21] == 255).all()
+    assert (row[:, 5:7] == 255).all()
+    assert (row[:, 12:14] == 255).all()
+    assert (row[:, 19:21] == 255).all()
     errors = [[tuple(pixel) for pixel in line] for line in pictures[3].tolist()]
     right = (70, 70, 70)
     assert errors == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
@@ -237,7 +250,8 @@ def test_a_legend_shows_each_class_but_the_first_in_its_color():
     colors = palette(3)
     picture = np.asarray(legend(("ground", "cell", "wall"), colors))
     found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}
-    assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= found and len(picture) == 60
+    assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= found
+    assert len(picture) == 60
     squares = picture[:20, 4:15].reshape(-1, 3)
     assert (squares == 255).all()  # the first class is not tinted
 
@@ -291,10 +305,13 @@ def test_a_page_tints_a_quarter_and_draws_outlines_in_full_color():
     assert {tuple(color) for color in axial.reshape(-1, 3).tolist()} == {(40, 40, 40), (80, 50, 30), (200, 80, 0)}
     rows, columns = np.nonzero((axial != 40).any(axis=2))
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (80, 239, 32, 159)  # mirrored: right is left
-    assert (axial[80, 32:160] == (200, 80, 0)).all() and (axial[81, 33] == (80, 50, 30)).all()
-    assert not page[320:322].any() and not page[-2:].any()
+    assert (axial[80, 32:160] == (200, 80, 0)).all()
+    assert (axial[81, 33] == (80, 50, 30)).all()
+    assert not page[320:322].any()
+    assert not page[-2:].any()
     coronal = page[322:482]
-    assert (coronal[-40:] == 40).all() and (coronal[:120, 32:160] != 40).any(axis=2).all()  # up is superior
+    assert (coronal[-40:] == 40).all()
+    assert (coronal[:120, 32:160] != 40).any(axis=2).all()
 
 
 def test_a_page_has_four_slices_of_each_plane_whose_longest_side_in_mm_has_320_pixels():
@@ -324,7 +341,8 @@ def test_outlines_are_thicker_in_wide_pictures_and_later_classes_lie_over_others
     expected = {*range(5, 5 + thickness), *range(10 - thickness, 10)}
     assert {*np.flatnonzero(is_second).tolist()} == expected
     image = np.zeros((30, width, 3), np.uint8)
-    assert outlined_classes(image, bits, np.stack([first, second])).any() and not image.any()
+    assert outlined_classes(image, bits, np.stack([first, second])).any()
+    assert not image.any()
     is_first = (column == first).all(axis=1)
     assert np.flatnonzero(is_first).tolist() == list(range(25 - thickness, 25))
 
@@ -346,7 +364,8 @@ def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_plane_superior_and_an
     assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, ~is_there, place, is_there)) == expected
     voxels[1, 2, 6] = 255  # the planes go through what is found where nothing is true
     picture = render_volume_points(voxels, (1.0, 1.0, 1.0), place, is_there, place, ~is_there)
-    assert picture[y + 20, x + 20].all() and picture[z + 20, 362 + x + 20].all()
+    assert picture[y + 20, x + 20].all()
+    assert picture[z + 20, 362 + x + 20].all()
 
 
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
@@ -391,7 +410,9 @@ def test_planes_of_a_volume_have_its_sides_in_mm_and_the_grey_levels_of_one():
     is_there = np.array([True])
     picture = render_volume_points(voxels, (2.0, 1.0, 1.0), place, ~is_there, place, is_there)
     assert picture.shape == (360, 3 * 362, 3)
-    assert picture[:360, :360].any() and not picture[180:, 362:].any() and not picture[:, 360:362].any()
+    assert picture[:360, :360].any()
+    assert not picture[180:, 362:].any()
+    assert not picture[:, 360:362].any()
     # each plane is stretched as the axial one: 50 of 0 to 100 is a medium grey
     assert picture[5, 362 + 146].tolist() == picture[5, 724 + 45 + 11].tolist()
     assert 120 < picture[5, 362 + 146, 0] < 136

@@ -25,8 +25,10 @@ def test_findings_are_stored_and_read_again(labeled):
     values = [np.arange(2 * labeled, dtype=np.float32).reshape(labeled, 2)] * 2
     findings = VolumeFindings.of(np.array([[2, 1, 1], [0, 0, 0]], float), values)
     again = VolumeFindings.from_json(json.loads(json.dumps(findings.to_json())))
-    assert again.spacings.tolist() == findings.spacings.tolist() and again.channels == {2: 2}
-    assert again.foreground == findings.foreground and (again.foreground is None) == (labeled == 0)
+    assert again.spacings.tolist() == findings.spacings.tolist()
+    assert again.channels == {2: 2}
+    assert again.foreground == findings.foreground
+    assert (again.foreground is None) == (labeled == 0)
 
 
 def test_an_axis_is_coarse_beyond_three_times_the_finest():
@@ -40,7 +42,8 @@ def test_an_axis_is_coarse_beyond_three_times_the_finest():
 def test_ct_is_clipped_to_the_percentiles_of_labeled_voxels_and_other_volumes_are_standardized():
     values = [np.arange(201, dtype=np.float32)[:, None], np.zeros((0, 1), np.float32)]
     findings = VolumeFindings.of(np.ones((2, 3)), values)
-    assert findings.foreground.clip == (1, 199) and findings.channels == {1: 2}
+    assert findings.foreground.clip == (1, 199)
+    assert findings.channels == {1: 2}
     config = DataConfig()
     for modality in ("CT", "ct"):
         normalization = findings.normalization(modality, config)
@@ -48,7 +51,9 @@ def test_ct_is_clipped_to_the_percentiles_of_labeled_voxels_and_other_volumes_ar
         assert normalization.std == pytest.approx((58.0230,), abs=1e-4)
     for modality in (None, "MRI"):
         normalization = findings.normalization(modality, config)
-        assert normalization[:2] == ((0,), (1,)) and normalization.clip is None and normalization.standardize
+        assert normalization[:2] == ((0,), (1,))
+        assert normalization.clip is None
+        assert normalization.standardize
     assert findings.normalization("CT", DataConfig(normalization="z-score")).standardize
     assert findings.normalization("MRI", DataConfig(normalization="ct")).clip == (1, 199)
 
@@ -66,7 +71,8 @@ def test_constant_voxels_are_not_clipped_and_unlabeled_ones_cannot_be_measured()
 def test_volumes_of_other_channels_are_an_error_unless_they_are_skipped():
     values = [np.zeros((2, channels), np.float32) for channels in (2, 1, 2)]
     findings = VolumeFindings.of(np.ones((3, 3)), values)
-    assert findings.channels == {2: 2, 1: 1} and findings.foreground is None
+    assert findings.channels == {2: 2, 1: 1}
+    assert findings.foreground is None
     with pytest.raises(DataError, match="volumes have 1 and 2 channels; --check-data lists them"):
         findings.normalization(None, DataConfig())
     assert findings.normalization(None, DataConfig(on_bad_sample="skip")).mean == (0, 0)

@@ -69,7 +69,8 @@ def test_a_volume_is_standardized_with_and_without_clipping():
     for clip in (None, (40.0, 60.0)):
         preprocess = Preprocess(clip=clip, standardize=True)
         whole = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
-        assert whole.mean() == pytest.approx(0, abs=1e-4) and whole.std() == pytest.approx(1, abs=1e-4)
+        assert whole.mean() == pytest.approx(0, abs=1e-4)
+        assert whole.std() == pytest.approx(1, abs=1e-4)
     clipped = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(clip=(40.0, 60.0)), 1).whole()
     assert (clipped.min(), clipped.max()) == (40, 60)
 
@@ -107,5 +108,6 @@ def test_strips_of_more_than_eight_slices_are_those_of_the_whole(strip):
 def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
     voxels = np.random.default_rng(0).normal(size=(3, 8, 10, 1)).astype(np.float32)
     slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))
-    assert slices.size == (3, 4, 5) and slices.strip(1, 3).shape == (1, 2, 4, 5)
+    assert slices.size == (3, 4, 5)
+    assert slices.strip(1, 3).shape == (1, 2, 4, 5)
     assert np.array_equal(slices.strip(1, 3), slices.strip(0, 3)[:, 1:])

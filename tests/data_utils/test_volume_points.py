@@ -78,7 +78,9 @@ def write_volumes(folder: Path, count: int, layout: str, affine: np.ndarray, see
 def test_a_drawn_dot_is_where_the_file_says(tmp_path, layout, orientation):
     write_volumes(tmp_path, 3, layout, AFFINES[orientation])
     info = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4))
-    assert info.config.task == "landmarks" and info.reader.landmarks.unit == "mm" and info.reader.names == NAMES
+    assert info.config.task == "landmarks"
+    assert info.reader.landmarks.unit == "mm"
+    assert info.reader.names == NAMES
     for record in info.train.records:
         voxels, header = read_volume(record["image"], record["name"])
         target = info.reader.read_volume(record, header)
@@ -111,8 +113,10 @@ def test_intensities_of_a_volume_with_points_are_those_of_voxels_anywhere(tmp_pa
     record = {"image": VolumeFile((str(tmp_path / "a.nii"),)), "target": source, "name": "a"}
     found = inspect_volume_points(record)
     assert (found.size, found.mask_size, found.spacing, found.mode) == ((3, 4, 5), (3, 4, 5), (2, 1.5, 1), "float32")
-    assert found.class_locations.keys() == {1} and found.class_locations[1].tolist() == [[2, 0, 4]]
-    assert found.foreground.shape == (10_000, 1) and set(found.foreground.ravel().tolist()) == set(range(60))
+    assert found.class_locations.keys() == {1}
+    assert found.class_locations[1].tolist() == [[2, 0, 4]]
+    assert found.foreground.shape == (10_000, 1)
+    assert set(found.foreground.ravel().tolist()) == set(range(60))
     assert np.array_equal(inspect_volume_points(record).foreground, found.foreground)
     assert not np.array_equal(inspect_volume_points({**record, "name": "b"}).foreground, found.foreground)
 
@@ -148,8 +152,10 @@ def test_slicers_files_keep_names_places_and_states(tmp_path, layout):
     file = tmp_path / f"case{files.FORMATS[layout].extension}"
     file.write_bytes(files.content(table))
     again = files.read(file)
-    assert again is not None and (again.names, again.images, again.space) == (NAMES, ("case",), "LPS")
-    assert np.array_equal(again.positions, positions) and np.array_equal(again.states, states)
+    assert again is not None
+    assert (again.names, again.images, again.space) == (NAMES, ("case",), "LPS")
+    assert np.array_equal(again.positions, positions)
+    assert np.array_equal(again.states, states)
     assert ABSENT not in again.states
 
 
@@ -158,9 +164,11 @@ def test_old_files_of_slicer_are_ras(tmp_path):
     file.write_text("# CoordinateSystem = 0\n# columns = id,x,y,z,label\n1,1,2,3,one\n")
     assert files.read(file).space == "RAS"
     file.write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
-    assert files.read(file).space == "RAS" and files.read(file).names == ("one",)
+    assert files.read(file).space == "RAS"
+    assert files.read(file).names == ("one",)
     file.write_text("#CoordinateSystem = LPS  \n# columns = id, x, y, z, label\n1,1,2,3,one\n")
-    assert files.read(file).space == "LPS" and files.read(file).names == ("one",)
+    assert files.read(file).space == "LPS"
+    assert files.read(file).names == ("one",)
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match=r"a\.fcsv cannot be read as text"):
         files.read(file)
@@ -201,7 +209,8 @@ def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_pat
     flags += ["--eval-every", "30", "--augment", "none", "--swap", "", "--val-fraction", "0.3"]
     run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
     assert run.exit_code == 0, run.output
-    assert run.values("eval/median_radial_error")[-1] < 2 and "eval/sdr/2mm" in run.records[-1]
+    assert run.values("eval/median_radial_error")[-1] < 2
+    assert "eval/sdr/2mm" in run.records[-1]
     assert "Errors of each landmark" in (run.folder / "report.html").read_text()
     image = tmp_path / "data" / "images" / "case0.nii.gz"
     landmarks = Predictor.from_pretrained(run.folder / "model").points(image)
@@ -229,8 +238,10 @@ def test_slicers_markups_say_name_state_and_space(tmp_path):
     file = tmp_path / "Scan.MRK.JSON"
     file.write_text(json.dumps({"markups": [{"controlPoints": points}]}))
     table = files.read(file)
-    assert table.images == ("Scan",) and table.names == ("tip", "8", "3", "old", "held", "found")
-    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]] and table.space == "LPS"
+    assert table.images == ("Scan",)
+    assert table.names == ("tip", "8", "3", "old", "held", "found")
+    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]]
+    assert table.space == "LPS"
     file.write_text(json.dumps({"markups": [{"controlPoints": points}] * 2}))
     with pytest.raises(DataError, match="holds 2 lists of points; keep one with controlPoints"):
         files.read(file)
@@ -250,7 +261,8 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
         ("2", "undefined"),
         ("3", "defined"),
     ]
-    assert markup["coordinateSystem"] == space and ["position" in point for point in points] == [False, False, True]
+    assert markup["coordinateSystem"] == space
+    assert ["position" in point for point in points] == [False, False, True]
     assert (markup["type"], markup["coordinateUnits"]) == ("Fiducial", "mm")
     text = files.content(replace(table, layout="fcsv")).decode().splitlines()
     assert f"# CoordinateSystem = {space}" in text
@@ -270,11 +282,13 @@ def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
     head = "\ufeff# CoordinateSystem = 1\n# columns = label,id,z,y,x\n"
     file.write_text(head + "one,7,3,2,1\n,8,6,5,4\n\n,,9,8,7\n")
     table = files.read(file)
-    assert table.names == ("one", "8", "3") and table.space == "LPS"
+    assert table.names == ("one", "8", "3")
+    assert table.space == "LPS"
     assert table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     file.write_text("# drawn with = a pen = by hand\n1,1,2,3,0,0,0,1,1,1,0,one\n2,4,5,6\n")  # without the last cells
     table = files.read(file)
-    assert table.names == ("one", "2") and table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert table.names == ("one", "2")
+    assert table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6]]
     file.write_text("1,1,2\n")
     with pytest.raises(DataError, match="point 1 has 3 cells, expected 14; is the file cut off"):
         files.read(file)
@@ -334,5 +348,6 @@ def test_chosen_points_of_a_volume_are_those_of_their_names(tmp_path):
     source = PointSource("points.csv", "pixels", positions, np.array([PRESENT, ABSENT, PRESENT]))
     reader = PointReader(Landmarks(("c", "b")), (2, 1))
     target = reader.read_volume({"image": "", "target": source, "name": "a"}, header)
-    assert target.points.tolist() == [[9, 8, 7], [0, 0, 0]] and target.states.tolist() == [PRESENT, ABSENT]
+    assert target.points.tolist() == [[9, 8, 7], [0, 0, 0]]
+    assert target.states.tolist() == [PRESENT, ABSENT]
     assert target.unit.tolist() == [2, 1.5, 1]

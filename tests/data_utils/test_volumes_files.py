@@ -87,7 +87,8 @@ def test_a_mask_is_written_in_the_axes_and_header_of_its_image(tmp_path, affine)
     assert np.array_equal(back.affine, expected.affine)
     for form in ("sform", "qform"):
         found, wanted = (getattr(of, f"get_{form}")(coded=True) for of in (back, expected))
-        assert np.array_equal(found[0], wanted[0]) and found[1] == wanted[1]
+        assert np.array_equal(found[0], wanted[0])
+        assert found[1] == wanted[1]
     assert back.header.get_zooms() == expected.header.get_zooms()
     assert back.header.get_xyzt_units() == expected.header.get_xyzt_units()
     assert back.get_data_dtype() == np.uint8
@@ -105,14 +106,16 @@ def test_mask_values_take_the_smallest_type_that_holds_them(tmp_path, value, kin
     mask = np.zeros((8, 10, 12), np.int64)
     mask[1, 2, 3] = value
     back = written(mask, source(path), tmp_path / "out.nii.gz")
-    assert back.get_data_dtype() == kind and back.dataobj[3, 2, 1] == value
+    assert back.get_data_dtype() == kind
+    assert back.dataobj[3, 2, 1] == value
 
 
 def test_probabilities_are_written_with_the_channels_last(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", case(0)[0], LPS)
     probabilities = np.random.default_rng(0).random((3, 8, 10, 12))
     back = written(probabilities, source(path), tmp_path / "out.nii.gz")
-    assert back.shape == (12, 10, 8, 3) and back.get_data_dtype() == np.float32
+    assert back.shape == (12, 10, 8, 3)
+    assert back.get_data_dtype() == np.float32
     again, _ = read_volume(source(tmp_path / "out.nii.gz"), "out")
     assert np.array_equal(np.moveaxis(again, 3, 0), probabilities.astype(np.float32))
 
@@ -123,7 +126,8 @@ def test_a_mask_of_an_image_of_channels_with_extensions_has_three_axes(tmp_path)
     nibabel.save(image, tmp_path / "a.nii.gz")
     mask = LABEL[::-1, ::-1].T
     back = written(mask, source(tmp_path / "a.nii.gz"), tmp_path / "out.nii.gz")
-    assert back.shape == LABEL.shape and np.array_equal(back.dataobj, LABEL)
+    assert back.shape == LABEL.shape
+    assert np.array_equal(back.dataobj, LABEL)
 
 
 def test_scaled_values_are_read_and_the_scale_stays_out_of_the_mask(tmp_path):
@@ -149,7 +153,8 @@ def test_units_become_mm_and_stay_in_the_file(tmp_path, unit, factor):
     in_mm = read_volume_header(source(path), "a").affine[:3]
     assert np.allclose(read_volume_header(source(tmp_path / "b.nii.gz"), "b").affine[:3], factor * in_mm)
     back = written(np.zeros((8, 10, 12), np.uint8), source(tmp_path / "b.nii.gz"), tmp_path / "out.nii.gz")
-    assert back.header.get_xyzt_units()[0] == unit and np.array_equal(back.affine, image.affine)
+    assert back.header.get_xyzt_units()[0] == unit
+    assert np.array_equal(back.affine, image.affine)
 
 
 def test_channels_are_the_fourth_axis_or_files_of_their_own(tmp_path):
@@ -158,7 +163,8 @@ def test_channels_are_the_fourth_axis_or_files_of_their_own(tmp_path):
     parts = [write_nifti(tmp_path / f"a_{i:04}.nii.gz", image, LPS) for i, image in enumerate(images)]
     first, header = read_volume(source(whole), "a")
     second, of_parts = read_volume(source(*parts), "a")
-    assert np.array_equal(first, second) and first.shape == (8, 10, 12, 3)
+    assert np.array_equal(first, second)
+    assert first.shape == (8, 10, 12, 3)
     assert header._replace(affine=0) == of_parts._replace(affine=0)
     assert written(np.ones((8, 10, 12), np.uint8), source(*parts), tmp_path / "out.nii.gz").shape == (12, 10, 8)
     write_nifti(parts[1], images[1], RAS)
@@ -176,7 +182,8 @@ def test_stacks_are_volumes_of_the_spacing_that_is_given(tmp_path):
         assert np.array_equal(voxels[..., 0], stack)
         assert (header.size, header.spacing, header.dtype) == ((5, 6, 7), (3.0, 2.0, 1.5), "uint8")
         back = written(voxels[..., 0], like, tmp_path / "out.nii.gz")
-        assert np.array_equal(back.dataobj, stack.T) and back.header.get_zooms() == (1.5, 2.0, 3.0)
+        assert np.array_equal(back.dataobj, stack.T)
+        assert back.header.get_zooms() == (1.5, 2.0, 3.0)
         assert back.header.get_xyzt_units()[0] == "mm"
 
 
@@ -194,7 +201,10 @@ def test_reading_holds_the_voxels_once(tmp_path):
 def test_names_of_volumes():
     assert [volume_stem(name) for name in ("a.nii.gz", "a.b.NII", "c.nrrd", "d.npy", "e")] == [*"a", "a.b", *"cde"]
     assert volume_stem("a.b.npy") == "a.b"
-    assert is_volume("x/a.nii.gz") and is_volume("A.NII") and not is_volume("a.npy") and not is_volume("a.gz")
+    assert is_volume("x/a.nii.gz")
+    assert is_volume("A.NII")
+    assert not is_volume("a.npy")
+    assert not is_volume("a.gz")
 
 
 def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, monkeypatch):
@@ -213,9 +223,11 @@ def test_nrrd_and_mha_are_the_same_volumes(tmp_path, affine):
     for name in ("a.nrrd", "a.mha"):
         itk.WriteImage(itk.ReadImage(str(path)), str(tmp_path / name))
         voxels, found = read_volume(source(tmp_path / name), "a")
-        assert np.array_equal(voxels, expected) and found.affine == pytest.approx(header.affine, abs=1e-4)
+        assert np.array_equal(voxels, expected)
+        assert found.affine == pytest.approx(header.affine, abs=1e-4)
         back = written(voxels[..., 0], source(tmp_path / name), tmp_path / "out.nii.gz")
-        assert np.array_equal(back.dataobj, image) and back.affine == pytest.approx(affine, abs=1e-4)
+        assert np.array_equal(back.dataobj, image)
+        assert back.affine == pytest.approx(affine, abs=1e-4)
 
 
 def nonsense(image: np.ndarray, field: str, value: float) -> bytes:
@@ -257,7 +269,8 @@ BROKEN_LABELS = {
 def test_whole_numbers_stored_as_float_are_labels(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", LABEL.astype(np.float64), LPS)
     mask, _ = read_label_volume(source(path), "a")
-    assert mask.dtype == np.uint8 and np.array_equal(mask[:, ::-1, ::-1].T, LABEL)
+    assert mask.dtype == np.uint8
+    assert np.array_equal(mask[:, ::-1, ::-1].T, LABEL)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -267,7 +280,8 @@ def test_a_broken_image_is_one_line_that_names_it(tmp_path, content, message, co
     path.write_bytes(gzip.compress(content) if compressed else content)
     with pytest.raises(DataError, match=r"^a") as error:
         read_volume(source(path), "a")
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_truncated_or_missing_file_is_one_line(tmp_path):
@@ -283,7 +297,9 @@ def test_a_truncated_or_missing_file_is_one_line(tmp_path):
 def test_a_label_that_is_none_is_one_line(tmp_path, label, message):
     image, mask = write_nifti(tmp_path / "a.nii.gz", IMAGE), write_nifti(tmp_path / "l.nii.gz", label)
     problem = inspect_volume({"image": source(image), "target": source(mask), "name": "a"})
-    assert isinstance(problem, Problem) and message in problem.text and problem.text.startswith("a: ")
+    assert isinstance(problem, Problem)
+    assert message in problem.text
+    assert problem.text.startswith("a: ")
 
 
 def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_path):
@@ -292,10 +308,12 @@ def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_p
     to_lps[:2, :2], to_lps[:2, 3] = -np.eye(2), [11, 9]
     turned = write_nifti(tmp_path / "t.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
     found = inspect_volume({"image": source(image), "target": source(turned), "name": "a"})
-    assert isinstance(found, Inspection) and found.pixels[0] == (LABEL == 0).sum()
+    assert isinstance(found, Inspection)
+    assert found.pixels[0] == (LABEL == 0).sum()
     moved = write_nifti(tmp_path / "m.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
     problem = inspect_volume({"image": source(image), "target": source(moved), "name": "a"})
-    assert isinstance(problem, Problem) and "differ by up to 0.01 mm" in problem.text
+    assert isinstance(problem, Problem)
+    assert "differ by up to 0.01 mm" in problem.text
 
 
 @pytest.mark.parametrize("affine", [RAS, LPS, ANISOTROPIC], ids=["RAS", "LPS", "anisotropic"])
@@ -306,7 +324,8 @@ def test_strips_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
     preprocess = Preprocess(spacing=spacing, clip=(5.0, 350.0), standardize=True)
     volume = VolumeInput.read(source(path), preprocess, 2, "a")
     whole = volume.whole()
-    assert whole.shape == (2, *volume.size) and whole.dtype == np.float32
+    assert whole.shape == (2, *volume.size)
+    assert whole.dtype == np.float32
     for thickness in (1, 3, 8, 13):
         strips = [volume.strip(z, min(z + thickness, volume.size[0])) for z in range(0, volume.size[0], thickness)]
         assert np.array_equal(np.concatenate(strips, axis=1), whole)
@@ -347,7 +366,8 @@ def test_coarse_axes_are_resampled_without_overshoot_and_others_as_images_are(tm
     whole = VolumeInput.read(source(path), Preprocess(spacing=(1.25, 0.5, 0.5)), 1).whole()[0]
     assert np.array_equal(whole[0], resize_image(step[:, :, 0].T[..., None], (24, 24))[..., 0])
     along_z = whole[:, 0, 0]
-    assert len(along_z) == 24 and (along_z.min(), along_z.max()) == (whole[0, 0, 0], whole[-1, 0, 0])
+    assert len(along_z) == 24
+    assert (along_z.min(), along_z.max()) == (whole[0, 0, 0], whole[-1, 0, 0])
     coarse_x = write_nifti(tmp_path / "b.nii.gz", np.moveaxis(step, 2, 0), np.diag([5.0, 1.0, 1.0, 1.0]))
     turned = VolumeInput.read(source(coarse_x), Preprocess(spacing=(0.5, 0.5, 1.25)), 1).whole()[0]
     assert np.abs(turned[0, 0] - (along_z - along_z[0] + turned[0, 0, 0])).max() < 1e-3
@@ -358,7 +378,8 @@ def test_grey_is_repeated_and_other_channels_are_refused(tmp_path):
     with pytest.raises(DataError, match="a: has 2 channels, the model takes 3"):
         VolumeInput.read(source(path), Preprocess(), 3, "a")
     grey = VolumeInput.read(source(write_nifti(path, IMAGE)), Preprocess(), 3, "a").whole()
-    assert grey.shape == (3, 8, 10, 12) and np.array_equal(grey[0], grey[2])
+    assert grey.shape == (3, 8, 10, 12)
+    assert np.array_equal(grey[0], grey[2])
 
 
 def test_masks_of_any_number_of_axes_take_the_nearest_value():
@@ -439,7 +460,8 @@ def test_labels_of_volumes_take_the_smallest_type_that_holds_them(tmp_path, high
     voxels = np.zeros((2, 2, 2), np.int32)
     voxels[0, 0, 0] = highest
     values, _ = read_label_volume(VolumeFile((str(write_nifti(tmp_path / "a.nii", voxels)),)), "a")
-    assert values.dtype == dtype and values.max() == highest
+    assert values.dtype == dtype
+    assert values.max() == highest
 
 
 def header_of(side: float, moved: float) -> VolumeHeader:
@@ -505,7 +527,8 @@ def test_a_stack_of_four_axes_has_channels(tmp_path):
     for array, channels in ((stack, 2), (stack[..., 0], 1)):
         np.save(tmp_path / "a.npy", array)
         voxels, header = read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
-        assert (header.size, header.channels) == ((3, 4, 5), channels) and (voxels == stack[..., :channels]).all()
+        assert (header.size, header.channels) == ((3, 4, 5), channels)
+        assert (voxels == stack[..., :channels]).all()
     for array, shape in ((stack[0, 0], (5, 2)), (stack[None], (1, 3, 4, 5, 2))):
         np.save(tmp_path / "a.npy", array)
         line = f"its shape is {shape}, not (z, y, x) or (z, y, x, channels)"
@@ -525,7 +548,8 @@ def test_a_stack_of_two_values_has_zeros_and_ones(tmp_path):
     stack = np.arange(24).reshape(2, 3, 4) % 3 == 0
     np.save(tmp_path / "a.npy", stack)
     voxels, header = read_volume(source(tmp_path / "a.npy"), "a")
-    assert header.dtype == voxels.dtype == "uint8" and (voxels[..., 0] == stack).all()
+    assert header.dtype == voxels.dtype == "uint8"
+    assert (voxels[..., 0] == stack).all()
 
 
 def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path):
@@ -546,7 +570,8 @@ def test_what_two_channels_hold_is_read_in_a_type_that_holds_both(tmp_path):
     second = write_nifti(tmp_path / "second.nii", np.full((2, 3, 4), -5, np.int16))
     voxels, header = read_volume(source(first, second), "a")
     assert (header.dtype, header.channels) == ("int16", 2)
-    assert (voxels[..., 0] == 200).all() and (voxels[..., 1] == -5).all()
+    assert (voxels[..., 0] == 200).all()
+    assert (voxels[..., 1] == -5).all()
 
 
 @pytest.mark.parametrize(("stored", "dtype"), [(np.uint8, "float32"), (np.int32, "float64")])
@@ -580,7 +605,8 @@ def test_voxels_behind_extensions_are_read_whatever_the_case_of_the_name(tmp_pat
 def test_a_mask_of_a_nifti_2_is_one_too(tmp_path):
     nibabel.save(nibabel.Nifti2Image(IMAGE, LPS), tmp_path / "a.nii")
     back = written(np.ones((8, 10, 12), np.uint8), source(tmp_path / "a.nii"), tmp_path / "out.nii.gz")
-    assert isinstance(back, nibabel.Nifti2Image) and np.array_equal(back.affine, LPS)
+    assert isinstance(back, nibabel.Nifti2Image)
+    assert np.array_equal(back.affine, LPS)
 
 
 @pytest.mark.parametrize("name", ["a.nrrd", "a.mha", "A.NRRD", "A.MHA"])

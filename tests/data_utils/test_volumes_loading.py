@@ -67,8 +67,10 @@ def test_a_volume_does_not_depend_on_its_batch(strength, spacing):
     together = apply(images, masks, draws)
     for i, key in enumerate(KEYS):
         alone = apply(images[i : i + 1], masks[i : i + 1], [drawn(key, strength, spacing)])
-        assert torch.equal(alone[0][0], together[0][i]) and torch.equal(alone[1][0], together[1][i])
-    assert set(together[1].unique().tolist()) <= {0, 3, 255} and together[0].isfinite().all()
+        assert torch.equal(alone[0][0], together[0][i])
+        assert torch.equal(alone[1][0], together[1][i])
+    assert set(together[1].unique().tolist()) <= {0, 3, 255}
+    assert together[0].isfinite().all()
     assert torch.equal(together[0], images) == (strength == "none")
 
 
@@ -76,7 +78,8 @@ def test_a_volume_that_draws_the_identity_comes_back_exactly():
     images, masks = batch(count=2)
     turned = replace(drawn((0, 1)), blur=1.0, noise=1.0, resolution=(0.5, 0.5, 0.5))
     new_images, new_masks = apply(images, masks, [Draw(np.eye(3)), turned])
-    assert torch.equal(new_images[0], images[0]) and torch.equal(new_masks[0], masks[0].long())
+    assert torch.equal(new_images[0], images[0])
+    assert torch.equal(new_masks[0], masks[0].long())
     assert not torch.equal(new_images[1], images[1])
 
 
@@ -115,7 +118,8 @@ def test_volumes_turn_only_between_axes_of_alike_spacings_and_rigidly_in_mm(spac
         np.testing.assert_allclose(rigid @ rigid.T, np.eye(3), atol=1e-12)
         tilts.append(math.degrees(math.acos(min(1.0, np.abs(rigid.diagonal()).max()))))
     assert seen == mixed
-    assert 0.8 <= min(zooms) < 0.82 and 1.22 < max(zooms) <= 1.25
+    assert 0.8 <= min(zooms) < 0.82
+    assert 1.22 < max(zooms) <= 1.25
     if len(mixed) == 1:  # about one axis, which stays where it is
         assert max(tilts) < 1e-5
         (pair,) = mixed
@@ -156,23 +160,29 @@ def test_a_volume_and_its_mask_stay_aligned(spacing):
 def test_effects_that_only_volumes_have_come_at_their_rates_and_in_their_ranges():
     draws = [drawn((0, i), "basic") for i in range(400)]
     gammas, coarse = [d.gamma for d in draws], [d.resolution for d in draws if d.resolution]
-    assert 0.7 <= min(gammas) < 0.71 and 1.48 < max(gammas) <= 1.5
+    assert 0.7 <= min(gammas) < 0.71
+    assert 1.48 < max(gammas) <= 1.5
     assert 0.16 < len(coarse) / 400 < 0.34  # one in four: four standard deviations of 400 draws
-    assert 0.5 <= np.min(coarse) < 0.52 and 0.98 < np.max(coarse) <= 1
+    assert 0.5 <= np.min(coarse) < 0.52
+    assert 0.98 < np.max(coarse) <= 1
     assert not any(d.blur or d.noise or d.elastic is not None for d in draws)
     signs = np.sign([np.diag(d.matrix) for d in draws])  # turns are small
-    assert (signs[:, 1:] == 1).all() and 0.4 < (signs[:, 0] == -1).mean() < 0.6
+    assert (signs[:, 1:] == 1).all()
+    assert 0.4 < (signs[:, 0] == -1).mean() < 0.6
     thick = [drawn((0, i), spacing=THICK) for i in range(400)]
     assert {d.resolution[0] for d in thick if d.resolution} == {1.0}
     assert all(0.4 < share < 0.6 for share in (np.sign([np.diag(d.matrix) for d in thick]) == -1).mean(axis=0))
-    assert any(d.blur for d in thick) and any(d.noise for d in thick) and all(d.elastic is None for d in thick)
+    assert any(d.blur for d in thick)
+    assert any(d.noise for d in thick)
+    assert all(d.elastic is None for d in thick)
 
 
 @pytest.mark.parametrize("effect", [{"gamma": 0.7}, {"gamma": 1.5}, {"resolution": (0.5, 0.6, 0.9)}, {"blur": 1.0}])
 def test_what_changes_values_leaves_masks_and_flat_volumes_alone(effect):
     images, masks = batch()
     new_images, new_masks = apply(images, masks, [Draw(np.eye(3), **effect)] * len(images))
-    assert torch.equal(new_masks, masks.long()) and not torch.equal(new_images, images)
+    assert torch.equal(new_masks, masks.long())
+    assert not torch.equal(new_images, images)
     flat = torch.full_like(images, 3.0)
     assert torch.allclose(apply(flat, masks, [Draw(np.eye(3), **effect)] * len(flat))[0], flat, rtol=1e-6)  # float32
 
@@ -228,17 +238,21 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask_and_another_in_each_epoch
     cached.cache()
     whole, target = decoded.samples.load(1)
     classes = target.mask
-    assert whole.shape == (1, 20, 24, 28) and classes.shape == (20, 24, 28)
+    assert whole.shape == (1, 20, 24, 28)
+    assert classes.shape == (20, 24, 28)
     seen = set()
     for epoch in range(12):
         slot = Slot(1, epoch, (8, 12, 16))
         image, target, drawn_, _, problem = cached[slot]
         expected, expected_target, *_ = decoded[slot]
-        assert problem is None and drawn_.is_identity
-        assert torch.equal(image, expected) and torch.equal(target.mask, expected_target.mask)
+        assert problem is None
+        assert drawn_.is_identity
+        assert torch.equal(image, expected)
+        assert torch.equal(target.mask, expected_target.mask)
         (corner,) = np.argwhere(whole[0] == image[0, 0, 0, 0].item()).tolist()
         part = tuple(slice(at, at + side) for at, side in zip(corner, slot.shape, strict=True))
-        assert (whole[0][part] == image[0].numpy()).all() and (classes[part] == target.mask.numpy()).all()
+        assert (whole[0][part] == image[0].numpy()).all()
+        assert (classes[part] == target.mask.numpy()).all()
         seen.add(tuple(corner))
     assert len(seen) > 6
 
@@ -250,18 +264,20 @@ def test_of_the_cache_no_more_is_copied_than_the_patch(tmp_path):
     image, target, _ = dataset.read(Slot(0, 0, (8, 12, 16)))
     assert image.shape == (1, 8, 12, 16)
     whole, whole_target = dataset.samples.decoded[0]
-    assert np.shares_memory(image, whole) and np.shares_memory(target.mask, whole_target.mask)
+    assert np.shares_memory(image, whole)
+    assert np.shares_memory(target.mask, whole_target.mask)
 
 
 def test_a_volume_smaller_than_the_patch_is_padded_with_the_mean_and_ignored_there(tmp_path):
     info = write_volumes(tmp_path, [(6, 24, 28)], crop_size=(8, 12, 32))
     image, target, *_ = TrainingDataset(info.train, info, STANDARDIZED)[Slot(0, 0, (8, 12, 32))]
-    assert image.shape == (1, 8, 12, 32) and image.dtype == torch.float32
+    assert image.shape == (1, 8, 12, 32)
+    assert image.dtype == torch.float32
     outside = torch.ones(8, 12, 32, dtype=torch.bool)
     outside[:6, :, :28] = False
-    assert (
-        ((target.mask == 255) == outside).all() and (image[0][outside] == 0).all() and (image[0][~outside] != 0).all()
-    )
+    assert ((target.mask == 255) == outside).all()
+    assert (image[0][outside] == 0).all()
+    assert (image[0][~outside] != 0).all()
 
 
 def test_patches_favor_classes(tmp_path):
@@ -287,7 +303,8 @@ def test_turns_of_a_patch_follow_the_spacing_of_the_network(tmp_path):
     for preprocess, tilted in ((Preprocess(standardize=True), False), (STANDARDIZED, True)):
         dataset = TrainingDataset(info.train, info, preprocess)
         matrices = np.array([dataset[Slot(0, epoch, (8, 12, 16))][2].matrix for epoch in range(4)])
-        assert matrices[:, 0, 1].any() and matrices[:, 2, :2].any() == tilted
+        assert matrices[:, 0, 1].any()
+        assert matrices[:, 2, :2].any() == tilted
 
 
 def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_own(tmp_path):
@@ -301,7 +318,8 @@ def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_o
     assert [batch["indices"] for batch in batches] == [[0], [2], [1]]
     for found in batches:
         for index, image, target in zip(found["indices"], found["images"], found["targets"], strict=True):
-            assert image.shape == (1, *shapes.val[index]) and target.mask.shape == tuple(info.val.sizes[index])
+            assert image.shape == (1, *shapes.val[index])
+            assert target.mask.shape == tuple(info.val.sizes[index])
             assert abs(image.mean()) < 0.02
 
 
@@ -309,7 +327,8 @@ def test_patches_are_no_smaller_than_two_values_at_the_lowest_level(tmp_path):
     info = write_volumes(tmp_path, LARGE, crop_size=(6, 12, 32))
     config = UNetConfig(1, 3, dims=3, depth=3, strides=((1, 2, 2), (2, 2, 2), (1, 2, 2)), preprocess=STANDARDIZED)
     shapes = network_shapes(info, config)
-    assert shapes.train.tolist() == [[6, 16, 32]] * 3 and shapes.largest == (6, 16, 32)
+    assert shapes.train.tolist() == [[6, 16, 32]] * 3
+    assert shapes.largest == (6, 16, 32)
     without_crops = replace(info, config=replace(info.config, crop_size=None))
     assert network_shapes(without_crops, config).train.tolist() == [[20, 24, 28]] * 3
 
@@ -332,7 +351,8 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
 
     alone = images_of_steps(BatchSplit(4, 1, 4, 1), 0)
     batch_split = BatchSplit(4, processes, micro_batch, math.ceil(4 / processes / micro_batch))
-    assert len(alone) == 4 and alone[0].shape == (4, 1, 8, 12, 16)
+    assert len(alone) == 4
+    assert alone[0].shape == (4, 1, 8, 12, 16)
     assert all(torch.equal(a, b) for a, b in zip(alone, images_of_steps(batch_split, workers), strict=True))
 
 
@@ -367,5 +387,7 @@ def test_a_label_of_another_size_is_refused_by_name_and_sizes(tmp_path):
         EvaluationDataset(info.val, info, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
     image, target, _, problem = EvaluationDataset(info.val, skipping, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
-    assert problem.startswith(line) and image.shape == (1, 6, 8, 8) and (image == 0).all()
+    assert problem.startswith(line)
+    assert image.shape == (1, 6, 8, 8)
+    assert (image == 0).all()
     assert (target.mask == 255).all()

@@ -151,7 +151,8 @@ def test_volumes_and_their_slices_and_stacks_of_another_spacing_have_keys_of_the
 def test_the_key_of_the_content_changes_with_each_file_and_with_the_spacing(tmp_path):
     root = nnunet(tmp_path, channels=2)
     files = [*root.glob("*/*.nii.gz")]
-    assert len(files) == 12 and unnoticed_changes(files, lambda: load_records(config(root))[0].digest) == []
+    assert len(files) == 12
+    assert unnoticed_changes(files, lambda: load_records(config(root))[0].digest) == []
     keys = [load_records(config(root))[0].digest]
     keys.append(load_records(config(root, spacing=(2.0, 1.0, 1.0)))[0].digest)
     for file in root.glob(f"*/{NAMES[1]}*"):
@@ -187,12 +188,14 @@ def test_stacks_are_volumes_where_a_spacing_is_given(tmp_path, kind):
             np.save(path, array) if kind == "npy" else tifffile.imwrite(path, array, photometric="minisblack")
     assert load_records(config(tmp_path))[0].dims == 2
     train, _ = load_records(config(tmp_path, spacing=(4.0, 1.0, 1.0)))
-    assert train.dims == 3 and read_volume(train[0]["image"], "a")[1].spacing == (4.0, 1.0, 1.0)
+    assert train.dims == 3
+    assert read_volume(train[0]["image"], "a")[1].spacing == (4.0, 1.0, 1.0)
     assert read_volume(load_records(config(tmp_path, dims=3))[0][0]["image"], "a")[1].spacing == (1.0, 1.0, 1.0)
     (tmp_path / "spacing.json").write_text("[50, 4, 4]")
     train, _ = load_records(config(tmp_path))
     _, header = read_volume(train[0]["image"], "a")
-    assert header.spacing == (50.0, 4.0, 4.0) and header.size == (8, 10, 12)
+    assert header.spacing == (50.0, 4.0, 4.0)
+    assert header.size == (8, 10, 12)
     assert load_dataset_info(config(tmp_path)).train.spacings.tolist() == [[50, 4, 4]] * 3
     (tmp_path / "spacing.json").write_text("[50, 4]")
     with pytest.raises(DataError, match=r"spacing.json holds \[50, 4\], expected \[z, y, x\] in mm"):
@@ -264,7 +267,8 @@ def test_what_has_no_partner_is_named_or_left_out(tmp_path):
     with pytest.raises(DataError, match=r"1 volumes have no partner: .*brain_001.nii.gz: image without mask"):
         load_records(config(tmp_path))
     train, val = load_records(config(tmp_path, allow_unpaired=True))
-    assert len(train) + len(val) == 3 and len(train.unpaired) == 1
+    assert len(train) + len(val) == 3
+    assert len(train.unpaired) == 1
 
 
 def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
@@ -281,7 +285,8 @@ def test_hidden_folders_are_no_cases_and_each_case_lies_in_its_own(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
-    assert records.image_folders() == {(f"{tmp_path}/images/", "s")} and records[0]["name"] == "s/a"
+    assert records.image_folders() == {(f"{tmp_path}/images/", "s")}
+    assert records[0]["name"] == "s/a"
 
 
 def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
@@ -307,7 +312,8 @@ def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_p
     assert np.array_equal(read_image(train[10]["image"], "a"), voxels[2])
     assert np.array_equal(read_mask(train[10]["target"], "a"), mask[2])
     info = load_dataset_info(config(root, dims=2))
-    assert info.train.sizes.tolist() == [[10, 12]] * 24 and info.preprocess().spacing is None
+    assert info.train.sizes.tolist() == [[10, 12]] * 24
+    assert info.preprocess().spacing is None
 
 
 def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
@@ -316,7 +322,8 @@ def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
     image_file, label_file = (VolumeFile((str(path),)) for path in files)
     record = {"image": image_file, "target": label_file, "name": "a"}
     found = inspect_volume(record)
-    assert isinstance(found, Inspection) and found.size == (30, 36, 40)
+    assert isinstance(found, Inspection)
+    assert found.size == (30, 36, 40)
     assert found.pixels == {value: (label == value).sum() for value in range(3)}
     for value, places in found.class_locations.items():
         assert len(np.unique(places, axis=0)) == min(1000, (label == value).sum())
@@ -331,7 +338,8 @@ def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
     train, _ = load_records(config(decathlon(tmp_path, channels=2)))
     found = inspect_split(train, "reading", choose_inspector(train))
     kept = VolumeSplitInspection.from_json(json.loads(json.dumps(found.to_json())))
-    assert np.array_equal(found.sizes, kept.sizes) and np.array_equal(found.volumes.spacings, kept.volumes.spacings)
+    assert np.array_equal(found.sizes, kept.sizes)
+    assert np.array_equal(found.volumes.spacings, kept.volumes.spacings)
     assert found.volumes.foreground == kept.volumes.foreground
     for i, locations in found.class_locations.items():
         assert all(np.array_equal(places, kept.class_locations[i][value]) for value, places in locations.items())
@@ -348,7 +356,9 @@ def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):
     seen = load_dataset_info(config(root)).preprocess()
     assert seen.clip == pytest.approx(np.percentile(labeled, [0.5, 99.5]))
     assert (seen.mean[0], seen.std[0]) == (pytest.approx(labeled.mean()), pytest.approx(labeled.std()))
-    assert seen.spacing == (4.0, 0.75, 0.5) and not seen.standardize and seen.class_names[1] == "liver"
+    assert seen.spacing == (4.0, 0.75, 0.5)
+    assert not seen.standardize
+    assert seen.class_names[1] == "liver"
     assert load_dataset_info(config(root, normalization="z-score")).preprocess().standardize
     mri = decathlon(tmp_path / "mri", channels=2)
     alone = load_dataset_info(config(mri)).preprocess()
@@ -376,12 +386,14 @@ def test_check_data_names_all_problems_of_volumes_at_once(tmp_path):
     assert count >= 4
     for name in NAMES:
         assert f"    {name}" in report
-    assert "label holds 0.5" in report and "the affines of image and label differ" in report
+    assert "label holds 0.5" in report
+    assert "the affines of image and label differ" in report
     assert "(NaN or infinite)" in report
     decathlon(tmp_path)
     write_nifti(images / f"{NAMES[3]}.nii.gz", case(3)[0].astype(np.float32), LPS)
     report, count = check_data(config(tmp_path))
-    assert count == 0 and "no problems" in report
+    assert count == 0
+    assert "no problems" in report
     assert "3 training volumes, 1 validation volumes" in report
     assert "sizes (depth x height x width): 8 x 10 x 12: 4" in report
     assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
@@ -400,7 +412,8 @@ def test_a_data_set_of_volumes_is_read_once(tmp_path, monkeypatch):
     info = load_dataset_info(settings)
     monkeypatch.delattr(inspect_volumes, "read_volume")
     again = load_dataset_info(settings)
-    assert np.array_equal(info.train.sizes, again.train.sizes) and info.preprocess() == again.preprocess()
+    assert np.array_equal(info.train.sizes, again.train.sizes)
+    assert info.preprocess() == again.preprocess()
     assert info.reader.class_map == again.reader.class_map
     for index, locations in info.train.class_locations.items():
         for places, kept in zip(locations, again.train.class_locations[index], strict=True):
@@ -414,13 +427,16 @@ def test_the_hippocampus_is_read_once(monkeypatch):
     info = load_dataset_info(settings)
     monkeypatch.delattr(inspect_volumes, "read_volume")
     again = load_dataset_info(settings)
-    assert len(info.train) + len(info.val) == 208 and info.reader.class_map.names == (
+    assert len(info.train) + len(info.val) == 208
+    assert info.reader.class_map.names == (
         "background",
         "anterior",
         "posterior",
     )
-    assert np.array_equal(info.train.sizes, again.train.sizes) and info.preprocess() == again.preprocess()
-    assert info.preprocess().spacing == (1.0, 1.0, 1.0) and info.preprocess().standardize
+    assert np.array_equal(info.train.sizes, again.train.sizes)
+    assert info.preprocess() == again.preprocess()
+    assert info.preprocess().spacing == (1.0, 1.0, 1.0)
+    assert info.preprocess().standardize
     assert info.warnings == ()
     places = info.train.class_locations[0]
     assert [part.shape[1] for part in places] == [3, 3]
@@ -430,7 +446,8 @@ def test_the_hippocampus_is_read_once(monkeypatch):
 
 def test_a_spacing_is_for_files_that_hold_none_in_any_case():
     (record,) = VolumeRecords([Case("a", ("A.NPY",), "a.nii.gz")], (3.0, 2.0, 1.0), Description())
-    assert record["image"].spacing == (3.0, 2.0, 1.0) and record["target"].spacing is None
+    assert record["image"].spacing == (3.0, 2.0, 1.0)
+    assert record["target"].spacing is None
 
 
 @pytest.mark.parametrize("place", ["", "images", "masks"])
@@ -441,7 +458,8 @@ def test_a_flag_says_the_spacing_before_a_file_that_may_lie_in_a_folder(tmp_path
             np.save(tmp_path / kind / f"{name}.npy", np.zeros((2, 3, 4), np.uint8))
     (tmp_path / place / "spacing.json").write_text("[50, 4, 4]")
     train, _ = load_records(config(tmp_path))
-    assert train.dims == 3 and train[0]["image"].spacing == (None if place == "masks" else (50.0, 4.0, 4.0))
+    assert train.dims == 3
+    assert train[0]["image"].spacing == (None if place == "masks" else (50.0, 4.0, 4.0))
     assert load_records(config(tmp_path, spacing=(2.0, 1.0, 1.0)))[0][0]["image"].spacing == (2.0, 1.0, 1.0)
 
 
@@ -489,7 +507,8 @@ def test_cases_are_in_natural_order_and_folders_of_the_decathlon_may_be_capitals
     for folder in ("imagesTr", "labelsTr"):
         (root / folder).rename(root / folder.upper())
     records = open_volumes(root, (), config(root))["train"]()
-    assert [case.name for case in records.cases] == NAMES and records.modality == "CT"
+    assert [case.name for case in records.cases] == NAMES
+    assert records.modality == "CT"
 
 
 def test_pairs_of_volumes_are_in_natural_order(tmp_path):
@@ -545,14 +564,16 @@ def test_each_channel_of_a_case_without_mask_is_named(tmp_path):
 def test_cases_of_a_list_without_files_are_left_out_where_that_is_allowed(tmp_path):
     mistake(decathlon(tmp_path), "missing")
     records = open_volumes(tmp_path, (), config(tmp_path, allow_unpaired=True))["train"]()
-    assert [case.name for case in records.cases] == [NAMES[0], NAMES[3]] and len(records.unpaired) == 2
+    assert [case.name for case in records.cases] == [NAMES[0], NAMES[3]]
+    assert len(records.unpaired) == 2
 
 
 def test_a_description_beside_folders_of_other_names_is_not_read(tmp_path):
     touch(tmp_path, *(f"{folder}/c{number}.nii.gz" for folder in ("images", "masks") for number in (10, 2)))
     (tmp_path / "dataset.json").write_text("[]")
     records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
-    assert [case.name for case in records.cases] == ["c2", "c10"] and records.classes == ()
+    assert [case.name for case in records.cases] == ["c2", "c10"]
+    assert records.classes == ()
 
 
 def test_masks_have_the_suffix_of_the_flag_even_if_it_is_none(tmp_path):
@@ -605,7 +626,8 @@ def test_slices_say_all_that_their_volumes_say():
     vars(volumes).update(said)
     slices = SliceRecords(volumes)
     said |= {"unpaired": volumes.unpaired, "classes": volumes.classes, "modality": "CT"}
-    assert {name: getattr(slices, name) for name in said} == said and slices.dims == 2
+    assert {name: getattr(slices, name) for name in said} == said
+    assert slices.dims == 2
     assert slices.digest != volumes.digest
     vars(volumes)["digest"] = None
     assert SliceRecords(volumes).digest is None
@@ -629,7 +651,8 @@ def test_a_volume_that_cannot_be_read_is_named_by_its_slice(tmp_path):
     (root / "images" / f"{NAMES[0]}.nii.gz").write_bytes(b"damaged")
     slices = SliceRecords(open_volumes(root, (), config(root))["train"]())
     depth = case(0)[1].shape[2]
-    assert len(slices) == 1 + 3 * depth and slices.name(0) == f"{NAMES[0]}_0001"
+    assert len(slices) == 1 + 3 * depth
+    assert slices.name(0) == f"{NAMES[0]}_0001"
     assert [slices.name(1), slices.name(len(slices) - 1)] == [f"{NAMES[1]}_0001", f"{NAMES[3]}_{depth:04}"]
     with pytest.raises(DataError, match=NAMES[0]):
         read_image(slices[0]["image"])
@@ -649,7 +672,9 @@ def test_a_label_of_another_size_is_named_and_others_follow_their_resized_volume
     )
     _, header = read_volume(record["image"], "a")
     target = reader.read_volume({**record, "labeled": ("liver",)}, header, (4, 5, 6))
-    assert target.mask.shape == (4, 5, 6) and set(np.unique(target.mask)) <= {0, 1, 2} and int(target.label_set) == 1
+    assert target.mask.shape == (4, 5, 6)
+    assert set(np.unique(target.mask)) <= {0, 1, 2}
+    assert int(target.label_set) == 1
     assert reader.read_volume(record, header).mask.shape == header.size
     message = rf"{NAMES[0]}: image is 8 x 10 x 12, its label 9 x 10 x 12 \(depth x height x width\)"
     with pytest.raises(DataError, match=message):

@@ -263,7 +263,8 @@ def test_windows_of_a_picture_are_of_its_page_upright_and_with_the_colors_of_a_g
     sources = [{"path": str(tmp_path / "a.tif"), "page": 1}, PictureFile(str(tmp_path / "a.tif"), 1)]
     for source in sources:
         with open_windowed(source) as picture:
-            assert not picture.decodes_windows and picture.size == (4, 6)
+            assert not picture.decodes_windows
+            assert picture.size == (4, 6)
             assert np.array_equal(read_image(picture.read(1, 3, 2))[:, :, 0], pages[1, 1:3, 2:])
             assert np.array_equal(read_mask(picture.read(1, 3, 2), "a"), pages[1, 1:3, 2:])
     exif = Image.Exif()
@@ -302,7 +303,8 @@ def test_a_page_of_a_tiff_with_a_place_is_the_one_that_is_named(tmp_path):
     for page in range(3):
         assert read_image(path, page=page).max() == page
         with open_windowed_file(path, page) as picture:
-            assert isinstance(picture, WindowedRaster) and picture.read(0, 3).max() == page
+            assert isinstance(picture, WindowedRaster)
+            assert picture.read(0, 3).max() == page
     raster = str(write_raster(tmp_path / "b.tif", PAGES[:1], nodata=0))
     assert isinstance(read_image(raster), np.ma.MaskedArray)
     assert not isinstance(read_image(PictureFile(raster)), np.ma.MaskedArray)
@@ -327,7 +329,8 @@ def test_an_array_is_mapped_from_its_file_whatever_the_case_of_the_name(tmp_path
     np.save(tmp_path / "a.npy", PAGES[2])
     (tmp_path / "a.npy").rename(tmp_path / "A.NPY")
     with open_windowed_file(tmp_path / "A.NPY") as picture:
-        assert isinstance(picture.array, np.memmap) and picture.size == (3, 4)
+        assert isinstance(picture.array, np.memmap)
+        assert picture.size == (3, 4)
 
 
 def test_windows_of_a_large_image_are_read_of_files_that_have_them(tmp_path, monkeypatch):
@@ -357,6 +360,7 @@ def test_windows_of_a_large_image_are_read_of_files_that_have_them(tmp_path, mon
 
 def test_a_window_of_an_array_may_miss_data_where_the_array_does():
     array = np.ma.MaskedArray(np.zeros((4, 5)), np.eye(4, 5) > 0)
-    assert WindowedArray(array).may_lack_data and not WindowedArray(array.data).may_lack_data
+    assert WindowedArray(array).may_lack_data
+    assert not WindowedArray(array.data).may_lack_data
     assert WindowedArray(array).read(1, 2).mask.tolist() == [[False, True, False, False, False]]
     assert WindowedArray(array.data, (8, 10), (3.5, 4.5)).size == (8, 10)

@@ -59,7 +59,8 @@ def test_masks_agree_more_often_on_large_areas_and_sure_ones_where_they_have_bef
             for _ in range(200):
                 agreement.add(area_of("car", rng.random() < share, **{name: value}))
         probabilities = agreement.probabilities()
-        assert probabilities[0] == pytest.approx(0.2, abs=0.07) and probabilities[-1] == pytest.approx(0.9, abs=0.07)
+        assert probabilities[0] == pytest.approx(0.2, abs=0.07)
+        assert probabilities[-1] == pytest.approx(0.9, abs=0.07)
 
 
 def test_few_areas_say_little_and_a_probability_of_one_or_zero_is_a_number():

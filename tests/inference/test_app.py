@@ -123,7 +123,9 @@ def test_names_of_files_and_classes_are_no_html(tmp_path):
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
     html, _ = page(str(tmp_path / "a.png"))
     assert '<img class="mask" style="background: rgb(1, 2, 3)" src=' in html
-    assert "&lt;b&gt;sky&lt;/b&gt;" in html and "sea &amp; land" in html and "background: rgb(4, 5, 6)" in html
+    assert "&lt;b&gt;sky&lt;/b&gt;" in html
+    assert "sea &amp; land" in html
+    assert "background: rgb(4, 5, 6)" in html
     (tmp_path / "<i>.png").write_text("no picture")
     assert page(str(tmp_path / "<i>.png"))[0].startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
 
@@ -145,7 +147,8 @@ def test_a_bad_file_is_one_line_that_names_it_but_not_where_it_lies(page, images
     for file in sorted(bad.iterdir()):
         html, mask = page(str(file))
         assert re.fullmatch(rf'<p role="alert">{file.name}: [^\n]+</p>', html)
-        assert str(tmp_path) not in html and mask is None
+        assert str(tmp_path) not in html
+        assert mask is None
 
 
 def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(page, tmp_path):
@@ -159,7 +162,8 @@ def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(
     for name, size in (sizes | {"large.npy": "6,400 x 6,400 pixels", "heavy.tif": "100.0 MB"}).items():
         html, mask = page(str(tmp_path / name))
         assert html.startswith(f'<p role="alert">{name}: has {size}, this page takes up to 40 megapixels and 100 MB')
-        assert "predict.py" in html and mask is None
+        assert "predict.py" in html
+        assert mask is None
     assert not (tmp_path / "mask").exists()
 
 
@@ -168,7 +172,8 @@ def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
     output_format = SimpleNamespace(names=("tip <1>",), colors=np.uint8([[1, 2, 3]]))
     html = picture_html(np.zeros((*size, 3), np.uint8), output_format)
     (picture,) = pictures(html)
-    assert max(picture.size) == 1000 and min(picture.size) == 25
+    assert max(picture.size) == 1000
+    assert min(picture.size) == 25
     assert f"aspect-ratio: {size[1]} / {size[0]}; width: calc(75vh * {size[1]} / {size[0]})" in html
     assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
 
@@ -200,7 +205,9 @@ def test_uploads_of_any_size_go_to_a_folder_that_goes_with_the_page(monkeypatch,
 
     def serve(predict: PagePredictor, host: str, port: int | None) -> None:
         served.append(Path(os.environ["GRADIO_TEMP_DIR"]))
-        assert served[1].is_dir() and Image.MAX_IMAGE_PIXELS is None and (host, port) == ("0.0.0.0", 7861)
+        assert served[1].is_dir()
+        assert Image.MAX_IMAGE_PIXELS is None
+        assert (host, port) == ("0.0.0.0", 7861)
 
     monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
@@ -209,7 +216,9 @@ def test_uploads_of_any_size_go_to_a_folder_that_goes_with_the_page(monkeypatch,
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", str(model), "--host", "0.0.0.0", "--port", "7861"])
     app.main()
     first, folder = served
-    assert first == "ends on SIGTERM" and folder.name.startswith("segment-") and not folder.exists()
+    assert first == "ends on SIGTERM"
+    assert folder.name.startswith("segment-")
+    assert not folder.exists()
 
 
 def test_a_model_that_cannot_be_loaded_is_the_predictors_line(tmp_path):
@@ -249,7 +258,8 @@ def test_a_page_tells_nobody_and_keeps_uploads_for_ten_minutes(page, gradio, cap
     upload.change.assert_called_once_with(page, upload, answers, api_name="predict", concurrency_limit=1)
     assert gradio.Slider.call_args.args == (0, 1, 0.5)
     assert "setProperty('--mask-opacity', opacity)" in opacity.input.call_args.kwargs["js"]
-    assert gradio.page.block_thread.called and "open http://here/ in a browser" in capsys.readouterr().out
+    assert gradio.page.block_thread.called
+    assert "open http://here/ in a browser" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [OSError("in use"), OverflowError("port must be 0-65535")])
@@ -272,7 +282,8 @@ def test_classes_that_overlap_are_downloaded_together(tmp_path):
     html, archive = PagePredictor(tmp_path / "model")(str(tmp_path / "x.png"))
     bits = Predictor(network).mask(pixels)
     with ZipFile(archive) as masks:
-        assert Path(archive).name == "x.zip" and sorted(masks.namelist()) == ["a/x.png", "b_c/x.png"]
+        assert Path(archive).name == "x.zip"
+        assert sorted(masks.namelist()) == ["a/x.png", "b_c/x.png"]
         for bit, name in enumerate(["a/x.png", "b_c/x.png"]):
             np.testing.assert_array_equal(np.asarray(Image.open(masks.open(name))), 255 * (bits >> bit & 1))
     assert re.findall(r"</span>([\w/]+) [\d.]+%</li>", html) == ["a", "b/c"]
@@ -300,7 +311,9 @@ def test_points_are_shown_on_the_image(tmp_path):
     Image.new("RGB", (30, 20)).save(tmp_path / "x.png")
     html, file = PagePredictor(tmp_path / "model")(str(tmp_path / "x.png"))
     (picture,) = pictures(html)
-    assert picture.size == (480, 320) and Path(file).name == "x.csv" and Path(file).is_file()
+    assert picture.size == (480, 320)
+    assert Path(file).name == "x.csv"
+    assert Path(file).is_file()
     assert re.findall(r"</span>(\w+)</li>", html) == ["nose", "ear"]
 
 
@@ -400,8 +413,10 @@ def test_a_space_serves_the_masks_of_predict_py_and_keeps_nothing(python, space,
         assert Path(mask).read_bytes() == expected.read_bytes()
         assert len(pictures(html)) == 3
     (cut, none), (large, nothing) = answers[len(good) :]
-    assert cut.startswith('<p role="alert">cut.png: image cannot be read') and none is None
-    assert large.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels') and nothing is None
+    assert cut.startswith('<p role="alert">cut.png: image cannot be read')
+    assert none is None
+    assert large.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels')
+    assert nothing is None
     assert "Traceback" not in errors
     assert not any((space / "tmp").iterdir())
 
@@ -436,7 +451,8 @@ def test_the_image_of_the_page_holds_what_it_needs_and_starts_it(monkeypatch):
     monkeypatch.setattr(sys, "argv", command[1:])
     args = app.parse_args("")
     assert (args.model, args.host, args.port) == ("/model", "0.0.0.0", 7860)
-    assert "EXPOSE 7860" in lines and "-p 7860:7860" in SERVING.read_text()
+    assert "EXPOSE 7860" in lines
+    assert "-p 7860:7860" in SERVING.read_text()
 
 
 def test_dockerfiles_have_no_mistakes():
@@ -487,5 +503,7 @@ def test_after_hostile_uploads_the_page_answers_the_next_visitor(page, images, t
     for name, content in HOSTILE.items():
         (tmp_path / name).write_bytes(content)
         html, mask = page(str(tmp_path / name))
-        assert html.startswith('<p role="alert">') and mask is None and "\n" not in html, name
+        assert html.startswith('<p role="alert">'), name
+        assert mask is None, name
+        assert "\n" not in html, name
         assert page(str(good))[0] == expected

@@ -29,7 +29,8 @@ def test_areas_are_counted_alike_in_any_strips(size):
     for index in (1, 2):
         labels, count = label(true == index)
         found = set(labels[(predicted == index) & (labels > 0)].tolist())
-        assert whole[index, :BINS].sum() == count and whole[index, BINS : 2 * BINS].sum() == len(found)
+        assert whole[index, :BINS].sum() == count
+        assert whole[index, BINS : 2 * BINS].sum() == len(found)
         labels, count = label(predicted == index)
         right = set(labels[(true == index) & (labels > 0)].tolist())
         assert whole[index, -2:].tolist() == [count, count - len(right)]

@@ -95,7 +95,8 @@ def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance():
     report = boundary_report(of_both)
     assert report["hd95_images"] == [2, 1, 0, 0]
     assert report["hd95_missed"] == [0, 1, 1, 0]
-    assert report["hd95"][1:] == [0, None, None] and report["hd95"][0] > 0
+    assert report["hd95"][1:] == [0, None, None]
+    assert report["hd95"][0] > 0
     assert report["boundary_iou"][2:] == [0, None]
     assert report["boundary_iou"][1] == 0.5  # the square is found in one image of two
     assert report["mean_boundary_iou"] == sum(report["boundary_iou"][:3]) / 3
@@ -133,8 +134,10 @@ def test_ignored_pixels_belong_to_no_class_and_what_one_mask_alone_has_is_missed
     pred[:5, :5] = 1  # only there
     pred[10:12, 10:12] = 2
     found = boundary_scores(pred, truth, 3)
-    assert found.missed.tolist() == [False, False, True] and found.union.tolist()[1:] == [0, 4]
-    assert found.distances[0] >= 0 and np.isnan(found.distances[1:]).all()
+    assert found.missed.tolist() == [False, False, True]
+    assert found.union.tolist()[1:] == [0, 4]
+    assert found.distances[0] >= 0
+    assert np.isnan(found.distances[1:]).all()
 
 
 def test_the_distance_is_the_longer_of_both_ways():
@@ -145,7 +148,8 @@ def test_the_distance_is_the_longer_of_both_ways():
     for one, other in ((pred, truth), (truth, pred)):
         assert boundary_scores(one, other, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
     volume = surface_scores(pred[None], truth[None], 2, (1.0, 1.0, 0.5))
-    assert volume.hd95[1] == pytest.approx(9.5) and volume.dice[1].tolist() == pytest.approx([2 / 3, 2 / 3])
+    assert volume.hd95[1] == pytest.approx(9.5)
+    assert volume.dice[1].tolist() == pytest.approx([2 / 3, 2 / 3])
     assert not volume.missed.any()
 
 
@@ -170,7 +174,8 @@ def test_predict_scores_boundaries_on_any_number_of_processes(model: Path, photo
     assert of_image["hd95"] == expected.to_json()["hd95"]
     assert of_image["boundary_iou"] == expected.to_json()["boundary_iou"]
     means = found[0]["boundary"]
-    assert f"{means['mean_boundary_iou']:.4f}" in rows[3] and f"{means['mean_hd95']:.4f}" in rows[3]
+    assert f"{means['mean_boundary_iou']:.4f}" in rows[3]
+    assert f"{means['mean_hd95']:.4f}" in rows[3]
 
 
 def test_boundaries_without_true_masks_are_refused(model: Path, photos: Path, tmp_path: Path, fails_with):

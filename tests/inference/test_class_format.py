@@ -23,19 +23,18 @@ CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 def test_classes_are_written_as_the_values_that_they_had(tmp_path):
     output_format = ClassFormat(CLASSES)
     rows = np.array([[0, 1], [2, 0]], np.uint8)
-    assert (
-        output_format.mask_values(rows).tolist() == [[10, 200], [255, 10]]
-        and output_format.mask_values(rows).dtype == np.uint8
-    )
-    assert (
-        output_format.shades(rows) is rows and output_format.names == CLASSES.names and len(output_format.colors) == 3
-    )
+    assert output_format.mask_values(rows).tolist() == [[10, 200], [255, 10]]
+    assert output_format.mask_values(rows).dtype == np.uint8
+    assert output_format.shades(rows) is rows
+    assert output_format.names == CLASSES.names
+    assert len(output_format.colors) == 3
     image = np.full((2, 2, 3), 90, np.uint8)
     assert np.array_equal(output_format.overlay(image, rows), outlined_overlay(image, rows, output_format.colors))
     assert np.asarray(output_format.legend()).shape[0] == 60
     output_format.check_volume("v")
     wide = ClassFormat(ClassMap(("a", "b"), (0, 300), None)).mask_values(rows % 2)
-    assert wide.dtype == np.uint16 and wide.max() == 300
+    assert wide.dtype == np.uint16
+    assert wide.max() == 300
     colors = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
     assert colors.mask_values(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
     assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]

@@ -72,11 +72,14 @@ def test_strips_hold_what_is_asked_for_of_the_rows_that_were_read(task, dtype, w
     decoder = new_decoder(task)
     logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     strips = list(decoder.read([logits[:, :1], logits[:, 1:]], probabilities=wants))
-    assert [strip.rows.shape for strip in strips] == [(1, 5), (3, 5)] and strips[0].rows.dtype == str(dtype)[6:]
-    assert [strip.probabilities is not None for strip in strips] == [wants] * 2 and not strips[0].extras
+    assert [strip.rows.shape for strip in strips] == [(1, 5), (3, 5)]
+    assert strips[0].rows.dtype == str(dtype)[6:]
+    assert [strip.probabilities is not None for strip in strips] == [wants] * 2
+    assert not strips[0].extras
     extras = {"certainty": logits[0]}
     strip = decoder.add(logits, probabilities=wants, extras=extras)
-    assert (strip.extras["certainty"] == logits[0].numpy()).all() and (strip.probabilities is not None) == wants
+    assert (strip.extras["certainty"] == logits[0].numpy()).all()
+    assert (strip.probabilities is not None) == wants
     pieces = [decoder.add_on_device(piece[None]) for piece in (logits[:, :1], logits[:, 1:])]
     assert pieces[0].dtype == dtype
     assert (decoder.finish_on_device(pieces)[0].numpy() == strip.rows).all()

@@ -13,7 +13,8 @@ from runtime.errors import DataError
 def test_a_disk_must_have_room_for_all_that_will_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2_500_000))
     check_disk(tmp_path / "a" / "b", 2_500_000)
-    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "b"] and not any((tmp_path / "a" / "b").iterdir())
+    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "b"]
+    assert not any((tmp_path / "a" / "b").iterdir())
     with pytest.raises(DataError, match=r"needs about 2\.5 MB, but 2\.5 MB are free"):
         check_disk(tmp_path / "a", 2_500_001)
     with pytest.raises(DataError, match=r"needs about 7\.0 MB, but 2\.5 MB are free"):

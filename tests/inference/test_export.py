@@ -309,7 +309,8 @@ def test_the_image_processor_of_a_hub_folder_and_its_network_give_the_masks_of_p
         "transformers",
         "mit",
     )
-    assert f"Classes: {', '.join(names)}.\n" in card.text and "`modeling_unet.py` holds the network" in card.text
+    assert f"Classes: {', '.join(names)}.\n" in card.text
+    assert "`modeling_unet.py` holds the network" in card.text
 
 
 def test_the_image_processor_of_a_hub_folder_takes_several_images_each_with_its_own_size(tmp_path):
@@ -327,27 +328,34 @@ def test_the_image_processor_of_a_hub_folder_takes_several_images_each_with_its_
 def test_images_that_an_export_is_checked_on_are_like_those_of_the_training():
     deep = Preprocess(mean=(30_000.0, 500.0), std=(100.0, 50.0), pixel_types=("uint16",))
     images = proof.images_of(UNetConfig(2, 2, preprocess=deep), (2, 97, 131))
-    assert images.shape == (2, 2, 97, 131) and images.dtype == np.uint16
+    assert images.shape == (2, 2, 97, 131)
+    assert images.dtype == np.uint16
     assert images.mean(axis=(0, 2, 3)) == pytest.approx([30_000, 500], rel=0.1)
-    assert 50 < images[:, 0].std() < 200 and 25 < images[:, 1].std() < 100
+    assert 50 < images[:, 0].std() < 200
+    assert 25 < images[:, 1].std() < 100
     first = images[0, 0].astype(float)
     for one, other in ((first[:-1], first[1:]), (first[:, :-1], first[:, 1:])):  # neighbors are alike
         assert np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.3
     plain = proof.images_of(UNetConfig(3, 2), (1, 15, 15))
-    assert plain.shape == (1, 3, 15, 15) and plain.dtype == np.uint8 and 80 < plain.mean() < 170
+    assert plain.shape == (1, 3, 15, 15)
+    assert plain.dtype == np.uint8
+    assert 80 < plain.mean() < 170
     signed = proof.images_of(UNetConfig(1, 2, preprocess=Preprocess(pixel_types=("int16",), mean=(0.0,))), (1, 15, 15))
-    assert signed.dtype == np.int16 and signed.min() == 0
+    assert signed.dtype == np.int16
+    assert signed.min() == 0
     bright = proof.images_of(UNetConfig(1, 2, preprocess=Preprocess(mean=(250.0,), std=(30.0,))), (1, 40, 40))
     assert (bright.max(), bright.min() > 60) == (255, True)  # none is beyond the range, and begins again at 0
     real = Preprocess(pixel_types=("float32",), mean=(0.5,), std=(0.1,))
     assert proof.images_of(UNetConfig(1, 2, preprocess=real), (1, 15, 15)).dtype == np.float32
     scans = Preprocess(mean=(50.0,), std=(10.0,), pixel_types=("int16",))
     volume = proof.images_of(UNetConfig(1, 2, dims=3, preprocess=scans), (2, 5, 20, 30))
-    assert volume.shape == (2, 1, 5, 20, 30) and volume.dtype == np.float32
+    assert volume.shape == (2, 1, 5, 20, 30)
+    assert volume.dtype == np.float32
     assert (volume.mean(), volume.std()) == (pytest.approx(50, abs=1), pytest.approx(10, abs=1))
     sizes = [[images.shape for images in proof.checked_images(UNetConfig(1, 2, 4, 2, dims=dims))] for dims in (2, 3)]
     assert [len(shapes) for shapes in sizes] == [7, 5]
-    assert sizes[0][4] == (3, 1, 23, 130) and sizes[1][1] == (2, 1, 9, 19, 26)
+    assert sizes[0][4] == (3, 1, 23, 130)
+    assert sizes[1][1] == (2, 1, 9, 19, 26)
 
 
 class Empty(ExportFormat):
@@ -360,7 +368,8 @@ class Empty(ExportFormat):
         return "take another" if config.norm == "batch" else ""
 
     def write(self, model: UNet, path: Path, options: Options) -> None:
-        assert not model.training and {weight.dtype for weight in model.parameters()} == {torch.float32}
+        assert not model.training
+        assert {weight.dtype for weight in model.parameters()} == {torch.float32}
         path.touch()
 
 
@@ -594,7 +603,8 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path):
         export_proved(TwoFiles(), model, tmp_path / "model", Options())
     with pytest.raises(SettingsError, match="model: is a folder, and --to onnx writes a file"):
         export_proved(EXPORT_FORMATS["onnx"], model, tmp_path / "model", Options())
-    assert list(tmp_path.iterdir()) == [tmp_path / "model"] and (tmp_path / "model" / "model.safetensors").is_file()
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
+    assert (tmp_path / "model" / "model.safetensors").is_file()
     (tmp_path / "ir").mkdir()
     for _ in range(2):
         export_proved(TwoFiles(), model, tmp_path / "ir", Options())

@@ -79,7 +79,8 @@ def test_a_package_says_whose_it_is_and_what_it_takes(package):
     assert [author["name"] for author in content["authors"]] == ["A. Person", "Another"]
     assert content["license"] == "MIT"
     (image,), (answer,) = content["inputs"], content["outputs"]
-    assert image["axes"][1]["channel_names"] == ["red", "green", "blue"] and image["data"]["range"] == [0, 255]
+    assert image["axes"][1]["channel_names"] == ["red", "green", "blue"]
+    assert image["data"]["range"] == [0, 255]
     assert answer["axes"][1]["channel_names"] == ["sky", "land_and_sea"]
     assert content["config"]["unet_accelerate"]["config"] == yaml.safe_load(
         yaml.safe_dump(small_model().config.to_json())
@@ -88,7 +89,8 @@ def test_a_package_says_whose_it_is_and_what_it_takes(package):
         assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
     torchscript, onnx = content["weights"]["torchscript"], content["weights"]["onnx"]
     assert torchscript["pytorch_version"] == torch.__version__.split("+")[0]  # without the name of a build
-    assert onnx["opset_version"] == 17 and onnx["parent"] == "torchscript"
+    assert onnx["opset_version"] == 17
+    assert onnx["parent"] == "torchscript"
     assert Image.open(package / content["covers"][0]).size == (800, 400)
     assert "overlap by" in (package / content["documentation"]).read_text()
 
@@ -127,7 +129,8 @@ def test_the_card_and_the_first_picture_of_the_run_are_in_the_package(tmp_path, 
         assert "Mean IoU 0.9." in archive.read("README.md").decode()
         assert yaml.safe_load(archive.read("rdf.yaml"))["name"] == "U-Net on cells_1"
         red, green, _ = Image.open(archive.open("cover.jpg")).getpixel((400, 200))
-    assert red > 200 and green < 50
+    assert red > 200
+    assert green < 50
 
 
 def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
@@ -191,7 +194,8 @@ def test_each_channel_of_the_images_has_a_name(channels, names, tmp_path):
 def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tmp_path):
     (tmp_path / "test_image.npy").write_bytes(b"")
     image = input_tensor(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tmp_path)
-    assert image["data"] == data and image["preprocessing"] == []
+    assert image["data"] == data
+    assert image["preprocessing"] == []
 
 
 def test_axes_of_volumes_have_names_and_the_size_of_a_voxel_where_it_is_known(tmp_path):
@@ -271,7 +275,8 @@ def test_a_model_without_card_or_run_shows_the_middle_of_a_test_image_beside_its
     right = picture[:, 500:700].reshape(-1, 3)
     assert np.median(right, axis=0).tolist() == palette(2)[1].tolist()
     left = picture[:, 100:300].mean(axis=2)
-    assert left[100:150].mean() > 200 and left[250:300].mean() < 50
+    assert left[100:150].mean() > 200
+    assert left[250:300].mean() < 50
 
 
 def test_a_cover_is_the_first_picture_of_a_run_whole_and_on_white(tmp_path, monkeypatch):
@@ -283,7 +288,8 @@ def test_a_cover_is_the_first_picture_of_a_run_whole_and_on_white(tmp_path, monk
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     picture = cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path("model"))
-    assert picture.getpixel((400, 200))[0] > 200 and picture.getpixel((400, 200))[2] < 50
+    assert picture.getpixel((400, 200))[0] > 200
+    assert picture.getpixel((400, 200))[2] < 50
     assert picture.getpixel((150, 200)) == picture.getpixel((650, 200)) == (255, 255, 255)
     monkeypatch.chdir(tmp_path / "model")
     assert cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path()).tobytes() == picture.tobytes()
@@ -316,7 +322,8 @@ def test_a_model_stays_as_it_is_when_its_program_is_written(tmp_path):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     module.write_torchscript(model, tmp_path / "weights.pt")
     after = model.state_dict()
-    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):

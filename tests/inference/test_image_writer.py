@@ -37,7 +37,8 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), WindowedArray(pixels), sink)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
-    assert np.array_equal(np.concatenate(taken), rows) and [len(strip) for strip in taken] == [4, 4, 1]
+    assert np.array_equal(np.concatenate(taken), rows)
+    assert [len(strip) for strip in taken] == [4, 4, 1]
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0).numpy(), rtol=1e-6)
     shown = np.asarray(Image.open(job.file(".overlay.png")))
     strips = [slice(0, 4), slice(4, 8), slice(8, 9)]

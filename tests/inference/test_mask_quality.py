@@ -120,7 +120,8 @@ def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_t
     mask = truth.copy()
     mask[8:20, 10:26] = 0
     (missing,) = doubted_areas(probabilities_of(truth), mask)
-    assert missing.picture == IN_PREDICTION and missing.probability == pytest.approx(0.94)
+    assert missing.picture == IN_PREDICTION
+    assert missing.probability == pytest.approx(0.94)
     assert missing.text == "cell of 192 pixels at row 13, column 17 is missing in the mask"
     within = truth.copy()
     within[28:54, 5:30] = 2  # most of it is dirt to the model too
@@ -132,12 +133,15 @@ def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_t
     mask[5:15, 40:60] = 1
     (unseen,) = doubted_areas(probabilities_of(truth, 0.8), mask)
     assert unseen.text == "cell of 200 pixels at row 9, column 49 is not seen in the image"
-    assert unseen.picture == IN_MASK and unseen.probability == pytest.approx(0.8)
+    assert unseen.picture == IN_MASK
+    assert unseen.probability == pytest.approx(0.8)
     mask = truth.copy()
     mask[truth == 2] = 1
     other, told = doubted_areas(probabilities_of(truth), mask)
-    assert other.text == "cell of 320 pixels at row 37, column 59 looks like dirt" and other.picture == IN_MASK
-    assert told.text is None and (told.picture, told.label) == (IN_PREDICTION, "dirt")  # said already
+    assert other.text == "cell of 320 pixels at row 37, column 59 looks like dirt"
+    assert other.picture == IN_MASK
+    assert told.text is None
+    assert (told.picture, told.label) == (IN_PREDICTION, "dirt")
     specks = truth.copy()
     specks[55, 3:18] = 1  # 15 pixels are no object
     assert doubted_areas(probabilities_of(truth), specks) == []
@@ -153,7 +157,8 @@ def test_a_class_is_there_where_no_other_is_more_frequent_even_in_less_than_a_te
         probabilities = np.full((21, 40, 40), 0.01, np.float32)
         np.put_along_axis(probabilities, seen[None].astype(np.int64), np.float32(0.8), axis=0)
         (area,) = [area for area in compared_areas(probabilities, mask, names) if area.pixels == 420]
-        assert area.agrees and area.text is None
+        assert area.agrees
+        assert area.text is None
 
 
 def test_an_area_is_there_when_a_tenth_of_it_is():
@@ -248,7 +253,8 @@ def test_a_shifted_mask_is_told_how_to_go_back(rows, columns):
     large = np.kron(mask, np.ones((10, 10), np.uint8))  # is looked at in every third pixel
     large_shift = best_shift(np.kron(probabilities_of(truth), np.ones((1, 10, 10), np.float32)), large)
     if max(abs(rows), abs(columns)) < 5:
-        assert large_shift is not None and np.abs(np.subtract(large_shift, (10 * rows, 10 * columns))).max() <= 3
+        assert large_shift is not None
+        assert np.abs(np.subtract(large_shift, (10 * rows, 10 * columns))).max() <= 3
     one_pixel = np.roll(truth, (0, 1), axis=(0, 1))
     assert best_shift(probabilities_of(truth), one_pixel) is None
 

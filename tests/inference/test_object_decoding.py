@@ -116,7 +116,8 @@ def test_what_an_object_encloses_alone_is_filled():
     expected = np.array(RINGS)
     expected[1, 1] = 1  # neither the hole of a ring about another object, nor one that opens at a corner
     np.testing.assert_array_equal(labels > 0, expected > 0)
-    assert (objects[0].size, objects[0].center) == (9, (1.0, 1.0)) and objects[0].score == pytest.approx(0.8)
+    assert (objects[0].size, objects[0].center) == (9, (1.0, 1.0))
+    assert objects[0].score == pytest.approx(0.8)
     np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
 
 
@@ -125,7 +126,8 @@ def test_of_two_holes_of_an_object_only_the_empty_one_is_filled():
     ids[1:4, 1:4] = ids[2, 6] = 0
     ids[2, 2] = 1
     numbers = numbers_of(decode_in_strips(answers_of(ids), [], fills_holes=True)[0])
-    assert numbers[1:4, 1:4].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0]] and numbers[2, 6] == 1
+    assert numbers[1:4, 1:4].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0]]
+    assert numbers[2, 6] == 1
 
 
 def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
@@ -133,12 +135,15 @@ def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
     ids[2:9, 3:12] = 1
     ids[3:7, 4:6] = 0
     labels, (item,) = decode_in_strips(answers_of(ids), [], fills_holes=True)
-    assert item.size == 63 and item.center == pytest.approx((5.0, 7.0)) and (labels > 0).sum() == 63
+    assert item.size == 63
+    assert item.center == pytest.approx((5.0, 7.0))
+    assert (labels > 0).sum() == 63
 
 
 def test_a_speck_that_is_left_out_is_filled_over():
     (outer,) = decode_in_strips(answers_of(RINGS), [], fills_holes=True, smallest=13)[1]
-    assert outer.size == 25 and outer.box == (0, 4, 5, 9)
+    assert outer.size == 25
+    assert outer.box == (0, 4, 5, 9)
 
 
 def test_objects_at_the_border_may_be_left_out():
@@ -154,10 +159,12 @@ def test_objects_at_the_border_may_be_left_out():
 
 def test_flags_for_objects_need_a_model_of_objects():
     task = choose_objects(Objects(smallest=9), None, drops_border=True)
-    assert task.drops_border and task.smallest == 9
+    assert task.drops_border
+    assert task.smallest == 9
     for smallest in (2, 0):
         task = choose_objects(Objects(smallest=9), smallest, drops_border=False)
-        assert task.smallest == smallest and not task.drops_border
+        assert task.smallest == smallest
+        assert not task.drops_border
     assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
     for smallest in (5, 0):
         with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
@@ -177,7 +184,8 @@ def test_components_are_those_of_the_whole_image():
     assert len(components) == count
     for component in components:
         number = labels[component.window][component.values > 0]
-        assert len(set(number.tolist())) == 1 and len(number) == (labels == number[0]).sum()
+        assert len(set(number.tolist())) == 1
+        assert len(number) == (labels == number[0]).sum()
 
 
 def test_only_components_that_the_last_band_touches_are_kept():
@@ -186,7 +194,8 @@ def test_only_components_that_the_last_band_touches_are_kept():
     column[::4, 4] = 1
     stream = ComponentStream()
     ended = [len(list(stream.add(column))) for _ in range(4)]
-    assert ended == [16, 16, 16, 16] and len(stream._open) == 1
+    assert ended == [16, 16, 16, 16]
+    assert len(stream._open) == 1
 
 
 def test_touching_discs_are_told_apart_and_numbered_from_top_to_bottom():
@@ -210,7 +219,8 @@ def test_objects_say_where_they_are():
     _, objects = decode_in_strips(answers, [6, 12])
     first, second = objects
     assert (first.number, first.class_index, first.size, first.box) == (1, 2, 18, (4, 5, 10, 8))
-    assert first.center == (6.5, 6.0) and first.score == pytest.approx(0.8 * 5 / 6)
+    assert first.center == (6.5, 6.0)
+    assert first.score == pytest.approx(0.8 * 5 / 6)
     assert (second.number, second.size, second.box) == (2, 3, (15, 20, 17, 22))
     assert second.center == pytest.approx((46 / 3, 61 / 3))  # that of its pixels, not of its box
 
@@ -233,7 +243,8 @@ def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     answer = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
     list(decoder.read(iter([answer]), probabilities=False))
     (detected,) = decoder.objects
-    assert detected.class_index == 1 and detected.score == pytest.approx(0.8, abs=0.5 / 255)
+    assert detected.class_index == 1
+    assert detected.score == pytest.approx(0.8, abs=0.5 / 255)
 
 
 def test_depth_and_certainty_are_rounded_to_levels_and_are_those_of_no_background():
@@ -248,7 +259,8 @@ def test_an_object_has_the_class_of_most_of_its_pixels():
     answers = np.full((4, 4), 1 | 255 << 8, np.int32)
     answers[0] = 2 | 255 << 8
     labels, objects = decode_in_strips(answers, [])
-    assert objects[0].class_index == 1 and (classes_of(labels) == 1).all()
+    assert objects[0].class_index == 1
+    assert (classes_of(labels) == 1).all()
     corner = np.zeros((6, 6), np.int32)
     corner[:, 0] = corner[5] = 2 | 255 << 8  # most of its box is of nothing, or of another object
     corner[:3, 3:] = 1 | 255 << 8
@@ -257,7 +269,8 @@ def test_an_object_has_the_class_of_most_of_its_pixels():
 
 def test_objects_that_are_too_small_are_left_out():
     labels, objects = decode_in_strips(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
-    assert [item.size for item in objects] == [2] and set(numbers_of(labels).ravel()) == {0, 1}
+    assert [item.size for item in objects] == [2]
+    assert set(numbers_of(labels).ravel()) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +292,8 @@ def test_an_image_without_any_strip_has_no_objects():
 def test_a_component_without_a_deep_part_is_one_object():
     answers = np.where(np.pad(np.ones((3, 9), int), 1) > 0, 1 | 40 << 8, 0)
     labels, count = separated(answers)
-    assert count == 1 and set(labels.ravel()) == {0, 1}
+    assert count == 1
+    assert set(labels.ravel()) == {0, 1}
 
 
 def test_thousands_of_objects_of_one_pixel():
@@ -303,9 +317,11 @@ def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
     for rows in range(1, 30):
         grown.grow(rows)
         grown.values[grown.rows - 1] = rows
-    assert not grown.values.flags.owndata and opened == [tmp_path]
+    assert not grown.values.flags.owndata
+    assert opened == [tmp_path]
     written = np.concatenate(list(grown.strips()))
-    assert len(written) == grown.rows and list(tmp_path.iterdir()) == []
+    assert len(written) == grown.rows
+    assert list(tmp_path.iterdir()) == []
     assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
 
 
@@ -336,12 +352,14 @@ def test_colors_of_touching_objects_differ():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)
     shades = shaded(labels)
-    assert (shades[labels == 0] == 0).all() and shades.max() <= SHADES
+    assert (shades[labels == 0] == 0).all()
+    assert shades.max() <= SHADES
     for first, second in touching(labels):
         assert shades[labels == first][0] != shades[labels == second][0]
     assert shades_of(3, [(1, 2)])[1:].tolist() == [1, 2, 3]
     ring = shades_of(14, [(1, 13), (2, 14)])
-    assert ring[13] != ring[1] and ring[14] != ring[2]
+    assert ring[13] != ring[1]
+    assert ring[14] != ring[2]
 
 
 def test_numbers_have_twelve_colors_in_turn_and_later_ones_give_way():
@@ -349,7 +367,8 @@ def test_numbers_have_twelve_colors_in_turn_and_later_ones_give_way():
     assert shades_of(13, [(13, 1), (2, 13)]).tolist() == [0, *range(1, 13), 3]
     assert shades_of(24, [(12, 24)])[24] == 1
     assert shades_of(13, [(number, 13) for number in range(1, 13)])[13] == 1  # all are taken
-    assert shaded(np.array([[9, 5, 5]])).tolist() == [[2, 1, 1]] and shaded(np.array([[0, 7]])).tolist() == [[0, 1]]
+    assert shaded(np.array([[9, 5, 5]])).tolist() == [[2, 1, 1]]
+    assert shaded(np.array([[0, 7]])).tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
@@ -357,15 +376,18 @@ def test_outlines_of_objects_are_thicker_in_wide_pictures_and_of_their_color_or_
     shades = np.ones(size, np.uint8)
     shades[10:] = 0
     line = outlined(np.zeros(size, np.uint8), shades)
-    assert (line[: 10 - thickness] == 0).all() and (line[10 - thickness : 10] == (61, 155, 242)).all()
+    assert (line[: 10 - thickness] == 0).all()
+    assert (line[10 - thickness : 10] == (61, 155, 242)).all()
     alike = np.full((*size, 3), (60, 150, 240), np.uint8)
-    assert (outlined(alike, shades)[10 - thickness : 10] == 0).all() and (alike == (60, 150, 240)).all()
+    assert (outlined(alike, shades)[10 - thickness : 10] == 0).all()
+    assert (alike == (60, 150, 240)).all()
 
 
 def test_a_hole_is_what_an_object_encloses_on_all_sides_and_corners():
     ring = np.ones((3, 3), bool)
     ring[1, 1] = False
-    assert has_hole(ring) and holes(ring).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert has_hole(ring)
+    assert holes(ring).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
     ring[0, 0] = False  # a way out through a corner
     assert not has_hole(ring)
     assert not has_hole(np.ones((2, 9), bool))
@@ -384,7 +406,9 @@ def test_outlines_show_on_a_picture():
     ids = np.zeros((20, 20), int)
     ids[5:15, 5:10], ids[5:15, 10:15] = 1, 2
     shown = outlined(image, shaded(ids))
-    assert (shown[9, 7] == 120).all() and (shown[9, 9] != shown[9, 7]).any() and (shown[9, 9] != shown[9, 10]).any()
+    assert (shown[9, 7] == 120).all()
+    assert (shown[9, 9] != shown[9, 7]).any()
+    assert (shown[9, 9] != shown[9, 10]).any()
 
 
 def answers_of_depths(depth: np.ndarray) -> np.ndarray:
@@ -417,7 +441,8 @@ def test_pieces_whose_boxes_overlap_are_joined():
     first = Component((0, 0), np.array([[1, 0], [1, 1]]))
     second = Component((0, 1), np.array([[2, 2], [0, 2]]))
     whole = joined([first, second])
-    assert whole.start == (0, 0) and whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
+    assert whole.start == (0, 0)
+    assert whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
 
 
 def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):

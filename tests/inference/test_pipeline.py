@@ -61,9 +61,11 @@ def test_what_is_there_and_how_images_are_cut_is_said_once(tmp_path, capsys):
     work = prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
     assert (tmp_path / "out" / "predict.json").exists()
     printed = capsys.readouterr().out
-    assert printed.count("images in tiles of 16 x 16") == 1 and "2 images in tiles" in printed
+    assert printed.count("images in tiles of 16 x 16") == 1
+    assert "2 images in tiles" in printed
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
-    assert [job.output.name for job in work.finished] == ["b"] and len(work.jobs) == 3
+    assert [job.output.name for job in work.finished] == ["b"]
+    assert len(work.jobs) == 3
     assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
 
 
@@ -186,7 +188,8 @@ def test_an_image_is_read_ahead_as_the_networks_and_the_overlay_need_it(tmp_path
         (tensor,) = steps.read(job).tensors
         assert torch.equal(tensor, predictor.inputs(pages[2]).tensors[0])
         pixels = steps.read(job).pixels
-        assert pixels.shape == (8, 9, 3) and np.array_equal(pixels, to_rgb(pages[2][..., None]))
+        assert pixels.shape == (8, 9, 3)
+        assert np.array_equal(pixels, to_rgb(pages[2][..., None]))
         assert ImageSteps(predictor, replace(writer, extensions=(".png",))).read(job).pixels is None
     assert steps.read(photo).pixels.shape == (48, 64, 3)  # though the network sees 12 x 16
 
@@ -213,7 +216,8 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     network.head.conv.bias.data[0] -= float(np.median(np.log(probabilities[0] / probabilities[1])))
     predictor = Predictor(network)  # either class is at half of the pixels
     expected = predictor.mask(pages[page])
-    assert 0.1 < expected.mean() < 0.9 and (predictor.mask(pages[1 - page]) != expected).any()
+    assert 0.1 < expected.mean() < 0.9
+    assert (predictor.mask(pages[1 - page]) != expected).any()
     monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 100)
     job = find_jobs([str(tmp_path / name)], tmp_path / "out", [".png"])[page]
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
@@ -253,14 +257,18 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(
     for truth, error in ((tmp_path / "truth.png", "truth.png"), (tmp_path / "gone.png", "gone.png")):
         with_truth = replace(job, truth=PageFile(truth))
         ((_, outcome),) = PredictionPipeline(predictor, writer, set()).run([[with_truth]])
-        assert isinstance(outcome, ScoreError) and str(outcome).endswith("; the prediction is written anyway")
-        assert error in str(outcome) and np.asarray(Image.open(job.file(".png"))).shape == (3, 4)
+        assert isinstance(outcome, ScoreError)
+        assert str(outcome).endswith("; the prediction is written anyway")
+        assert error in str(outcome)
+        assert np.asarray(Image.open(job.file(".png"))).shape == (3, 4)
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])  # it was finished before
-    assert isinstance(outcome, ScoreError) and "anyway" not in str(outcome)
+    assert isinstance(outcome, ScoreError)
+    assert "anyway" not in str(outcome)
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
     (tmp_path / "a.png").write_bytes(b"cut off")  # the image is not read again
     ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
-    assert outcome.scores.sums.sum() == 12 and outcome.boundary is None
+    assert outcome.scores.sums.sum() == 12
+    assert outcome.boundary is None
     ((_, outcome),) = PredictionPipeline(predictor, replace(writer, boundary=True), {job}).run([[job]])
     assert outcome.boundary is not None
 

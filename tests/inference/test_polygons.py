@@ -139,10 +139,12 @@ def test_polygons_give_the_mask_again(tmp_path, models, task):
     assert result.returncode == 0, result.stderr
     content = json.loads((tmp_path / "out" / "a.geojson").read_text())
     features = content["features"]
-    assert content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633" and features
+    assert content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
+    assert features
     for feature in features:
         outline, *holes = feature["geometry"]["coordinates"]
-        assert signed_area(outline) > 0 and all(signed_area(hole) < 0 for hole in holes)
+        assert signed_area(outline) > 0
+        assert all(signed_area(hole) < 0 for hole in holes)
         assert feature["properties"]["class"] != "background"
     masks = {"a.tif": lambda properties: properties.get("value", properties.get("number"))}
     inside = 0
@@ -157,10 +159,12 @@ def test_polygons_give_the_mask_again(tmp_path, models, task):
             assert (file.transform, file.crs, file.shape) == (image.transform, image.crs, image.shape)
             mask = file.read(1).astype(np.int32)
             assert np.array_equal(file.dataset_mask(), image.dataset_mask())
-            assert (mask[:9, :20] == file.nodata).all() and file.nodata not in (0, inside)
+            assert (mask[:9, :20] == file.nodata).all()
+            assert file.nodata not in (0, inside)
             mask[mask == file.nodata] = 0
             of_mask = [feature for feature in features if value_of(feature["properties"])]
-            assert mask.any() and np.array_equal(drawn(of_mask, image, value_of), mask)
+            assert mask.any()
+            assert np.array_equal(drawn(of_mask, image, value_of), mask)
 
 
 def test_classes_without_background_are_all_outlined(tmp_path, models):
@@ -172,7 +176,8 @@ def test_classes_without_background_are_all_outlined(tmp_path, models):
     write_scene(tmp_path / "a.tif", crs="EPSG:4326", transform=Affine(1e-4, 0, 15, 0, -1e-4, 45))
     assert predict(folder, [tmp_path / "a.tif"], tmp_path / "out", "--polygons").returncode == 0
     content = json.loads((tmp_path / "out" / "a.geojson").read_text())
-    assert "crs" not in content and {f["properties"]["class"] for f in content["features"]} == {"water", "field"}
+    assert "crs" not in content
+    assert {f["properties"]["class"] for f in content["features"]} == {"water", "field"}
     with rasterio.open(tmp_path / "out" / "a.tif") as file:
         mask = drawn(content["features"], file, lambda properties: properties["value"] + 1)
         assert np.array_equal(np.where(mask == 0, 255, mask - 1), file.read(1))
@@ -188,7 +193,8 @@ def test_a_geopackage_holds_the_same(tmp_path, models):
         assert predict(models["classes"], [source], tmp_path / "out", "--polygons").returncode == 0
     meta, _, geometries, columns = raw.read(tmp_path / "out" / "a.gpkg")
     features = json.loads((tmp_path / "out" / "a.geojson").read_text())["features"]
-    assert meta["crs"] == UTM and meta["fields"].tolist() == ["class", "value"]
+    assert meta["crs"] == UTM
+    assert meta["fields"].tolist() == ["class", "value"]
     assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
     assert len(geometries) == len(features) > 1
     assert len(raw.read(tmp_path / "out" / "c.gpkg")[2]) == 0

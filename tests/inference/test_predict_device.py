@@ -108,7 +108,8 @@ def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
             (logits,) = predictor.logits_of_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
             strips = list(predictor.strips(WindowedArray(IMAGES[0])))
         assert uploads.waits == []
-        assert logits.is_meta and all(strip.is_meta for strip in strips)
+        assert logits.is_meta
+        assert all(strip.is_meta for strip in strips)
 
 
 def test_mask_and_probabilities_take_one_wait(downloads):
@@ -175,7 +176,8 @@ def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_
 
     monkeypatch.setattr(Path, "replace", noted)
     assert len(list(PredictionPipeline(predictor, writer, set()).run([[job]]))) == 1
-    assert sorted(renamed) == sorted(map(job.file, extensions)) and renamed[-1] == job.file(MASK)
+    assert sorted(renamed) == sorted(map(job.file, extensions))
+    assert renamed[-1] == job.file(MASK)
     assert sizes == [file.stat().st_size for file in renamed]
 
 

@@ -204,7 +204,8 @@ def test_the_output_of_one_image_may_be_a_file(model, photos, tmp_path):
     assert f"1 of 1 masks in {file}" in result.stdout
     assert Image.open(file).size == Image.open(photos / "b.jpg").size
     left = {path.name for path in file.parent.iterdir()}
-    assert {"one.png", "one.overlay.png"} <= left and "predict.json" not in left
+    assert {"one.png", "one.overlay.png"} <= left
+    assert "predict.json" not in left
 
 
 def test_the_file_of_a_mask_ends_as_it_will_be_called(model, photos, tmp_path, fails_with):

@@ -67,7 +67,8 @@ def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(mo
     for name in ("a", "b"):
         (tmp_path / "truth" / f"{name}.png").rename(tmp_path / "truth" / f"{name}_mask.png")
     result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
-    assert result.returncode == 1 and "mask values 7 belong to no class" in result.stderr  # the masks' suffix was found
+    assert result.returncode == 1
+    assert "mask values 7 belong to no class" in result.stderr
     (tmp_path / "none").mkdir()
     result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
     fails_with(result, "has no mask for 1 inputs", 1)
@@ -109,8 +110,11 @@ def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(cap
     scored = [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
     report = print_scores(scores, "mean IoU", scored)
     order = ["zero", "a", "b", "d", "e", "f", "none"]
-    assert [image["image"] for image in report["by_image"]] == order and report["images"] == 7
-    assert report["confusion_matrix"] == [[6, 2], [1, 1]] and "boundary" not in report and "by_case" not in report
+    assert [image["image"] for image in report["by_image"]] == order
+    assert report["images"] == 7
+    assert report["confusion_matrix"] == [[6, 2], [1, 1]]
+    assert "boundary" not in report
+    assert "by_case" not in report
     lines = capsys.readouterr().out.splitlines()
     assert lines[-5:] == [
         "mean IoU 0.0000, zero",
@@ -127,7 +131,8 @@ def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(cap
 def test_scores_of_volumes_are_reported_by_case_too(capsys):
     scored = [ScoredImage({"image": "v", "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}, None, None)]
     report = print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored)
-    assert report["by_case"]["mean_dice"] == 0.5 and report["by_case"]["mean_iou"] == 0.25
+    assert report["by_case"]["mean_dice"] == 0.5
+    assert report["by_case"]["mean_iou"] == 0.25
     assert "of cases" in capsys.readouterr().out
 
 
@@ -148,10 +153,14 @@ def test_boundaries_areas_and_cases_of_all_images_are_reported_with_the_calibrat
         scored.append(ScoredImage(report, boundary, counted))
     report = print_scores(scores, "mean IoU", scored)
     assert given == [["first", "second"], (areas, ("sky", "land"))]
-    assert report["boundary"] == columns and report["areas"] == {"areas": 3} and report["by_case"]["cases"] == 3
+    assert report["boundary"] == columns
+    assert report["areas"] == {"areas": 3}
+    assert report["by_case"]["cases"] == 3
     assert report["calibration"]["expected_calibration_error"] == 0.5
     printed = capsys.readouterr().out
-    assert "bound. IoU" in printed and "3 areas" in printed and "expected calibration error 0.5000" in printed
+    assert "bound. IoU" in printed
+    assert "3 areas" in printed
+    assert "expected calibration error 0.5000" in printed
     print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored[:2])
     assert "the worst of 2 by their mean IoU:" in capsys.readouterr().out
 
@@ -206,6 +215,7 @@ def test_files_of_all_images_are_those_that_were_asked_for(write_all):
 def test_a_file_of_all_images_that_cannot_be_written_is_a_line(write_all, error):
     writer = Writer("legend", error)
     line = f"out: metrics.json, predict.json or a file of all images cannot be written ({error})"
-    assert write_all(writer, "--rank") == [line] and writer.written[1:] == ["candidates", "ranking"]
+    assert write_all(writer, "--rank") == [line]
+    assert writer.written[1:] == ["candidates", "ranking"]
     for failing in ("candidates", "ranking"):
         assert write_all(Writer(failing, error), "--rank") == [f"out: the images cannot be ranked ({error})"]

@@ -27,26 +27,33 @@ from unet.config import Preprocess, UNetConfig
 def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows():
     network = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group"))  # whole up to 4 GB
     predictor = Predictor(network)
-    assert not predictor.needs_windows((2048, 4096)) and predictor.needs_windows((2048, 4097))
+    assert not predictor.needs_windows((2048, 4096))
+    assert predictor.needs_windows((2048, 4097))
     tiled = Predictor(network, tile_size=512)  # sums of tiles, and copies of what they share
-    assert not tiled.needs_windows((1024, 2048)) and tiled.needs_windows((1024, 2049))
+    assert not tiled.needs_windows((1024, 2048))
+    assert tiled.needs_windows((1024, 2049))
     halved = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=2.0)))
-    assert not Predictor(halved).needs_windows((1024, 2048)) and Predictor(halved).needs_windows((1024, 2050))
+    assert not Predictor(halved).needs_windows((1024, 2048))
+    assert Predictor(halved).needs_windows((1024, 2050))
     both = Predictor(network, ensemble=[halved])
-    assert not both.needs_windows((1024, 2048)) and both.needs_windows((1024, 2050))
+    assert not both.needs_windows((1024, 2048))
+    assert both.needs_windows((1024, 2050))
     small = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=0.5)))
-    assert not Predictor(small).needs_windows((2048, 4096)) and Predictor(small).needs_windows((2048, 4097))
+    assert not Predictor(small).needs_windows((2048, 4096))
+    assert Predictor(small).needs_windows((2048, 4097))
 
 
 def test_images_share_a_batch_where_the_network_sees_one_shape():
     config = UNetConfig(base_channels=1, depth=1, norm="group", preprocess=Preprocess(scale=0.5))
     predictor = Predictor(UNet(config))
     key, count = predictor.batch_key((100, 60))
-    assert key == ((50, 30),) and count >= 2
+    assert key == ((50, 30),)
+    assert count >= 2
     assert predictor.batch_key((100, 62))[0] == ((50, 31),)
     assert predictor.batch_key((1000, 600))[1] < count
     both = Predictor(UNet(config), ensemble=[UNet(replace(config, preprocess=Preprocess()))])
-    assert both.batch_key((100, 60))[0] == ((50, 30), (100, 60)) and both.batch_key((101, 60))[0] == (
+    assert both.batch_key((100, 60))[0] == ((50, 30), (100, 60))
+    assert both.batch_key((101, 60))[0] == (
         (50, 30),
         (101, 60),
     )
@@ -56,7 +63,8 @@ def test_images_share_a_batch_where_they_are_cut_alike_and_fill_eight_passes():
     config = UNetConfig(base_channels=1, depth=1, norm="group")
     tiled = Predictor(UNet(config), tile_size=16)
     key, count = tiled.batch_key((40, 48))
-    assert tiled.batch_key((56, 48))[0] == key and count == 8 * Predictor(UNet(config)).batch_key((40, 48))[1]
+    assert tiled.batch_key((56, 48))[0] == key
+    assert count == 8 * Predictor(UNet(config)).batch_key((40, 48))[1]
     assert tiled.batch_key((1000, 600))[1] == 6  # of 19.2 MB of logits in 128
 
 
@@ -65,7 +73,8 @@ def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_ma
     predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, norm="group")))
     file = write_volume(tmp_path / "v.nii", np.random.default_rng(0).random((3, 8, 9)).astype(np.float32))
     prediction = predictor(str(file))
-    assert prediction.mask.shape == (3, 8, 9) and prediction.probabilities.shape == (3, 3, 8, 9)
+    assert prediction.mask.shape == (3, 8, 9)
+    assert prediction.probabilities.shape == (3, 3, 8, 9)
     assert np.array_equal(prediction.mask, prediction.probabilities.argmax(0))
     assert np.array_equal(prediction.mask, predictor.mask(VolumeFile((str(file),))))
     np.testing.assert_allclose(prediction.probabilities.sum(0), 1, rtol=1e-5)
@@ -112,7 +121,8 @@ def test_objects_come_with_the_numbers_in_their_mask():
     image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
     prediction = predictor(image)
     assert [detected.number for detected in prediction.objects] == list(range(1, prediction.mask.max() + 1))
-    assert len(prediction.objects) > 1 and prediction.mask.dtype == np.int32
+    assert len(prediction.objects) > 1
+    assert prediction.mask.dtype == np.int32
     assert np.array_equal(predictor.mask(image), prediction.mask)
 
 
@@ -264,12 +274,14 @@ def test_tiles_that_are_turned_are_not_exact():
     network = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
     for tta, exact in ((False, True), (True, False)):
         (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings((100, 90))
-        assert tiling.exact is exact and tiling.size == (64, 64)
+        assert tiling.exact is exact
+        assert tiling.size == (64, 64)
     assert Predictor(network, tta=True).tilings((100, 90)) == [None]
     task = Objects(Classes(("background", "cell"))).to_config()
     objects = UNet(UNetConfig(3, 3, base_channels=2, depth=1, norm="batch", task=task))
     (tiling,) = Predictor(objects, tile_size=64).tilings((100, 90))
-    assert tiling.exact and tiling.size == (80, 80)  # 64, and what an object may reach on both sides
+    assert tiling.exact
+    assert tiling.size == (80, 80)
 
 
 def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):
@@ -277,7 +289,8 @@ def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp
     predictor = Predictor.from_pretrained(tmp_path, ensemble=[tmp_path], tile_size=64, overlap=8, tta=True)
     assert (len(predictor.networks), predictor.tile_size, predictor.overlap, predictor.tta) == (2, 64, 8, True)
     for network in predictor.networks:
-        assert not network.training and not any(isinstance(part, BatchNorm2d) for part in network.modules())
+        assert not network.training
+        assert not any(isinstance(part, BatchNorm2d) for part in network.modules())
         assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
     with pytest.raises(ModelError, match=r"its config\.json holds the scale; --scale is for Pytorch-UNet's"):
         Predictor.from_pretrained(tmp_path, scale=0.5)

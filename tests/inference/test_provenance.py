@@ -35,9 +35,11 @@ def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
     with pytest.raises(DataError, match="or of an --overwrite that did not finish"):
         record_provenance(output, other, overwrite=False)
     close_output(output, None, is_complete=False)
-    assert not is_complete() and not (output / "metrics.json").exists()
+    assert not is_complete()
+    assert not (output / "metrics.json").exists()
     close_output(output, {"images": 1}, is_complete=True)
-    assert is_complete() and json.loads((output / "metrics.json").read_text()) == {"images": 1}
+    assert is_complete()
+    assert json.loads((output / "metrics.json").read_text()) == {"images": 1}
     record_provenance(output, other, overwrite=False)
     model.rename(tmp_path / "moved.onnx")
     record_provenance(output, provenance_of(settings_of(model=str(tmp_path / "moved.onnx"), tta=True)), overwrite=False)

@@ -170,7 +170,8 @@ def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
     again = load_model(tmp_path / "model")
     assert again.config == model.config
     assert again.config.preprocess.class_values == (0, 7, 9)
-    assert again.config.preprocess.scale == 0.25 and not again.config.preprocess.draft
+    assert again.config.preprocess.scale == 0.25
+    assert not again.config.preprocess.draft
     assert load_model(save(pytorch_unet_checkpoint(3))).config.preprocess.scale == 0.5
     dark, bright = np.ones((8, 8, 3), np.uint8), np.full((8, 8, 3), 2, np.uint8)
     preprocess = again.config.preprocess

@@ -37,9 +37,8 @@ def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
     chosen = [ranked.candidate.entropy for ranked in order if ranked.reason == "the least sure of cell"]
     assert chosen == sorted(chosen, reverse=True)
     drawn = [ranked.candidate.name for ranked in order if ranked.reason == "at random"]
-    assert len(drawn) == 5 and [ranked.candidate.name for ranked in rank(candidates[::-1])] == [
-        ranked.candidate.name for ranked in order
-    ]
+    assert len(drawn) == 5
+    assert [ranked.candidate.name for ranked in rank(candidates[::-1])] == [ranked.candidate.name for ranked in order]
     assert rank([]) == []
 
 
@@ -77,9 +76,12 @@ def test_ten_images_are_named_and_all_are_in_the_table(tmp_path, capsys):
     order = [Ranked(Candidate(f"{number}\udce9.png", 0.1234567, "cell"), "at random") for number in range(12)]
     print_ranking(tmp_path, order)
     lines = (tmp_path / "rank.csv").read_text().splitlines()
-    assert lines[:2] == ["rank,image,entropy,reason", "1,0\\udce9.png,0.123457,at random"] and len(lines) == 13
+    assert lines[:2] == ["rank,image,entropy,reason", "1,0\\udce9.png,0.123457,at random"]
+    assert len(lines) == 13
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("to annotate next, of 12 in ") and printed[-1] == RIVAL and len(printed) == 12
+    assert printed[0].startswith("to annotate next, of 12 in ")
+    assert printed[-1] == RIVAL
+    assert len(printed) == 12
     assert printed[10].endswith(".png: at random, entropy 0.123")
 
 
@@ -111,7 +113,8 @@ def test_images_are_ranked_by_what_is_written_of_them(model, photos, tmp_path, f
     assert result.returncode == 0, result.stderr
     with open(tmp_path / "out" / "rank.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 5 and {row["image"] for row in rows} == {
+    assert len(rows) == 5
+    assert {row["image"] for row in rows} == {
         "a.png",
         "b.jpg",
         "sub/a.png",
@@ -122,16 +125,18 @@ def test_images_are_ranked_by_what_is_written_of_them(model, photos, tmp_path, f
         stem = row["image"].rpartition(".")[0]
         levels = np.asarray(Image.open(tmp_path / "out" / f"{stem}.uncertainty.png"))
         assert abs(float(row["entropy"]) - levels.mean() / 255) < 1e-6
-    assert RIVAL in result.stdout and f"{rows[0]['image']}: {rows[0]['reason']}, entropy" in result.stdout
+    assert RIVAL in result.stdout
+    assert f"{rows[0]['image']}: {rows[0]['reason']}, entropy" in result.stdout
     again = predict(model, [photos], tmp_path / "out", "--rank")
-    assert again.returncode == 0 and "5 of 5 masks are there already" in again.stdout
+    assert again.returncode == 0
+    assert "5 of 5 masks are there already" in again.stdout
     with open(tmp_path / "out" / "rank.csv", newline="") as file:
         assert list(csv.DictReader(file)) == rows
     (tmp_path / "out" / "a.uncertainty.png").write_bytes(b"cut off")
     damaged = predict(model, [photos], tmp_path / "out", "--rank")
-    assert damaged.returncode == 1 and "5 of 5 masks" in damaged.stdout
-    assert (
-        f"{tmp_path / 'out'}: the images cannot be ranked" in damaged.stderr and "a.uncertainty.png" in damaged.stderr
-    )
+    assert damaged.returncode == 1
+    assert "5 of 5 masks" in damaged.stdout
+    assert f"{tmp_path / 'out'}: the images cannot be ranked" in damaged.stderr
+    assert "a.uncertainty.png" in damaged.stderr
     refused = predict(model, [photos / "a.png"], tmp_path / "one.png", "--rank")
     fails_with(refused, "--rank orders several images; give a folder as --output", 2)

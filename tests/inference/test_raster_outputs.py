@@ -110,17 +110,21 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
             rasterio.open(tmp_path / f"out/{name}.tif") as mask,
         ):
             assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
-            assert mask.nodata == 255 and mask.is_tiled and mask.dtypes == ("uint8",)
+            assert mask.nodata == 255
+            assert mask.is_tiled
+            assert mask.dtypes == ("uint8",)
             assert np.array_equal(mask.read(1), expected)
             assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
         with rasterio.open(tmp_path / f"out/{name}.probabilities.tif") as file:
             probabilities = file.read()
-            assert file.transform == image.transform and np.isnan(file.nodata)
+            assert file.transform == image.transform
+            assert np.isnan(file.nodata)
             assert np.isnan(probabilities[:, :6, :20]).all()
             assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
         with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
             entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
-            assert file.transform == image.transform and file.dtypes == ("uint8",)
+            assert file.transform == image.transform
+            assert file.dtypes == ("uint8",)
             assert file.nodata is None  # of each value there may be pixels
             assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
         assert (tmp_path / "out" / f"{name}.overlay.png").exists()
@@ -129,7 +133,8 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
 def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
     path = str(write_raster(tmp_path / "a.tif", scene(0)[0]))
     (kept,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5, keeps_place=True))
-    assert isinstance(kept, RasterJob) and kept.place == grid_of(path).place
+    assert isinstance(kept, RasterJob)
+    assert kept.place == grid_of(path).place
     (job,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5))
     assert not isinstance(job, RasterJob)
 
@@ -180,7 +185,9 @@ def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
     assert (tmp_path / "out2" / "a.tif").read_bytes() == first == (tmp_path / "out3" / "a.tif").read_bytes()
     (tmp_path / "several" / "a" / "T33_B04.tif").unlink()
     result = predict(model, [tmp_path / "several"], tmp_path / "out4")
-    assert result.returncode == 1 and "none called B08" in result.stderr and "Traceback" not in result.stderr
+    assert result.returncode == 1
+    assert "none called B08" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("is_big", [False, True])
@@ -207,7 +214,8 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
         extras = page.extrasamples
         offsets = page.tags["TileOffsets"].dtype.name
     assert all(position % 2 == 0 for position in positions)  # the format asks for it
-    assert codes == sorted(codes) and tuple(extras) == (0,) * (channels - 1)
+    assert codes == sorted(codes)
+    assert tuple(extras) == (0,) * (channels - 1)
     assert offsets == ("LONG8" if is_big else "LONG")
 
 
@@ -221,8 +229,10 @@ def test_tags_say_it_of_each_band_and_their_directory_lies_at_an_even_byte(chann
     with tifffile.TiffFile(file) as tiff:
         (page,) = tiff.pages
         counts = [page.tags[name].count for name in ("BitsPerSample", "SampleFormat", "GDAL_NODATA")]
-        assert counts == [channels, channels, len("1234.5\0")] and page.nodata == 1234.5
-        assert page.planarconfig == (1 if channels == 1 else 2) and page.offset % 2 == 0
+        assert counts == [channels, channels, len("1234.5\0")]
+        assert page.nodata == 1234.5
+        assert page.planarconfig == (1 if channels == 1 else 2)
+        assert page.offset % 2 == 0
         assert len(page.extrasamples) == (1 if channels == 2 else 0)
 
 
@@ -303,11 +313,13 @@ def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
     with rasterio.open(tmp_path / "mask.tif") as file:
         mask = file.read(1)
     picture = np.array(Image.open(tmp_path / "mask.png"))
-    assert mask.shape == picture.shape and np.array_equal(mask[6:], picture[6:])
+    assert mask.shape == picture.shape
+    assert np.array_equal(mask[6:], picture[6:])
     bands, _ = scene(0)
     plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
     result = predict(model, [plain], tmp_path / "other.tif")
-    assert result.returncode == 1 and "has no place in the world" in result.stderr
+    assert result.returncode == 1
+    assert "has no place in the world" in result.stderr
 
 
 def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
@@ -316,13 +328,15 @@ def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
         write_raster(tmp_path / "data" / "masks" / f"{number}.tif", 7 * mask[None])
     flags = ["--dataset", tmp_path / "data", "--bands", "B03", "B08", *TINY, "--crop-size", "32", "32"]
     run = run_train(tmp_path / "run", *flags, "--max-steps", "30", "--eval-every", "30", "--learning-rate", "0.02")
-    assert run.exit_code == 0 and run.config["preprocess"]["bands"] == ["B03", "B08"], run.output
+    assert run.exit_code == 0, run.output
+    assert run.config["preprocess"]["bands"] == ["B03", "B08"], run.output
     assert (run.folder / "report.html").exists()
     result = predict(run.folder / "model", [image], tmp_path / "out", "--truth", tmp_path / "data" / "masks")
     assert result.returncode == 0, result.stderr
     with rasterio.open(tmp_path / "out" / "5.tif") as file:
         predicted = file.read(1)
-        assert file.transform == NORTH_UP and (predicted[:6, :20] == 255).all()
+        assert file.transform == NORTH_UP
+        assert (predicted[:6, :20] == 255).all()
     assert (predicted == 7 * mask)[6:].mean() > 0.9
 
 
@@ -367,7 +381,8 @@ def test_a_model_of_before_reads_pictures(tmp_path, photo_model, in_windows):
         result = predict(old, [path], tmp_path / "out", *flags)
         assert result.returncode == 0, result.stderr
         result = predict(photo_model, [path], tmp_path / "new", *flags)
-        assert result.returncode == 1 and "has 4 channels, the model takes 3" in result.stderr
+        assert result.returncode == 1
+        assert "has 4 channels, the model takes 3" in result.stderr
     expected = Predictor.from_pretrained(old, tile_size=32)(np.moveaxis(bands[:3], 0, 2)).mask
     with rasterio.open(tmp_path / "out" / "a.tif") as mask, rasterio.open(path) as image:
         assert (mask.transform, mask.crs) == (image.transform, image.crs)
@@ -393,10 +408,12 @@ def test_networks_that_read_a_file_in_other_ways_each_get_their_own(tmp_path):
     raster = UNetConfig(4, 2, preprocess=Preprocess(place=True))
     picture = UNetConfig(3, 2)
     inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=False)
-    assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3] and inputs.pixels is None
+    assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3]
+    assert inputs.pixels is None
     with mock.patch.object(readers, "decode_image", wraps=readers.decode_image) as decoded:
         inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=True)
-    assert decoded.call_count == 2 and inputs.pixels.shape == (6, 8, 3)  # those of the first network
+    assert decoded.call_count == 2
+    assert inputs.pixels.shape == (6, 8, 3)
     two = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
     bands = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]
     inputs = read_inputs(two, bands, "b.tif", 0, keep_pixels=False)
@@ -463,4 +480,5 @@ def test_numbers_of_objects_lie_where_the_raster_has_them(repeats):
     raster.finish()
     file.seek(0)
     written = tifffile.imread(file)
-    assert written.dtype == np.uint16 and written.tolist() == numbers.tolist()
+    assert written.dtype == np.uint16
+    assert written.tolist() == numbers.tolist()

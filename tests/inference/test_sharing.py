@@ -79,7 +79,8 @@ def messages(monkeypatch) -> list[tuple[int, list[int]]]:
         messages.append((rank, values.tolist()))
 
     def receive(values: torch.Tensor, rank: int, group: str) -> None:
-        assert rank == 4 and group == "group of 2"
+        assert rank == 4
+        assert group == "group of 2"
         values.copy_(torch.tensor(inbox.pop()))
 
     inbox = [[0], [1], [3]]
@@ -128,7 +129,8 @@ def test_logits_of_another_process_are_as_precise_as_those_of_its_own(monkeypatc
     assert rows.forward_of_row(forward, 3) is forward
     logits = rows.forward_of_row(forward, 5)(torch.zeros(4, 1, 6, 7, dtype=of_tiles))
     assert (logits.shape, logits.dtype) == ((4, 2, 6, 7), of_logits)
-    assert asked == [([1], 5)] and received == [(torch.int64, 5), (of_logits, 5)]
+    assert asked == [([1], 5)]
+    assert received == [(torch.int64, 5), (of_logits, 5)]
 
 
 def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
@@ -192,8 +194,10 @@ def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(tmp_pat
         options=["--num_processes", "2"],
     )  # fmt: skip
     for result in (alone, together):
-        assert result.returncode == 1 and "2 of 3 masks" in result.stdout, result.stderr
-        assert result.stderr.count("failed:") == 1 and "scan_2.nii.gz" in result.stderr
+        assert result.returncode == 1, result.stderr
+        assert "2 of 3 masks" in result.stdout, result.stderr
+        assert result.stderr.count("failed:") == 1
+        assert "scan_2.nii.gz" in result.stderr
     names = sorted(file.name for file in (tmp_path / "alone").iterdir())
     assert len(names) == 5
     match, mismatch, errors = filecmp.cmpfiles(tmp_path / "alone", tmp_path / "together", names, shallow=False)
@@ -228,4 +232,5 @@ def test_two_processes_find_the_points_of_a_volume_and_of_its_mirror_image_that_
     assert together.returncode == 0, together.stderr
     names = sorted(file.name for file in (tmp_path / "alone").iterdir())
     match, mismatch, errors = filecmp.cmpfiles(tmp_path / "alone", tmp_path / "together", names, shallow=False)
-    assert (sorted(match), mismatch, errors) == (names, [], []) and len(names) >= 2
+    assert (sorted(match), mismatch, errors) == (names, [], [])
+    assert len(names) >= 2

@@ -61,7 +61,8 @@ def test_a_model_that_is_never_wrong_gets_the_lowest_temperature_and_no_number_o
     np.put_along_axis(probabilities, mask[None].astype(int), 1, axis=0)
     fit = TemperatureFit()
     fit.add(probabilities, mask)
-    assert fit.temperature() == 0.125 and np.isfinite(fit.sums).all()
+    assert fit.temperature() == 0.125
+    assert np.isfinite(fit.sums).all()
     fit.add(probabilities, (mask + 1) % 3)  # is never right
     assert np.isfinite(fit.sums).all()
     assert at_temperature(probabilities, 0.125).sum(axis=0) == pytest.approx(np.ones((100, 100)))

@@ -81,7 +81,8 @@ def test_networks_that_look_at_the_whole_image_are_blended_and_say_so(config):
     assert logits.shape == (3, 150, 170)
     # group and instance norm see other statistics in a tile: measured 0.03 on average, of logits with a spread of 0.4
     difference = (logits - whole).abs()
-    assert difference.max() > 1e-6 and difference.mean() < 0.1 * whole.std()
+    assert difference.max() > 1e-6
+    assert difference.mean() < 0.1 * whole.std()
 
 
 @settings(max_examples=40, deadline=None)
@@ -258,8 +259,10 @@ def test_how_far_an_encoder_looks_is_measured_only_where_tiles_are_wanted(monkey
     config = UNetConfig(base_channels=64, encoder={"num_channels": 3})
     measured = []
     monkeypatch.setattr("inference.tiling.planning.reach", lambda config: measured.append(config))
-    assert choose_tiling(config, (1024, 2048)) is None and not measured  # 4 GB
-    assert choose_tiling(config, (300, 300), tile_size=64).size == (64, 64) and measured == [config]
+    assert choose_tiling(config, (1024, 2048)) is None
+    assert not measured
+    assert choose_tiling(config, (300, 300), tile_size=64).size == (64, 64)
+    assert measured == [config]
 
 
 def test_tiles_that_are_blended_share_half_of_their_shorter_side():
@@ -338,7 +341,8 @@ def test_the_rows_of_an_image_are_read_one_ahead_and_those_of_a_volume_when_they
 
     def forward(batch: torch.Tensor) -> torch.Tensor:
         early, late = is_read[: len(begun) + ahead], is_read[len(begun) + ahead :]
-        assert all(event.wait(timeout=20) for event in early) and not any(event.is_set() for event in late)
+        assert all(event.wait(timeout=20) for event in early)
+        assert not any(event.is_set() for event in late)
         return batch
 
     def forward_of_row(given, row):
@@ -348,7 +352,8 @@ def test_the_rows_of_an_image_are_read_one_ahead_and_those_of_a_volume_when_they
 
     tiling = Tiling((2, *size[1:]), (0,) * len(size), (1,) * len(size), exact=True)
     strips = list(stream_logits(forward, read, size, tiling, 99, forward_of_row))
-    assert begun == [0, 1, 2, 3] and len(strips) == 4
+    assert begun == [0, 1, 2, 3]
+    assert len(strips) == 4
 
 
 @pytest.mark.parametrize(("size", "batches"), [((4, 16), [2, 2]), ((2, 4, 16), [2, 2])])
@@ -363,7 +368,8 @@ def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size,
         tiling,
         2 * math.prod(tiling.size),
     )
-    assert len(list(strips)) == 1 and seen == batches
+    assert len(list(strips)) == 1
+    assert seen == batches
 
 
 def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():
@@ -399,7 +405,8 @@ def test_slices_of_a_volume_that_are_handed_on_at_once_take_16_megabytes_with_al
 def test_logits_of_16_bits_are_resized_in_single_precision():
     logits = torch.rand(1, 2, 9, 7).half()
     resized = resize_logits(logits, (5, 20))
-    assert resized.dtype == torch.float32 and torch.equal(resized, resize_logits(logits.float(), (5, 20)))
+    assert resized.dtype == torch.float32
+    assert torch.equal(resized, resize_logits(logits.float(), (5, 20)))
 
 
 @pytest.mark.parametrize(("dims", "batches"), [(2, [3]), (3, [1, 1, 1])])
@@ -417,7 +424,8 @@ def test_volumes_are_computed_one_by_one_and_large_logits_come_in_strips(monkeyp
     expected = []
     for strips in strips_at_sizes(forward, images, sizes, config):
         expected += list(strips)
-    assert seen == batches and [strip.shape[2] for strip in expected] == [80, 160, 90]
+    assert seen == batches
+    assert [strip.shape[2] for strip in expected] == [80, 160, 90]
     monkeypatch.setattr("inference.tiling.resizing.WHOLE_LOGITS", 2 * 4 * math.prod(sizes[2]))
     monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 64 * 4 * 2 * math.prod(sides))
     lengths = []
@@ -430,7 +438,8 @@ def test_volumes_are_computed_one_by_one_and_large_logits_come_in_strips(monkeyp
 
 def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
     assert strip_length(3, (10_000, 10)) == 64
-    assert strip_length(4, (99, 256, 256)) == 16 and strip_length(4, (99, 4096, 4096)) == 1
+    assert strip_length(4, (99, 256, 256)) == 16
+    assert strip_length(4, (99, 4096, 4096)) == 1
 
 
 def test_float32_tiles_are_within_the_promised_rounding():

@@ -30,7 +30,8 @@ def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
     for pages in (1, 3):
         with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
             masks.find(Path("stack"), Path("stack_0001"), 0, pages)
-    assert masks.find(Path("c"), Path("c"), 0, 1) is None and masks.missing == ["c_mask"]
+    assert masks.find(Path("c"), Path("c"), 0, 1) is None
+    assert masks.missing == ["c_mask"]
     assert masks.find(Path("a"), Path("a_0001"), 0, 2) is None  # a picture has no pages
     assert TrueMasks({Path("a"): tmp_path / "a.png"}, "", ["a"]).suffix == ""
     given = TrueMasks({Path("a_x"): tmp_path / "a_x.png", Path("a"): tmp_path / "a.png"}, "_x", stems("a"))
@@ -127,12 +128,14 @@ def test_true_objects_are_found_by_the_names_of_images_and_of_their_folders():
         mask = masks.find(path, path, 0, 1)
         return mask and mask.source
 
-    assert found("sub/a") is first[0]["target"] and found("other/a") is second[0]["target"]
+    assert found("sub/a") is first[0]["target"]
+    assert found("other/a") is second[0]["target"]
     assert found("x") is first[0]["target"]  # by the name of the file
     assert found("elsewhere/only") is first[2]["target"]  # or by that of the record, wherever it lies
     assert found("anywhere/y") is second[0]["target"]
     assert found("c/b/picture") is first[1]["target"]  # the folder next to the file comes first
-    assert found("deep/a") is None and masks.missing == ["deep/a"]  # two images have this name
+    assert found("deep/a") is None
+    assert masks.missing == ["deep/a"]
 
 
 def test_true_objects_are_those_of_all_splits_also_of_the_one_that_is_tested(tmp_path):
@@ -157,8 +160,10 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_f
     lacking = (ClassFile(str(folders / "a" / "sub" / "y.png")), ClassFile(""))  # nothing is known of the other class
     assert masks.find(Path("sub/y"), Path("sub/y"), 0, 1) == ClassMasks(lacking, (0, 1))
     volume = masks.find(Path("v"), Path("v"), 0, 1)
-    assert volume.paths == (str(folders / "a" / "v.nii.gz"),) and volume.layers.unknown == (1,)
-    assert masks.find(Path("z"), Path("z"), 0, 1) is None and masks.missing == ["z"]
+    assert volume.paths == (str(folders / "a" / "v.nii.gz"),)
+    assert volume.layers.unknown == (1,)
+    assert masks.find(Path("z"), Path("z"), 0, 1) is None
+    assert masks.missing == ["z"]
     stack = np.zeros((2, 3, 4), np.uint8)
     tifffile.imwrite(tmp_path / "files" / "s.tif", stack, photometric="minisblack")
     for classes, expected in (
@@ -172,8 +177,10 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_f
     page = open_true_masks(tmp_path / "files", "", stems("p"), ["a"]).find(Path("p"), Path("p"), 0, 1)
     assert page == ClassChannels(str(tmp_path / "files" / "p.tif"), (0,))
     assert joined.find(Path("x"), Path("x"), 0, 1) == ClassChannels(str(tmp_path / "files" / "x.png"), (0,))
-    assert joined.find(Path("z"), Path("z"), 0, 1) is None and joined.missing == ["z"]
-    assert joined.find(Path("s"), Path("s_0002"), 1, 2) is None and joined.missing == ["z", "s_0002"]
+    assert joined.find(Path("z"), Path("z"), 0, 1) is None
+    assert joined.missing == ["z"]
+    assert joined.find(Path("s"), Path("s_0002"), 1, 2) is None
+    assert joined.missing == ["z", "s_0002"]
 
 
 def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
@@ -191,7 +198,8 @@ def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path)
     order = np.random.default_rng(0).permutation(40)
     touch(tmp_path, *[f"{number % 3}/{number:02}.png" for number in order])
     files = [file.relative_to(tmp_path).as_posix() for file in files_below(tmp_path) if file.is_file()]
-    assert files == sorted(files) and len(files) == 40
+    assert files == sorted(files)
+    assert len(files) == 40
 
 
 @pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
@@ -199,5 +207,6 @@ def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, un
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
     masks = open_true_masks(tmp_path, "", [Path("v"), Path("x")], ["a", "b", "c"])
     volume = masks.find(Path("v"), Path("v"), 0, 1)
-    assert volume.paths == (str(tmp_path / name / "v.nii.gz"),) and volume.layers.unknown == unknown
+    assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
+    assert volume.layers.unknown == unknown
     assert len(masks.find(Path("x"), Path("x"), 0, 1).paths) == 3

@@ -183,7 +183,8 @@ def test_a_true_mask_that_fails_ends_the_counting_and_is_not_read_again(error):
     scorer = TruthScorer(TASK, (6, 2), MaskRows(Path("t"), (6, 2), read))
     for _ in range(3):
         scorer.add(np.zeros((2, 2), np.uint8))
-    assert calls == [(0, 2), (2, 4)] and str(scorer.problem) == "damaged"
+    assert calls == [(0, 2), (2, 4)]
+    assert str(scorer.problem) == "damaged"
     assert scorer.scores.sums.sum() == 4
     nothing = TruthScorer(TASK, (6, 2), None, DataError("no mask"))
     nothing.add(np.zeros((6, 2), np.uint8))

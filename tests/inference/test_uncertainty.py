@@ -56,7 +56,8 @@ def test_the_entropy_of_the_averaged_probabilities_is_written_beside_each_mask(s
     for name in ("a", "b", "sub/a", "sub/c", "sub/d"):
         written = np.asarray(Image.open(tmp_path / "out" / f"{name}{UNCERTAINTY}"))
         expected = entropy_levels(np.load(tmp_path / "out" / f"{name}.npy").astype(np.float64))
-        assert written.dtype == np.uint8 and written.shape == expected.shape
+        assert written.dtype == np.uint8
+        assert written.shape == expected.shape
         np.testing.assert_allclose(written, expected, rtol=0, atol=0.51)
         assert name == "sub/a" or np.ptp(written) > 40  # of one pixel
 
@@ -97,13 +98,16 @@ def test_each_task_says_how_unsure_it_is():
     logits = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
     classes = new_decoder(Classes(("a", "b", "c"))).uncertainty(logits).numpy()
     expected = entropy_levels(logits.softmax(0).numpy())
-    assert classes.shape == (1, 2) and classes[0, 1] == 255 and abs(classes[0, 0] - expected[0, 0]) <= 0.51
+    assert classes.shape == (1, 2)
+    assert classes[0, 1] == 255
+    assert abs(classes[0, 0] - expected[0, 0]) <= 0.51
     overlapping = new_decoder(Overlapping(("a", "b", "c"))).uncertainty(logits).numpy()
     assert overlapping[0].tolist() == [255, 255]  # of the class that is the least sure, here the second
     sure = new_decoder(Overlapping(("a", "b", "c"))).uncertainty(torch.full((3, 1, 2), 40.0))
     assert sure.tolist() == [[0, 0]]
     objects = new_decoder(Objects()).uncertainty(logits).numpy()  # the last is a depth
-    assert objects[0, 1] == 255 and abs(objects[0, 0] - entropy_levels(logits[:2].softmax(0).numpy())[0, 0]) <= 0.51
+    assert objects[0, 1] == 255
+    assert abs(objects[0, 0] - entropy_levels(logits[:2].softmax(0).numpy())[0, 0]) <= 0.51
 
 
 def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path):
@@ -116,7 +120,8 @@ def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path):
     writer.write(job, (3, 4, 5), logits.split(2, dim=1))
     written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")
     levels = np.asarray(written.dataobj).T
-    assert written.header.get_zooms() == (1, 1, 2) and levels.dtype == np.uint8
+    assert written.header.get_zooms() == (1, 1, 2)
+    assert levels.dtype == np.uint8
     np.testing.assert_allclose(levels, entropy_levels(logits.softmax(0).double().numpy()), rtol=0, atol=0.51)
 
 

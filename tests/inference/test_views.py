@@ -63,7 +63,8 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_w
         swapped.clear()
         decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), unmirrored=unmirrored, average=average)
         torch.testing.assert_close(averaged_views(network, batch, decoder), batch)
-        assert len(network.inputs) == views and swapped == [1] * swaps
+        assert len(network.inputs) == views
+        assert swapped == [1] * swaps
 
 
 def test_an_image_is_turned_by_each_quarter_and_mirrored():

@@ -43,7 +43,8 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
         plain = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")))
         without_surfaces = plain.score_mask(volume_job(tmp_path, file), pred)
-        assert without_surfaces.surfaces is None and without_surfaces.areas.tolist() == score.areas.tolist()
+        assert without_surfaces.surfaces is None
+        assert without_surfaces.areas.tolist() == score.areas.tolist()
 
 
 def test_what_the_truth_ignores_has_no_surface(tmp_path):
@@ -52,7 +53,8 @@ def test_what_the_truth_ignores_has_no_surface(tmp_path):
     truth[2, 2, 2], pred[2, 2, 2] = 7, 1
     scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), 9)), Classes(("sky", "land")), surfaces=True)
     score = scorer.score_mask(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth)), pred)
-    assert score.surfaces.hd95[1] == 0 and score.surfaces.dice[1].tolist() == [1, 1]
+    assert score.surfaces.hd95[1] == 0
+    assert score.surfaces.dice[1].tolist() == [1, 1]
 
 
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
@@ -96,7 +98,9 @@ def test_voxels_that_the_truth_ignores_are_of_no_class_and_the_background_has_no
     pred[2, 2, 2] = 2
     scores = surface_scores(pred, truth, 3, (1.0, 1.0, 1.0))
     assert scores.missed.tolist() == [False, False, True]
-    assert np.isnan(scores.dice[:2]).all() and scores.dice[2].tolist() == [0, 0] and np.isnan(scores.hd95).all()
+    assert np.isnan(scores.dice[:2]).all()
+    assert scores.dice[2].tolist() == [0, 0]
+    assert np.isnan(scores.hd95).all()
 
 
 def test_a_table_of_cases_has_the_columns_that_were_scored():
@@ -123,12 +127,14 @@ def test_a_table_of_cases_has_the_columns_that_were_scored():
     assert len({len(line) for line in lines}) == 1
     long_name = "a class whose name is longer than that of the mean"
     lines = case_table(case_report(cases, ["sky", long_name])).splitlines()
-    assert lines[1].startswith(f"{long_name}  ") and len({len(line) for line in lines}) == 1
+    assert lines[1].startswith(f"{long_name}  ")
+    assert len({len(line) for line in lines}) == 1
     surfaces = [case | {"surface_dice_1mm": [None, 0.5], "surface_dice_2mm": [None, 1.0]} for case in cases]
     report = case_report(surfaces, ["sky", "land"])
     assert (report["mean_surface_dice_1mm"], report["surface_dice_2mm"]) == (0.5, [1.0])
     lines = case_table(report).splitlines()
-    assert "surface Dice 1 mm" in lines[0] and len({len(line) for line in lines}) == 1
+    assert "surface Dice 1 mm" in lines[0]
+    assert len({len(line) for line in lines}) == 1
 
 
 def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
@@ -138,15 +144,18 @@ def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
     case = VolumeScore(scores, None).to_json("v")
     assert case["mean_dice"] == pytest.approx((2 / 3 + 1) / 2)
     report = print_scores(scores, "mean IoU", [ScoredImage(case, None, None)])
-    assert report["by_case"]["classes"] == ["a", "b"] and report["by_case"]["mean_dice"] == case["mean_dice"]
+    assert report["by_case"]["classes"] == ["a", "b"]
+    assert report["by_case"]["mean_dice"] == case["mean_dice"]
 
 
 def test_the_mean_dice_of_a_volume_leaves_the_background_out():
     score = VolumeScore(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None)
     result = score.to_json("a.nii")
-    assert result["image"] == "a.nii" and result["mean_dice"] == 30 / 45
+    assert result["image"] == "a.nii"
+    assert result["mean_dice"] == 30 / 45
     assert result["dice"] == [180 / 195, 30 / 45, None]
-    assert "hd95_mm" not in result and score.boundary is None
+    assert "hd95_mm" not in result
+    assert score.boundary is None
     nothing = VolumeScore(scores_of([5, 0], [0, 0]), None).to_json("b.nii")
     assert nothing["mean_dice"] is None
     assert "mean_dice" not in VolumeScore(Objects().new_scores(1), None).to_json("c.nii")  # objects have none
@@ -156,7 +165,8 @@ def test_the_surfaces_of_a_volume_are_told_by_their_tolerance():
     nan = float("nan")
     surfaces = SurfaceScores(np.array([nan, 1.5]), np.array([[nan, nan], [0.25, 0.75]]), np.array([False, False]))
     result = VolumeScore(scores_of([9, 1], [0, 2]), surfaces).to_json("a")
-    assert result["hd95_mm"] == [None, 1.5] and result["missed"] == [False, False]
+    assert result["hd95_mm"] == [None, 1.5]
+    assert result["missed"] == [False, False]
     assert (result["surface_dice_1mm"], result["surface_dice_2mm"]) == ([None, 0.25], [None, 0.75])
 
 
@@ -166,8 +176,10 @@ def test_surfaces_within_a_tolerance_count_as_the_same(shift, dice):
     truth[[2, 6], 1, 1] = 1  # two voxels, one of them found elsewhere
     pred[2, 1, 1] = pred[6 + shift, 1, 1] = 1
     scores = surface_scores(pred, truth, 2, (1.0, 5.0, 5.0))
-    assert scores.dice[1].tolist() == dice and not scores.missed[1]
-    assert np.isnan(scores.hd95[0]) and scores.hd95[1] == pytest.approx(0.95 * shift)
+    assert scores.dice[1].tolist() == dice
+    assert not scores.missed[1]
+    assert np.isnan(scores.hd95[0])
+    assert scores.hd95[1] == pytest.approx(0.95 * shift)
 
 
 def case(name: str, dice: list[float | None], hd95: list[float | None], missed: list[bool]) -> dict:
@@ -181,7 +193,8 @@ def test_cases_are_averaged_class_by_class_without_the_background():
     ]
     report = case_report(cases, ["sky", "land", "sea"])
     assert (report["cases"], report["classes"]) == (2, ["land", "sea"])
-    assert report["dice"] == pytest.approx([0.6, 0.2]) and report["mean_dice"] == pytest.approx(0.4)
+    assert report["dice"] == pytest.approx([0.6, 0.2])
+    assert report["mean_dice"] == pytest.approx(0.4)
     assert (report["hd95_mm"], report["mean_hd95_mm"]) == ([2.0, None], 2.0)
     assert (report["dice_cases"], report["hd95_missed"]) == ([2, 1], [1, 0])
     rows = [line.split() for line in case_table(report).splitlines()]

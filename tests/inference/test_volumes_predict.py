@@ -104,7 +104,8 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
 def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not(options):
     model = network(**options)
     needed, grid = reach(model.config), model.config.divisors
-    assert needed[1:] == ((8, 8) if "upsample" not in options else (10, 10)) and grid[1:] == (2, 2)
+    assert needed[1:] == ((8, 8) if "upsample" not in options else (10, 10))
+    assert grid[1:] == (2, 2)
     tile = tuple(2 * halo + 2 * step for halo, step in zip(needed, grid, strict=True))
     size = tuple(side + 3 * step + odd for side, step, odd in zip(tile, grid, (1, 2, 3), strict=True))
     image = torch.rand(1, *size, dtype=torch.float64)
@@ -125,7 +126,8 @@ def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlappi
     image = torch.rand(1, 40, 50, 60, dtype=torch.float64)
     with torch.inference_mode():
         difference = (tiled(model, image, tiling) - model(image[None])[0]).abs()
-    assert difference.max() > 1e-6 and difference.mean() < 0.05  # other statistics in each tile: measured 0.004
+    assert difference.max() > 1e-6
+    assert difference.mean() < 0.05
     same = tiled(lambda batch: batch, image, tiling)
     assert (same - image).abs().max() < 1e-13  # the weights add up to one
 
@@ -141,14 +143,16 @@ def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
     assert blended == Tiling((128,) * 3, (64,) * 3, (16,) * 3, exact=False)
     planes = {"kernels": ((1, 3, 3), (1, 3, 3), *((3, 3, 3),) * 3), "strides": ((1, 2, 2), (1, 2, 2), *((2,) * 3,) * 2)}
     flat = tile((60, 1024, 1024), base_channels=32, norm="instance", **planes)
-    assert flat.grid == (4, 16, 16) and flat.size[0] * 4 == flat.size[1] == flat.size[2]
+    assert flat.grid == (4, 16, 16)
+    assert flat.size[0] * 4 == flat.size[1] == flat.size[2]
     # it looks 8 slices far, and 24 voxels along the other axes
     thick = {"depth": 2, "kernels": ((1, 3, 3), *((3, 3, 3),) * 2), "strides": ((1, 2, 2), (2, 2, 2))}
     for overlap, is_exact in ((16, False), (24, False), (48, True)):
         config = UNetConfig(1, 2, dims=3, base_channels=4, **thick)
         assert choose_tiling(config, (200,) * 3, tile_size=128, overlap=overlap).exact == is_exact
     many = tile((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
-    assert many.size[0] < 128 and 4 * 14 * many.size[0] * 512 * 512 <= 3 * 2**28
+    assert many.size[0] < 128
+    assert 4 * 14 * many.size[0] * 512 * 512 <= 3 * 2**28
     for tiling in (blended, flat, many):
         assert np.prod(tiling.size) <= 128**3
         assert np.prod(tiling.size) * 32 * 32 <= 2**31
@@ -226,22 +230,24 @@ def test_a_mask_has_the_grid_and_the_header_of_its_volume(tmp_path, grid):
     (tmp_path / "in").mkdir()
     nibabel.save(image, tmp_path / "in" / "case.nii.gz")
     ((job, score),) = predict(predictor, [tmp_path / "in"], tmp_path / "out", probabilities=True, overlay=True)
-    assert score is None and job.file(MASK) == tmp_path / "out" / "case.nii.gz"
+    assert score is None
+    assert job.file(MASK) == tmp_path / "out" / "case.nii.gz"
     written = nibabel.load(job.file(MASK))
     stored = np.asarray(written.dataobj)
-    assert written.shape == image.shape and stored.dtype.kind in "iu"
+    assert written.shape == image.shape
+    assert stored.dtype.kind in "iu"
     np.testing.assert_array_equal(written.affine, nibabel.load(job.image).affine)
-    assert (
-        written.header["descrip"] == b"of a phantom"
-        and written.header.get_xyzt_units() == image.header.get_xyzt_units()
-    )
-    assert set(np.unique(stored)) <= {0, 3, 300} and len(np.unique(stored)) > 1
+    assert written.header["descrip"] == b"of a phantom"
+    assert written.header.get_xyzt_units() == image.header.get_xyzt_units()
+    assert set(np.unique(stored)) <= {0, 3, 300}
+    assert len(np.unique(stored)) > 1
     # what the predictor says in RAS orientation is what the file holds there
     mask = predictor.mask(job.image)
     upright = np.asarray(nibabel.as_closest_canonical(written).dataobj).transpose(2, 1, 0)
     np.testing.assert_array_equal(upright, np.array([0, 3, 300])[mask])
     probabilities = nibabel.load(job.file(PROBABILITIES))
-    assert probabilities.shape == (*image.shape, 3) and probabilities.get_data_dtype() == np.float32
+    assert probabilities.shape == (*image.shape, 3)
+    assert probabilities.get_data_dtype() == np.float32
     np.testing.assert_array_equal(np.array([0, 3, 300])[np.asarray(probabilities.dataobj).argmax(3)], stored)
     assert Image.open(tmp_path / "out" / "case.overlay.png").mode == "RGB"
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
@@ -259,9 +265,11 @@ def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path)
     job = volume_job(tmp_path, None)
     writer = VolumeWriter(output_format, task, (".png", ".overlay.png", ".npy"))
     mask = writer.write(job, (3, 4, 5), logits.split(2, dim=1))
-    assert np.array_equal(mask, logits.argmax(0).numpy()) and mask.dtype == np.uint8
+    assert np.array_equal(mask, logits.argmax(0).numpy())
+    assert mask.dtype == np.uint8
     written = nibabel.load(job.file(".png"))
-    assert np.array_equal(np.asarray(written.dataobj).T, 7 * mask) and written.header.get_zooms() == (1, 1, 2)
+    assert np.array_equal(np.asarray(written.dataobj).T, 7 * mask)
+    assert written.header.get_zooms() == (1, 1, 2)
     probabilities = np.asarray(nibabel.load(job.file(".npy")).dataobj)
     assert probabilities.shape == (5, 4, 3, 2)
     np.testing.assert_allclose(probabilities.T, logits.softmax(0).numpy(), rtol=1e-5)
@@ -315,7 +323,8 @@ def test_a_model_of_images_predicts_a_volume_slice_by_slice(tmp_path):
     for options in ({}, {"tile_size": 8}, {"tta": True}):
         predictor = Predictor(model, **options)
         mask, probabilities = predictor(tmp_path / "case.nii.gz")
-        assert mask.shape == (12, 31, 20) and probabilities.shape == (2, 12, 31, 20)
+        assert mask.shape == (12, 31, 20)
+        assert probabilities.shape == (2, 12, 31, 20)
         for index, plane in enumerate(content):
             np.testing.assert_allclose(probabilities[:, index], predictor(plane).probabilities, atol=1e-12)
 
@@ -352,7 +361,8 @@ def test_what_does_not_fit_a_model_is_one_line(tmp_path):
     lines = {job.image.name: str(error) for job, error in found.items()}
     assert "a.png: is an image, but the model takes volumes" in lines["a.png"]
     assert "has 3 channels, the model takes 1" in lines["b.nii.gz"]
-    assert "c.nii.gz" in lines["c.nii.gz"] and "cannot be read" in lines["c.nii.gz"]
+    assert "c.nii.gz" in lines["c.nii.gz"]
+    assert "cannot be read" in lines["c.nii.gz"]
     assert lines["d.nii.gz"] == "None"
     assert all("\n" not in line for line in lines.values())
     assert [file.name for file in (tmp_path / "out").glob("*.nii.gz")] == ["d.nii.gz"]
@@ -376,7 +386,8 @@ def test_files_of_channels_are_one_case_where_the_model_takes_several(tmp_path):
     jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], InputRules(channels=2))
     assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
     assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
-    assert jobs[0].size == (12, 18, 20) and jobs[0].spacing == (1, 1, 1)
+    assert jobs[0].size == (12, 18, 20)
+    assert jobs[0].spacing == (1, 1, 1)
     ((_, score), _) = predict(Predictor(network(2)), [tmp_path / "in"], tmp_path / "out")
     assert score is None
     together = np.stack([voxels(seed=0), voxels(seed=1)], axis=3)
@@ -450,7 +461,9 @@ def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_d
     pred[1:4, 2:6, 2:6] = 2
     found = surface_scores(pred, truth, 4, (1, 1, 1))
     assert found.missed.tolist() == [False, True, True, False]
-    assert np.isnan(found.hd95).all() and found.dice[1:3].tolist() == [[0, 0], [0, 0]] and np.isnan(found.dice[3]).all()
+    assert np.isnan(found.hd95).all()
+    assert found.dice[1:3].tolist() == [[0, 0], [0, 0]]
+    assert np.isnan(found.dice[3]).all()
     cases = [
         {
             "dice": [0.9, 0.0, 0.0, None],
@@ -466,9 +479,12 @@ def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_d
         },
     ]
     report = case_report(cases, ["none", "left", "right", "nowhere"])
-    assert report["dice"] == [0.4, 0.0, None] and report["mean_dice"] == 0.2  # without the background
-    assert report["dice_cases"] == [2, 1, 0] and report["hd95_missed"] == [1, 1, 0]
-    assert report["hd95_mm"] == [2.0, None, None] and report["mean_hd95_mm"] == 2.0
+    assert report["dice"] == [0.4, 0.0, None]
+    assert report["mean_dice"] == 0.2
+    assert report["dice_cases"] == [2, 1, 0]
+    assert report["hd95_missed"] == [1, 1, 0]
+    assert report["hd95_mm"] == [2.0, None, None]
+    assert report["mean_hd95_mm"] == 2.0
     assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(report)
 
 
@@ -479,7 +495,9 @@ def test_a_page_shows_slices_in_three_planes_in_proportion():
     page = volume_page(image, mask, colors, (4.0, 2.0, 1.0))  # 80 x 60 x 40 mm: 320 x 240 x 160 pixels
     assert page.shape == (240 + 320 + 320 + 6, 4 * 240, 3)
     green = (page == (0, 255, 0)).all(axis=2)
-    assert green[:240].any() and green[242:562, : 4 * 160].any() and green[564:884].any()
+    assert green[:240].any()
+    assert green[242:562, : 4 * 160].any()
+    assert green[564:884].any()
     assert volume_page(image, np.zeros_like(mask), colors, (4.0, 2.0, 1.0)).shape == page.shape
     square = np.zeros((6, 6), np.uint8)
     square[1:5, 1:5] = 1
@@ -497,10 +515,13 @@ def test_predict_py_writes_and_scores_volumes(tmp_path):
     paths = "--input", tmp_path / "in", "--output", tmp_path / "out", "--truth", tmp_path / "truth"
     result = run_predict("--model", tmp_path / "model", *paths, "--boundary", "--overlay")
     assert result.returncode == 0, result.stderr
-    assert "2 of 2 masks" in result.stdout and "HD95 (mm)" in result.stdout and "surface Dice 1 mm" in result.stdout
+    assert "2 of 2 masks" in result.stdout
+    assert "HD95 (mm)" in result.stdout
+    assert "surface Dice 1 mm" in result.stdout
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     of_cases = metrics["by_case"]
-    assert of_cases["classes"] == ["some"] and of_cases["cases"] == 2
+    assert of_cases["classes"] == ["some"]
+    assert of_cases["cases"] == 2
     assert of_cases["dice"][0] == pytest.approx(np.mean([case["dice"][1] for case in metrics["by_image"]]))
     assert {"hd95_mm", "surface_dice_1mm", "surface_dice_2mm"} <= metrics["by_image"][0].keys()
 
@@ -515,7 +536,8 @@ def test_stacks_are_predicted_and_scored_with_their_spacing(tmp_path):
     ((_, score),) = predict(Predictor(model), inputs, output, truth=tmp_path / "masks", overwrite=True)
     assert int(score.scores.sums.sum()) == 6 * 20 * 24
     mask = nibabel.load(output / "a.nii.gz")
-    assert mask.shape == (24, 20, 6) and mask.header.get_zooms() == (1, 1, 2)
+    assert mask.shape == (24, 20, 6)
+    assert mask.header.get_zooms() == (1, 1, 2)
     (tmp_path / "spacing.json").write_text("[4, 1, 1]")
     predict(Predictor(model), inputs, output, overwrite=True)
     assert nibabel.load(output / "a.nii.gz").header.get_zooms() == (1, 1, 4)

@@ -24,7 +24,8 @@ TASK = Classes(CLASSES.names)
 def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
     writer = PredictionWriter(ClassFormat(CLASSES), TASK, extensions)
     writer.write_legend(tmp_path)
-    assert writer.shows_image is has_legend and (tmp_path / "legend.overlay.png").exists() is has_legend
+    assert writer.shows_image is has_legend
+    assert (tmp_path / "legend.overlay.png").exists() is has_legend
     if has_legend:
         legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
         assert np.array_equal(legend, np.asarray(writer.output_format.legend()))

@@ -110,7 +110,8 @@ def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_pa
     assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
     with open_windowed(output_format.written_mask(job)) as picture:
         target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
-    assert np.array_equal(target.truth, bits) and (target.known == 15).all()
+    assert np.array_equal(target.truth, bits)
+    assert (target.known == 15).all()
     tall = volume_job(tmp_path)
     prediction = np.random.default_rng(1).integers(0, 16, tall.size, dtype=np.int32)
     output_format.write_volume(tall, prediction)
@@ -145,7 +146,8 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
 def test_pictures_of_classes_that_overlap_show_the_last_and_say_the_share_of_each(bits):
     output_format = OverlapFormat(CLASSES)
     last = [[int(value).bit_length() for value in row] for row in bits]
-    assert output_format.shades(bits).tolist() == last and output_format.names == ("nothing", *CLASSES)
+    assert output_format.shades(bits).tolist() == last
+    assert output_format.names == ("nothing", *CLASSES)
     entries = output_format.legend_entries(bits)
     shares = [(bits >> bit & 1).mean() for bit in range(4)]
     assert [entry.text for entry in entries] == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
@@ -189,16 +191,19 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     output_format = RegionFormat(regions, ())
     rows = np.arange(8).reshape(2, 4)
     assert output_format.mask_values(rows).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
-    assert output_format.mask_values(rows).dtype == np.uint16 and output_format.written_values == (0, 1, 2, 300)
+    assert output_format.mask_values(rows).dtype == np.uint16
+    assert output_format.written_values == (0, 1, 2, 300)
     properties = [output_format.area_properties(0, number, None) for number in (1, 3)]
     assert properties == [{"class": "whole", "value": 1}, {"class": "active", "value": 300}]
     assert RegionFormat(regions[:2], ()).mask_values(rows % 4).dtype == np.uint8
     largest = RegionFormat((Region("a", (255,)),), ()).mask_values(rows % 2)
-    assert largest.max() == 255 and largest.dtype == np.uint8
+    assert largest.max() == 255
+    assert largest.dtype == np.uint8
     assert RegionFormat((Region("a", (1,)),), ()).mask_values(rows % 2).max() == 1
     assert RegionFormat((Region("a", (256,)),), ()).mask_values(rows % 2).max() == 256
     largest_first = RegionFormat((Region("a", (300,)), Region("b", (7,))), ()).mask_values(rows % 4)
-    assert largest_first.tolist() == [[0, 300, 7, 7]] * 2 and largest_first.dtype == np.uint16
+    assert largest_first.tolist() == [[0, 300, 7, 7]] * 2
+    assert largest_first.dtype == np.uint16
     for value in (65536, -1):
         with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
             RegionFormat((Region("a", (value,)),), ()).mask_values(rows)
@@ -210,7 +215,8 @@ def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():
     preprocess = Preprocess(class_names=("whole", "core"), ignore_value=0, joined_values=((9, 255), (7, 1)))
     reader = RegionFormat.of_model(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
     target = reader.of_mask(np.array([[0, 3, 5, 9, 1, 7]], np.uint8), "a")
-    assert target.known.tolist() == [[0, 3, 3, 0, 3, 3]] and target.truth.tolist() == [[0, 1, 3, 0, 0, 0]]
+    assert target.known.tolist() == [[0, 3, 3, 0, 3, 3]]
+    assert target.truth.tolist() == [[0, 1, 3, 0, 0, 0]]
 
 
 def write_table(file: Path, *rows: tuple) -> Path:
@@ -346,7 +352,8 @@ def test_a_mask_of_very_many_objects_comes_in_strips(tmp_path, monkeypatch):
         for top in range(0, 150, 7):
             mask.write(output_format.mask_values(pack_labels(numbers[top : top + 7], np.ones((1, 1), int))))
     assert np.array_equal(tifffile.imread(tmp_path / "out" / "a.tif"), numbers)
-    assert output_format.mask_file(job) == tmp_path / "out" / "a.tif" and not job.file(MASK).exists()
+    assert output_format.mask_file(job) == tmp_path / "out" / "a.tif"
+    assert not job.file(MASK).exists()
     with output_format.open_mask(job, (1, 3), SimpleNamespace(objects=[DETECTED] * 2)) as mask:  # fewer, this time
         mask.write(output_format.mask_values(pack_labels(numbers[:1] % 3, np.ones((1, 1), int))))
     assert np.array_equal(np.asarray(Image.open(job.file(MASK))), numbers[:1] % 3)
@@ -364,7 +371,8 @@ def test_a_large_mask_may_come_whole(tmp_path, height):
     with LabelTiff(tmp_path / "a.tif", numbers.shape) as mask:
         mask.write(numbers)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
-        assert np.array_equal(tiff.asarray(), numbers) and len(tiff.pages) == 1
+        assert np.array_equal(tiff.asarray(), numbers)
+        assert len(tiff.pages) == 1
 
 
 def test_nothing_is_written_of_an_image_that_is_given_up(tmp_path):
@@ -386,7 +394,8 @@ def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects,
         mask.write(numbers[:1], np.array([[True, False]]))
         mask.write(numbers[1:])
     written = tifffile.imread(tmp_path / "out.tif")
-    assert written.dtype == dtype and written.tolist() == [[nodata, objects], [1, 2]]
+    assert written.dtype == dtype
+    assert written.tolist() == [[nodata, objects], [1, 2]]
 
 
 def test_probabilities_of_objects_are_written_before_the_mask_is_known(tmp_path):
@@ -476,7 +485,8 @@ def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
     with open_mask_raster(job, tmp_path / "out.tif", (1, 256), range(256)) as mask:
         mask.write(np.arange(256, dtype=np.uint8)[None], np.arange(256)[None] == 9)
     written = tifffile.imread(tmp_path / "out.tif")
-    assert written.dtype == np.uint16 and written[0].tolist() == [*range(9), 65_535, *range(10, 256)]
+    assert written.dtype == np.uint16
+    assert written[0].tolist() == [*range(9), 65_535, *range(10, 256)]
     assert free_value(set(range(1, 256))) == 0
 
 
@@ -490,7 +500,8 @@ def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
 def test_true_objects_have_the_classes_of_the_model(tmp_path):
     classes = [(1, "cell"), (2, "dust"), (255, "crowd"), (0, "nothing"), ((1, 2, 3), "color"), (7, "dirt")]
     indices = indices_of_values(classes, ("dirt", "cell"))
-    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1} and len(indices) == 256
+    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1}
+    assert len(indices) == 256
     one = indices_of_values(classes, ("anything",))
     assert {value for value, index in enumerate(one) if index == 1} == {1, 2, 7}
     assert indices_of_values((), ("cell",)) == (0, 1, *[0] * 254)
@@ -515,7 +526,8 @@ def test_pycocotools_decodes_the_run_lengths_of_an_object():
             picture[:] = 0
             picture[top : top + 6, left : left + 8] = box
             encoded = run_lengths(box, (top, left), picture.shape)
-            assert encoded["size"] == [13, 17] and np.array_equal(masks.decode(encoded), picture)
+            assert encoded["size"] == [13, 17]
+            assert np.array_equal(masks.decode(encoded), picture)
 
 
 def test_a_coco_file_lists_images_categories_and_objects(tmp_path):
@@ -672,7 +684,8 @@ def test_the_points_of_an_image_are_drawn_where_they_are_found(tmp_path):
     np.testing.assert_allclose(prediction[is_found, :2] * (48, 32) - 0.5, positions[is_found], atol=1e-4)
     table = read_written(job.file(".csv"), "long")
     np.testing.assert_allclose(table.positions[0, is_found], positions[is_found][:, ::-1], atol=1e-3)
-    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]] and table.images == ("a.tif",)
+    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
+    assert table.images == ("a.tif",)
     np.testing.assert_allclose(table.confidence[0], prediction[:, 3], atol=1e-6)
     np.testing.assert_allclose(table.presence[0], prediction[:, 2], atol=1e-6)
     plain = PointImageWriter(PointFormat(task), task, (MASK,))
@@ -834,10 +847,13 @@ def test_what_is_left_out_of_objects_is_part_of_what_masks_depend_on(tmp_path):
 
 def test_outputs_lie_below_the_folder_of_all_in_that_of_their_class():
     job = ImageJob(image=Path("in/x/a.tif"), size=(4, 5), output=Path("out/x/a"), root=Path("out"), page=1)
-    assert str(job.file("cell/.png")) == "out/cell/x/a.png" and str(job.file(".png")) == "out/x/a.png"
-    assert job.relative_name == "x/a.tif page 2" and replace(job, page=0).relative_name == "x/a.tif"
+    assert str(job.file("cell/.png")) == "out/cell/x/a.png"
+    assert str(job.file(".png")) == "out/x/a.png"
+    assert job.relative_name == "x/a.tif page 2"
+    assert replace(job, page=0).relative_name == "x/a.tif"
     alone = replace(job, root=None)
-    assert str(alone.file("cell/.png")) == "out/x/cell/a.png" and alone.relative_name == "a.tif page 2"
+    assert str(alone.file("cell/.png")) == "out/x/cell/a.png"
+    assert alone.relative_name == "a.tif page 2"
 
 
 def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_an_error(tmp_path):
@@ -858,7 +874,8 @@ def test_written_points_are_scored_as_predicted_ones_and_only_present_ones_have_
     output_format.write(job, output_format.table("a.tif", PredictedPoints.of(prediction), positions, (30, 40)), None)
     score = scorer.score(job)
     entry = score.to_json("a.tif")
-    assert entry["image"] == "a.tif" and entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
+    assert entry["image"] == "a.tif"
+    assert entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
     assert entry["mean_radial_error"] == pytest.approx(5)
     assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
     np.testing.assert_allclose(score.scores.by_image, scorer.score_mask(job, prediction).scores.by_image, atol=1e-3)

@@ -13,7 +13,8 @@ def test_the_key_of_the_cache_tells_its_parts_apart():
     keys = [digest(), digest(""), digest("a"), digest(b"a"), digest("a", "b"), digest("ab"), digest(1), digest("1")]
     keys += [digest(1, 23), digest(12, 3), digest(None), digest((1, 2)), digest([1, 2])]
     assert len(set(keys)) == len(keys)
-    assert digest("a", 1) == digest("a", 1) and digest(bytearray(b"a")) == digest(b"a")
+    assert digest("a", 1) == digest("a", 1)
+    assert digest(bytearray(b"a")) == digest(b"a")
     assert all(len(key) == 32 for key in keys)
     assert digest("a", 1) == "64112dcbde3e30a45a496c5ff3ef0fd8"  # else what is kept is forgotten
 
@@ -61,8 +62,10 @@ def test_arrays_are_computed_once_and_again_where_their_file_is_damaged(calls, t
 
     first = cached_arrays("k", compute)
     again = cached_arrays("k", compute)
-    assert calls == [0] and again["a"].tolist() == first["a"].tolist() == [0, 1, 2, 3, 4]
-    assert np.array_equal(again["b"], np.eye(2)) and set(again) == {"a", "b"}
+    assert calls == [0]
+    assert again["a"].tolist() == first["a"].tolist() == [0, 1, 2, 3, 4]
+    assert np.array_equal(again["b"], np.eye(2))
+    assert set(again) == {"a", "b"}
     file = tmp_path / "unet-accelerate" / "k.npz"
     file.write_bytes(file.read_bytes()[:-3])
     assert cached_arrays("k", compute)["a"].tolist() == [1, 2, 3, 4]
@@ -86,7 +89,8 @@ def test_where_nothing_can_be_kept_all_is_computed_each_time(calls, monkeypatch,
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for count in (1, 2):
-        assert cached("k", lambda: calls.append(1) or [3]) == [3] and len(calls) == count
+        assert cached("k", lambda: calls.append(1) or [3]) == [3]
+        assert len(calls) == count
     assert cached_arrays("k", lambda: {"a": np.arange(2)})["a"].tolist() == [0, 1]
 
 

@@ -68,7 +68,8 @@ def test_an_error_that_all_processes_have_is_printed_by_the_first_and_another_by
     assert end_of(UsageError("no such flag")) == 2
     assert waits == [5]  # the launcher ends all as soon as one has ended
     assert end_of(DataError("no masks")) == 1
-    assert capsys.readouterr().err == "train.py: error: no masks\n" and waits == [5]
+    assert capsys.readouterr().err == "train.py: error: no masks\n"
+    assert waits == [5]
 
 
 def test_a_script_prints_to_streams_that_are_there_and_its_warnings_and_bugs_without_secrets(
@@ -88,8 +89,10 @@ def test_a_script_prints_to_streams_that_are_there_and_its_warnings_and_bugs_wit
         cli.run_script(main)
     sys.stdout.close()
     printed = capsys.readouterr()
-    assert end.value.code == 0 and printed.out == ""
-    assert printed.err.startswith("Traceback") and printed.err.endswith("ValueError: https://host/x\n")
+    assert end.value.code == 0
+    assert printed.out == ""
+    assert printed.err.startswith("Traceback")
+    assert printed.err.endswith("ValueError: https://host/x\n")
     assert not printed.err.endswith("\n\n")
 
 
@@ -146,7 +149,8 @@ def test_a_value_is_taken_within_its_bounds_alone(kind, good, bad):
 
 
 def test_a_folder_to_write_into_is_absent_or_empty(tmp_path, monkeypatch):
-    assert cli.empty_folder(str(tmp_path)) == tmp_path and cli.empty_folder(f"{tmp_path}/new") == tmp_path / "new"
+    assert cli.empty_folder(str(tmp_path)) == tmp_path
+    assert cli.empty_folder(f"{tmp_path}/new") == tmp_path / "new"
     monkeypatch.chdir(tmp_path)  # it is empty, and yet not what an empty text means
     with pytest.raises(argparse.ArgumentTypeError, match="it is empty"):
         cli.empty_folder("")
@@ -219,5 +223,7 @@ def test_words_that_are_given_are_read_in_place_of_the_command_line(monkeypatch,
 
 def test_the_help_says_defaults_once(parse):
     text = parse("--help")
-    assert "how fast (default: 0.5)" in text and "what (default: nothing)" in text
-    assert "how large" in text and text.count("(default: ") == 2
+    assert "how fast (default: 0.5)" in text
+    assert "what (default: nothing)" in text
+    assert "how large" in text
+    assert text.count("(default: ") == 2

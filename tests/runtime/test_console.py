@@ -31,7 +31,8 @@ def test_a_name_of_any_bytes_is_printed_in_one_line(capsys):
     say_error(NAME)
     say("two\nlines \udcff\x1b[2J")
     printed = capsys.readouterr()
-    assert printed.err == f"{SHOWN}\n" and printed.out == "two\nlines \\udcff\\x1b[2J\n"
+    assert printed.err == f"{SHOWN}\n"
+    assert printed.out == "two\nlines \\udcff\\x1b[2J\n"
 
 
 def test_an_error_of_a_loader_process_is_its_last_line():
@@ -73,8 +74,10 @@ def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect)
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (tmp_path / "end").exists() and (tmp_path / "code").read_text() == "code 0\n", done.stderr[-500:]
-    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+    assert (tmp_path / "end").exists(), done.stderr[-500:]
+    assert (tmp_path / "code").read_text() == "code 0\n", done.stderr[-500:]
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 class Stream:
@@ -101,7 +104,8 @@ def test_both_streams_are_flushed_also_where_nobody_reads_the_first(monkeypatch,
     monkeypatch.setattr(sys, "stderr", streams[1])
     monkeypatch.setattr(console, "_leave", left.append)
     flush_streams()
-    assert [stream.flushed for stream in streams] == [1, 1] and left == streams[:is_closed]
+    assert [stream.flushed for stream in streams] == [1, 1]
+    assert left == streams[:is_closed]
 
 
 def test_a_disk_that_is_full_is_an_error_where_streams_are_flushed(monkeypatch):
@@ -189,7 +193,8 @@ def test_the_process_of_rank_0_prints_for_all(monkeypatch, capsys, environment, 
     console.say("a line")
     assert list(console.track("ab", 2, "reading")) == ["a", "b"]
     printed = capsys.readouterr()
-    assert printed.out == "a line\n" * is_first and ("reading: 100% 2/2" in printed.err) is is_first
+    assert printed.out == "a line\n" * is_first
+    assert ("reading: 100% 2/2" in printed.err) is is_first
 
 
 def test_in_a_file_each_new_state_of_a_bar_is_a_line(monkeypatch):

@@ -54,12 +54,15 @@ def test_what_the_main_process_finds_arrives_on_all_and_arrays_by_themselves(tmp
     wanted = what_main_finds()
     for rank in (0, 1):
         found, pickled, nothing, may_write = pickle.loads((tmp_path / f"{rank}").read_bytes())
-        assert found.keys() == wanted.keys() and nothing is None
+        assert found.keys() == wanted.keys()
+        assert nothing is None
         for name, value in wanted.items():
-            assert np.array_equal(found[name], value) and type(found[name]) is type(value)
+            assert np.array_equal(found[name], value)
+            assert type(found[name]) is type(value)
             assert not isinstance(value, np.ndarray) or found[name].dtype == value.dtype
         assert sum(pickled) < 10_000
-    assert pickled and may_write.count(False) == 1
+    assert pickled
+    assert may_write.count(False) == 1
 
 
 def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
@@ -70,7 +73,8 @@ def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
         monkeypatch.setattr(dist, name, lambda value, src, group=None: groups.append((src, group)))
     accelerator = SimpleNamespace(is_main_process=True, num_processes=2)
     assert on_main(accelerator, what_main_finds)["text"] == "x" * 10
-    assert len(groups) == 6 and set(groups) == {(0, "without limit")}  # the pickle, and five arrays
+    assert len(groups) == 6
+    assert set(groups) == {(0, "without limit")}
 
 
 def test_a_mistake_that_the_main_process_finds_ends_the_others_without_a_word(monkeypatch, capsys):
@@ -79,7 +83,9 @@ def test_a_mistake_that_the_main_process_finds_ends_the_others_without_a_word(mo
     monkeypatch.setattr(distributed, "_of_main", lambda outcome: (None, DataError("no masks")))
     with pytest.raises(SystemExit) as end:
         on_main(SimpleNamespace(is_main_process=False, num_processes=2), lambda: 1 / 0)
-    assert end.value.code == 1 and waits == [5] and capsys.readouterr() == ("", "")
+    assert end.value.code == 1
+    assert waits == [5]
+    assert capsys.readouterr() == ("", "")
     with pytest.raises(DataError, match="no masks"):
         on_main(SimpleNamespace(is_main_process=True, num_processes=2), lambda: 1)
     assert waits == [5]
@@ -109,7 +115,8 @@ def test_several_processes_wait_in_a_group_that_notices_ends_and_has_no_time_lim
             distributed.barrier_without_timeout(SimpleNamespace(num_processes=processes))
     finally:
         distributed._group_without_timeout.cache_clear()
-    assert waits == ["a group", "a group"] and groups == [{"backend": "gloo", "timeout": timedelta(days=7)}]
+    assert waits == ["a group", "a group"]
+    assert groups == [{"backend": "gloo", "timeout": timedelta(days=7)}]
 
 
 def test_one_process_keeps_what_it_has_found():
@@ -185,7 +192,9 @@ def test_an_error_that_another_process_has_caused_is_one_line(monkeypatch, error
     if line is None:
         assert text is None
     else:
-        assert text.startswith(f"process 3 {line}") and "More" not in text and ".cc" not in text
+        assert text.startswith(f"process 3 {line}")
+        assert "More" not in text
+        assert ".cc" not in text
 
 
 def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
@@ -201,7 +210,8 @@ def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
         names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
         options = [client.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
         assert groups == ["connected"]
-        assert options == [60, 60, 9, 600_000] and client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert options == [60, 60, 9, 600_000]
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 def test_no_connection_is_asked_more_than_once_a_second_and_none_of_a_single_process(monkeypatch):

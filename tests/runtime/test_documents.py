@@ -128,12 +128,14 @@ def test_lines_of_json_are_counted_as_objects_or_damaged_and_a_cut_end_as_neithe
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(b'{"step": 1}\nno json\n[1]\n{"step": 2}\n{"st')
     objects, damaged = read_json_lines(file)
-    assert objects == [(b'{"step": 1}\n', {"step": 1}), (b'{"step": 2}\n', {"step": 2})] and damaged == 2
+    assert objects == [(b'{"step": 1}\n', {"step": 1}), (b'{"step": 2}\n', {"step": 2})]
+    assert damaged == 2
 
 
 def test_a_file_may_be_as_large_as_its_limit(tmp_path):
     (tmp_path / "a").write_bytes(b"[123]")
-    assert read_bytes(tmp_path / "a", 5) == b"[123]" and read_json(tmp_path / "a", list, 5) == [123]
+    assert read_bytes(tmp_path / "a", 5) == b"[123]"
+    assert read_json(tmp_path / "a", list, 5) == [123]
     for read in (lambda file: read_bytes(file, 4), lambda file: read_json(file, list, 4)):
         with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
             read(tmp_path / "a")

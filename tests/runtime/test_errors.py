@@ -7,7 +7,8 @@ from runtime.errors import DataError, one_line
 def test_an_error_is_cut_to_its_limit_and_has_a_text():
     assert one_line(ValueError("a\n  b")) == "a b"
     assert one_line(KeyError()) == "KeyError"
-    assert len(one_line(ValueError("x" * 500))) == 300 and one_line(ValueError("abc"), 2) == "ab"
+    assert len(one_line(ValueError("x" * 500))) == 300
+    assert one_line(ValueError("abc"), 2) == "ab"
 
 
 def test_who_prints_an_error_and_with_which_exit_code():
@@ -16,7 +17,8 @@ def test_who_prints_an_error_and_with_which_exit_code():
     for_all = {usage, errors.SettingsError, errors.LaunchError, errors.ModelError, errors.CheckpointError}
     for_all.add(errors.TrainingError)
     alone = {errors.UserError, DataError, errors.ImageError, errors.MemoryShortage, errors.WriteError}
-    assert all(kind.seen_by_all for kind in for_all) and not any(kind.seen_by_all for kind in alone)
+    assert all(kind.seen_by_all for kind in for_all)
+    assert not any(kind.seen_by_all for kind in alone)
     assert {kind.exit_code for kind in (for_all | alone) - {usage}} == {1}
 
 

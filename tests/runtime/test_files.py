@@ -33,7 +33,8 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(OSError, match="disk full"), files.replaced_file(file) as stream:
         stream.write(b"half")
         raise OSError("disk full")
-    assert file.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.json"]
+    assert file.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_stop_when_the_temporary_file_has_just_been_made_leaves_nothing(monkeypatch, tmp_path):
@@ -54,7 +55,8 @@ def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
         assert len(os.listdir(tmp_path)) == 2
         first.write(b"first")
         second.write(b"second")
-    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("write", [files.replaced_file, files.replaced_path])
@@ -62,7 +64,8 @@ def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events
     with write(tmp_path / "a") as new:
         new.write(b"new") if write is files.replaced_file else new.write_bytes(b"new")
     number = (tmp_path / "a").stat().st_ino
-    assert events == [("sync", number), ("rename", number)] and os.listdir(tmp_path) == ["a"]
+    assert events == [("sync", number), ("rename", number)]
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_what_is_written_last_is_on_disk_too(tmp_path, monkeypatch):
@@ -79,7 +82,8 @@ def test_a_file_that_was_flushed_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", lambda *arguments: opened.append(open_file(*arguments)) or opened[-1])
     monkeypatch.setattr(os, "close", lambda descriptor: closed.append(descriptor) or close_file(descriptor))
     files.sync(tmp_path)
-    assert len(opened) == 1 and closed == opened
+    assert len(opened) == 1
+    assert closed == opened
 
 
 def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tmp_path, monkeypatch):
@@ -87,7 +91,8 @@ def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tm
     (tmp_path / ".a.0123abcd.tmp").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError), files.replaced_file(tmp_path / "a") as stream:
         stream.write(b"new")
-    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "a").exists()
+    assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_folder_is_complete_or_absent(tmp_path):
@@ -98,7 +103,8 @@ def test_a_folder_is_complete_or_absent(tmp_path):
     assert os.listdir(tmp_path) == []
     with files.complete_folder(tmp_path / "step") as folder:
         (folder / "a").write_bytes(b"1")
-    assert os.listdir(tmp_path) == ["step"] and (tmp_path / "step" / "a").read_bytes() == b"1"
+    assert os.listdir(tmp_path) == ["step"]
+    assert (tmp_path / "step" / "a").read_bytes() == b"1"
     with files.complete_folder(tmp_path / "step") as folder:
         (folder / "b").write_bytes(b"2")
     assert os.listdir(tmp_path / "step") == ["b"]  # the older folder of that name is gone as a whole
@@ -205,7 +211,8 @@ def test_what_a_killed_process_has_left_is_neither_in_the_way_nor_taken(tmp_path
     (tmp_path / ".step.4567abcd.tmp").write_text("half")
     with write(tmp_path / "step") as folder:
         (folder / "a").write_text("new")
-    assert not left.exists() and os.listdir(tmp_path / "step") == ["a"]
+    assert not left.exists()
+    assert os.listdir(tmp_path / "step") == ["a"]
 
 
 def test_a_write_error_is_said_and_passed_over_but_no_other(capsys):
@@ -241,7 +248,8 @@ def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_p
     monkeypatch.setattr(Path, "replace", noted)
     USERS[name](tmp_path)
     ((target, old, new),) = seen
-    assert (target, old) == (tmp_path / name, before) and new == target.read_text() != before
+    assert (target, old) == (tmp_path / name, before)
+    assert new == target.read_text() != before
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another shape"])

@@ -22,9 +22,13 @@ def test_gradients_are_exchanged_as_the_flag_says_and_waited_for_ten_minutes(mon
     for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     ddp, group = launch.distributed_options(flag)
-    assert ddp.comm_hook == hook and ddp.gradient_as_bucket_view and not ddp.broadcast_buffers
-    assert not ddp.static_graph and not ddp.find_unused_parameters
-    assert group.timeout == timedelta(minutes=10) and group.init_method is None
+    assert ddp.comm_hook == hook
+    assert ddp.gradient_as_bucket_view
+    assert not ddp.broadcast_buffers
+    assert not ddp.static_graph
+    assert not ddp.find_unused_parameters
+    assert group.timeout == timedelta(minutes=10)
+    assert group.init_method is None
 
 
 @pytest.mark.parametrize(
@@ -39,14 +43,16 @@ def test_restarted_processes_of_one_machine_meet_anew(monkeypatch, restarts, mac
     handlers = {}
     monkeypatch.setattr(launch, "register_rendezvous_handler", handlers.__setitem__)
     options = launch.process_group_options()
-    assert options.init_method == ("restarted://" if is_own else None) and options.timeout == timedelta(minutes=10)
+    assert options.init_method == ("restarted://" if is_own else None)
+    assert options.timeout == timedelta(minutes=10)
     assert set(handlers) == ({"restarted"} if is_own else set())
     if is_own:
         store = HashStore()
         monkeypatch.setattr(launch, "rendezvous", lambda url, **given: iter([(store, url, given)]))
         ((own_store, url, given),) = handlers["restarted"]("restarted://", world_size=2)
         own_store.set("a", "b")
-        assert store.check([f"restart {restarts}/a"]) and (url, given) == ("env://", {"world_size": 2})
+        assert store.check([f"restart {restarts}/a"])
+        assert (url, given) == ("env://", {"world_size": 2})
 
 
 def test_what_torch_warns_of_is_not_printed_but_other_warnings_are():

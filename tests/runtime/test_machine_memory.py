@@ -48,7 +48,8 @@ def test_the_peak_of_memory_is_not_held_by_an_error():
 
     with pytest.raises(errors.MemoryShortage) as caught, memory_shortage("a", "b"):
         fill()
-    assert watched[0]() is None and str(caught.value) == "a: does not fit into memory; b (full)"
+    assert watched[0]() is None
+    assert str(caught.value) == "a: does not fit into memory; b (full)"
 
 
 @pytest.mark.parametrize(("device", "calls"), [("cpu", [(-4, 0), (-1, 2**31 - 1)]), ("cuda", [])])

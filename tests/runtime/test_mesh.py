@@ -13,7 +13,9 @@ def test_neighbors_share_a_volume():
     assert [place.is_last for place in places] == [False, True, False, True]
     assert [place.rank_of(slab) for place in places[1:3] for slab in (0, 1)] == [0, 1, 2, 3]
     alone = Mesh.of_process(3, 4, 1)
-    assert alone.group == 3 and alone.is_first and alone.is_last
+    assert alone.group == 3
+    assert alone.is_first
+    assert alone.is_last
 
 
 def test_groups_must_hold_all_processes():

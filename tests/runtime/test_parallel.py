@@ -181,8 +181,10 @@ def test_so_many_items_are_begun_ahead_of_what_is_taken():
             yield number
 
     results = map_ahead(lambda number: number, items(), ahead=3)
-    assert next(results) == 0 and len(taken) == 4
-    assert next(results) == 1 and len(taken) == 5
+    assert next(results) == 0
+    assert len(taken) == 4
+    assert next(results) == 1
+    assert len(taken) == 5
     assert list(results) == [2, 3, 4, 5, 6, 7, 8]
 
 
@@ -197,7 +199,8 @@ def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus_and_two_chunks_
         if len(done) >= 224:
             break
         time.sleep(0.01)
-    assert len(done) == 7 * 32 and list(results) == list(range(1, 1000))
+    assert len(done) == 7 * 32
+    assert list(results) == list(range(1, 1000))
 
 
 @pytest.mark.parametrize(("size", "threads", "count"), [(1, 2, 3), (5, 2, 3), (1, 4, 5), (2, 4, 3)])

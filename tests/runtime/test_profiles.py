@@ -131,13 +131,15 @@ def test_gpu_processes_without_a_gpu_are_told_the_cpu_line(launched, processes):
     launched(gpus=0, WORLD_SIZE=processes, ACCELERATE_MIXED_PRECISION="no")
     set_launch_environment()
     message = launch_error()
-    assert message.startswith(f"{processes} processes") and message.endswith(MULTI_CPU_LINE)
+    assert message.startswith(f"{processes} processes")
+    assert message.endswith(MULTI_CPU_LINE)
 
 
 def test_what_the_user_has_set_of_a_launch_stays_and_one_process_is_not_told_to_use_the_cpu(launched):
     launched(gpus=0, ACCELERATE_BYPASS_DEVICE_MAP="false")
     set_launch_environment()
-    assert os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] == "false" and "ACCELERATE_USE_CPU" not in os.environ
+    assert os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] == "false"
+    assert "ACCELERATE_USE_CPU" not in os.environ
 
 
 @pytest.mark.parametrize("flag", ["true", "True", "1"])
@@ -165,7 +167,8 @@ def test_torchrun_with_gpus_uses_them(launched):
 def test_one_gpu_that_is_not_there_is_told_the_cpu_line(launched, visible):
     launched(gpus=0, CUDA_VISIBLE_DEVICES=visible)
     message = launch_error()
-    assert visible in message and message.endswith(CPU_LINE)
+    assert visible in message
+    assert message.endswith(CPU_LINE)
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
@@ -198,7 +201,8 @@ def test_more_processes_than_gpus_are_refused(launched, gpus, remedy):
     launched(gpus, WORLD_SIZE="8", LOCAL_WORLD_SIZE="4", TORCHELASTIC_RUN_ID="none")
     message = launch_error()
     assert message.startswith(f"4 processes were started on a machine with {gpus} GPU(s); use ")
-    assert message.endswith(remedy) and (gpus > 1 or "accelerate launch --config_file" in message)
+    assert message.endswith(remedy)
+    assert gpus > 1 or "accelerate launch --config_file" in message
 
 
 def test_processes_that_see_one_gpu_each_pass(launched):
@@ -367,7 +371,8 @@ def test_a_start_without_advice_says_nothing_and_keeps_freed_memory_and_the_grou
     monkeypatch.setattr("runtime.launch.keep_process_group", lambda: kept.append("group"))
     monkeypatch.setattr("runtime.launch.notice_lost_machines", kept.append)
     configure_process(accelerator_like("cpu"))  # as predict.py and --check-data do
-    assert capsys.readouterr().out == "" and kept == ["group", timedelta(minutes=10), torch.device("cpu")]
+    assert capsys.readouterr().out == ""
+    assert kept == ["group", timedelta(minutes=10), torch.device("cpu")]
 
 
 def test_a_run_on_the_cpu_is_not_told_of_gpus(launched, monkeypatch, capsys):
@@ -620,7 +625,8 @@ def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: ")]
     assert len(lines) == 1
-    assert lines[0].startswith("LaunchError: the launch asks for GPU 0") and lines[0].endswith(CPU_LINE)
+    assert lines[0].startswith("LaunchError: the launch asks for GPU 0")
+    assert lines[0].endswith(CPU_LINE)
 
 
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
@@ -629,7 +635,8 @@ def test_gpu_processes_without_a_gpu_end_in_the_cpu_line(launch, profile):
     done = launch(profile, "--forked")
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: 2 processes were started")]
-    assert lines and all(line.endswith(MULTI_CPU_LINE) for line in lines)
+    assert lines
+    assert all(line.endswith(MULTI_CPU_LINE) for line in lines)
 
 
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")

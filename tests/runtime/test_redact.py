@@ -154,9 +154,11 @@ def test_a_run_goes_on_with_the_new_query_of_the_same_data(done, store, tmp_path
     again = run_train(folder, *command, "--max-steps", "2")
     assert "the run has finished" in again.output
     longer = run_train(folder, *command, "--max-steps", "3")
-    assert "resumed from" in longer.output and longer.steps("train/loss") == [1, 2, 3]
+    assert "resumed from" in longer.output
+    assert longer.steps("train/loss") == [1, 2, 3]
     line = "--dataset: user, password and query of the URL are those of this command; a run does not record them\n"
-    assert longer.output.count(line) == 1 and "dataset was" not in longer.output
+    assert longer.output.count(line) == 1
+    assert "dataset was" not in longer.output
     assert leaks(again) == leaks(longer) == []
 
 
@@ -170,12 +172,14 @@ def test_the_secrets_of_a_recorded_run_must_be_given_again(done, store, tmp_path
     with pytest.raises(SystemExit) as ended:
         parsed("--like", done.folder)
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and error.count("\n") == 1
+    assert ended.value.code == 2
+    assert error.count("\n") == 1
     assert f"the URL of --dataset http://{store.place} had a user, password or query" in error
     assert "give --dataset again, with them" in error
     again = run_train(tmp_path / "again", "--like", done.folder, "--dataset", store.url(TOKENS[1]))
     assert "without a change\n--dataset: user, password and query of the URL are those of this command" in again.output
-    assert again.exit_code == 0 and again.values("train/loss") == done.values("train/loss")
+    assert again.exit_code == 0
+    assert again.values("train/loss") == done.values("train/loss")
     assert leaks(again) == []
     capsys.readouterr()
     assert parsed("--like", done.folder, "--dataset", "shapes").dataset == "shapes"
@@ -197,14 +201,17 @@ def test_what_cannot_be_read_is_one_line_without_the_secrets(store, monkeypatch,
             find_files(url, [])
         assert print_error(failed.value) == 1
         line = capsys.readouterr().err
-        assert line.count("\n") == 1 and f"--dataset http://{store.place} " in line and reason in line
+        assert line.count("\n") == 1
+        assert f"--dataset http://{store.place} " in line
+        assert reason in line
         assert not [secret for secret in SECRETS if secret in line]
 
 
 def test_trackers_that_send_the_command_line_find_no_secret_in_it(store, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", f"--dataset={store.url()}"])
     args = parse_args("")
-    assert args.dataset == store.url() and flags_as_json(args)["dataset"] == f"http://{store.place}"
+    assert args.dataset == store.url()
+    assert flags_as_json(args)["dataset"] == f"http://{store.place}"
     assert sys.argv == ["train.py", f"--dataset=http://{store.place}"]
 
 
@@ -227,7 +234,8 @@ def test_warnings_and_the_traceback_of_a_bug_show_no_secret():
     )
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 1 and "secret" not in result.stdout + result.stderr
+    assert result.returncode == 1
+    assert "secret" not in result.stdout + result.stderr
     assert "UserWarning: slow: https://host/z.tar\n" in result.stderr
     assert "FileNotFoundError: https://host/x.tar\n" in result.stderr
     assert result.stderr.endswith("LookupError: https://host/y.tar\n")

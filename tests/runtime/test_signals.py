@@ -126,7 +126,8 @@ def test_a_worker_outlasts_signals_but_not_its_parent():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             worker.send_signal(number)
         time.sleep(0.2)
-        assert worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+        assert worker.is_running()
+        assert worker.status() != psutil.STATUS_ZOMBIE
         process.kill()
         psutil.wait_procs([worker], timeout=10)
         assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
@@ -217,7 +218,8 @@ def test_a_closed_terminal_alone_has_prints_go_nowhere(monkeypatch, handlers, wa
         request = signals.StopRequest()
         assert not request.is_asked
         signal.raise_signal(number)
-        assert request.is_asked and redirected == descriptors
+        assert request.is_asked
+        assert redirected == descriptors
 
 
 def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handlers, watches):
@@ -226,7 +228,8 @@ def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handl
     monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
     request = signals.StopRequest()
     signal.raise_signal(signal.SIGHUP)
-    assert request.is_asked and redirected == [1, 2]
+    assert request.is_asked
+    assert redirected == [1, 2]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
@@ -252,4 +255,5 @@ def test_a_second_ctrl_c_ends_the_process_from_a_second_after_the_first_on(monke
         signal.raise_signal(number)
     with pytest.raises(SystemExit) as ended:
         watches[0]()
-    assert ended.value.code == 130 and list(times) == []
+    assert ended.value.code == 130
+    assert list(times) == []

@@ -65,7 +65,8 @@ def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
     logits, target = sample(1000)
     target.mask[0, ::7] = 255
     whole = TASK.reliability(logits, target)
-    assert whole[:, 0].sum() == (target.mask != 255).sum() and whole.dtype == torch.int64
+    assert whole[:, 0].sum() == (target.mask != 255).sum()
+    assert whole.dtype == torch.int64
     parts = [TASK.reliability(logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
     assert torch.equal(sum(parts), whole)
     monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
@@ -92,12 +93,15 @@ def test_the_edges_of_bins_and_the_columns_are_those_that_are_documented():
     is_right = torch.tensor([False, True, True, False, True, True])
     counts = count_confidences(confidence, is_right, torch.tensor([True] * 5 + [False]))
     assert counts[:, 0].nonzero().flatten().tolist() == [0, 1, 7, 14]
-    assert counts[0].tolist() == [2, 1, round(STEPS / 15)] and counts[14].tolist() == [1, 1, STEPS]
-    assert calibration_error(no_counts()) is None and calibration_report(None) is None
+    assert counts[0].tolist() == [2, 1, round(STEPS / 15)]
+    assert counts[14].tolist() == [1, 1, STEPS]
+    assert calibration_error(no_counts()) is None
+    assert calibration_report(None) is None
     assert calibration_report(no_counts()) is None
     report = calibration_report(counts)
     assert [point["pixels"] for point in report["bins"]] == [2, 1, 1, 1]
-    assert report["bins"][0]["accuracy"] == 0.5 and report["bins"][2]["confidence"] == 0.5
+    assert report["bins"][0]["accuracy"] == 0.5
+    assert report["bins"][2]["confidence"] == 0.5
 
 
 def test_each_class_that_may_overlap_is_a_question_of_its_own():
@@ -105,7 +109,8 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     target = OverlapTarget(torch.tensor([[[1, 2]]]), torch.tensor([[[3, 1]]]))  # of the last pixel, class 0 is known
     counts = Overlapping(("a", "b")).reliability(logits, target)
     confidences = torch.tensor([2.0, 1.0, 3.0]).sigmoid()
-    assert counts[:, 0].sum() == 3 and counts[:, 1].sum() == 3  # class 1 of the last pixel is not counted
+    assert counts[:, 0].sum() == 3
+    assert counts[:, 1].sum() == 3
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
     absent = OverlapTarget(torch.tensor([[[0]]]), torch.tensor([[[1]]]))
     counts = Overlapping(("a",)).reliability(torch.zeros(1, 1, 1, 1), absent)

@@ -143,7 +143,8 @@ def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one():
     assert coarse.shape == (1, 4, 4)
     flat = TASK.at_level(targets, (2, 3))
     torch.testing.assert_close(flat.points[0, 1], torch.tensor([1, 3.5 / 3], dtype=torch.float64))
-    assert flat.shape == (1, 4, 3) and flat.unit.tolist() == [[2, 3]]
+    assert flat.shape == (1, 4, 3)
+    assert flat.unit.tolist() == [[2, 3]]
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
@@ -251,7 +252,8 @@ def test_a_point_that_no_training_image_lacks_is_there_however_weak_its_map_is()
     decoder = LandmarkDecoder(replace(TASK, always_there=(1,)))
     decoder.add_on_device(torch.full((1, 3, 20, 20), -12.0))
     left, right, tail = decoder.finish_on_device(())[0, :, -2].tolist()
-    assert right == 1.0 and max(left, tail) < 0.01
+    assert right == 1.0
+    assert max(left, tail) < 0.01
 
 
 @pytest.mark.parametrize("length", [1, 7, 20])
@@ -269,13 +271,15 @@ def test_confidence_is_the_share_of_the_maps_weight_around_the_place_and_presenc
 def test_nothing_is_known_of_the_points_of_a_filler_and_of_the_targets_that_memory_is_measured_with():
     assert unknown_points(2, (3, 4)).states.tolist() == [UNKNOWN, UNKNOWN]
     zeros = TASK.zero_targets((2, 8, 9), torch.device("cpu"))
-    assert zeros.shape == (2, 8, 9) and zeros.points.shape == (2, 3, 2)
+    assert zeros.shape == (2, 8, 9)
+    assert zeros.points.shape == (2, 3, 2)
     assert zeros.states.tolist() == [[UNKNOWN] * 3] * 2
 
 
 def test_columns_of_a_prediction_are_place_presence_and_confidence():
     points = PredictedPoints.of(np.array([[0.25, 0.5, 0.5, 0.9], [0.0, 1.0, 0.4, 1.0]]))
-    assert points.is_found.tolist() == [True, False] and points.confidence.tolist() == [0.9, 1]
+    assert points.is_found.tolist() == [True, False]
+    assert points.confidence.tolist() == [0.9, 1]
     assert points.positions((8, 10)).tolist() == [[1.5, 4.5], [-0.5, 9.5]]
 
 
@@ -293,9 +297,11 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
     crop = whole.cropped([slice(2, 8), slice(1, 6)])
     assert crop.points.tolist() == (points - [2, 1]).tolist()
     assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
-    assert crop.padded((8, 8)).shape == (8, 8) and crop.shape == (6, 5)
+    assert crop.padded((8, 8)).shape == (8, 8)
+    assert crop.shape == (6, 5)
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
-    assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT] and whole.shape == (10, 12)  # it is left as it was
+    assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]
+    assert whole.shape == (10, 12)
 
 
 def test_a_crop_reaches_half_a_pixel_beyond_its_first_and_last_centers():
@@ -314,8 +320,10 @@ def test_crops_are_centered_on_the_pixels_of_present_points():
 def test_a_band_of_points_is_counted_from_its_own_first_row():
     batch = batch_of(marked([[5, 4]], [PRESENT], (10, 12)))
     strip = batch.strip(3, 8)
-    assert strip.points.tolist() == [[[2, 4]]] and strip.shape == (1, 5, 12)
-    assert batch.points.tolist() == [[[5, 4]]] and batch.shape == (1, 10, 12)
+    assert strip.points.tolist() == [[[2, 4]]]
+    assert strip.shape == (1, 5, 12)
+    assert batch.points.tolist() == [[[5, 4]]]
+    assert batch.shape == (1, 10, 12)
 
 
 def test_a_moved_point_is_outside_only_where_it_was_there():
@@ -331,12 +339,15 @@ def test_a_moved_point_is_outside_only_where_it_was_there():
 def test_points_are_in_double_precision_where_the_device_has_it(monkeypatch, device, dtype):
     monkeypatch.setattr(Target, "to", lambda target, device, non_blocking: target)
     moved = target(torch.zeros(1, 1, 2), [[PRESENT]], (8, 9)).to(torch.device(device))
-    assert moved.points.dtype == moved.unit.dtype == dtype and moved.size.dtype == torch.int64
+    assert moved.points.dtype == moved.unit.dtype == dtype
+    assert moved.size.dtype == torch.int64
 
 
 def test_the_size_of_images_with_points_stays_where_shapes_are_needed():
     moved = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).to(META)
-    assert moved.size.device.type == "cpu" and moved.points.device.type == "meta" and moved.shape == (1, 10, 12)
+    assert moved.size.device.type == "cpu"
+    assert moved.points.device.type == "meta"
+    assert moved.shape == (1, 10, 12)
 
 
 def test_an_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
@@ -363,7 +374,8 @@ def test_what_lies_exactly_at_a_limit_counts_as_within_it():
     in_mm.add(prediction([[10, 20], [20, 31], [0, 0]], [0.5, 0.5, 0.5], size), truth, 0)
     assert in_mm.values()["outliers"] == 1  # beyond 10 mm
     nothing = TASK.new_scores(1)
-    assert nothing.brief() == {"closeness": None, "mean_radial_error": None} and nothing.comparison == 0
+    assert nothing.brief() == {"closeness": None, "mean_radial_error": None}
+    assert nothing.comparison == 0
 
 
 def test_scores_are_those_of_the_errors_one_by_one():
@@ -391,7 +403,8 @@ def test_scores_are_those_of_the_errors_one_by_one():
     scores.add(prediction([[1, 1]] * 3, [0.9] * 3, size), nothing, 1)  # a filler
     assert scores.by_image.tolist() == before
     again = TASK.scores_from_json(scores.to_json())
-    assert again.report() == scores.report() and again.table() == scores.table()
+    assert again.report() == scores.report()
+    assert again.table() == scores.table()
 
 
 def prediction(places: list[list[float]], presence: list[float], size: tuple[int, int]) -> Tensor:
@@ -410,7 +423,8 @@ def test_merged_scores_are_those_of_all_images():
         whole.add(answer, truth, index)
         part.add(answer, truth, 0)
         parts.merge(part)
-    assert parts.report() == whole.report() and parts.sums.tolist() == whole.sums.tolist() == [6]
+    assert parts.report() == whole.report()
+    assert parts.sums.tolist() == whole.sums.tolist() == [6]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -473,5 +487,6 @@ def test_the_gradient_moves_a_map_to_its_point():
     answer = decoder.finish_on_device(())[0]
     places = answer[:2, :2] * torch.tensor(size) - 0.5
     assert (places - points[0, :2]).abs().max() < 0.05
-    assert answer[:2, 2].min() > 0.9 and answer[2, 2] < 0.1
+    assert answer[:2, 2].min() > 0.9
+    assert answer[2, 2] < 0.1
     assert math.isfinite(loss(logits, targets, loss.counts(targets)).item())

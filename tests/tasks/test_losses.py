@@ -188,7 +188,8 @@ HALF_LOGITS = [
 def test_logits_in_half_precision_are_summed_in_float32(task: Task, target):
     logits = (9 * torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0))).half()
     for half, single in zip(task.partial(logits, target), task.partial(logits.float(), target), strict=True):
-        assert half.dtype == single.dtype and half.dtype in (torch.float32, torch.float64)
+        assert half.dtype == single.dtype
+        assert half.dtype in (torch.float32, torch.float64)
         assert torch.equal(half, single)
 
 
@@ -252,7 +253,8 @@ def test_the_loss_and_the_scores_of_each_task_lie_on_its_device(task: Task, targ
 
 def test_regions_are_counted_on_a_device_too():
     scores = Regions(("whole",), regions=(Region("whole", (1,)),)).new_scores(2, device=META)
-    assert scores.sums.device == scores.by_image.device == META and scores.sums.dtype == torch.int64
+    assert scores.sums.device == scores.by_image.device == META
+    assert scores.sums.dtype == torch.int64
 
 
 def test_tensors_of_a_task_go_to_its_device():
@@ -289,7 +291,8 @@ def test_log_dice_stays_finite_however_sure_the_network_is(far):
         criterion = ClassLoss(2, "ce+logdice")
         sums = criterion.sums(leaf, masks)
         sums[1].backward()
-        assert sums[1].isfinite() and leaf.grad.isfinite().all()
+        assert sums[1].isfinite()
+        assert leaf.grad.isfinite().all()
 
 
 # deep supervision

@@ -147,7 +147,8 @@ def test_dice_comes_before_iou_where_classes_are_listed():
         assert next(iter(scores.brief())) == "mean_iou"
         assert task.loss == "ce+logdice"
         assert list(scores.record())[-4:] == ["eval/iou/a", "eval/iou/b", "eval/dice/a", "eval/dice/b"]
-    assert Classes(("a",)).new_scores(1).has_background and not Overlapping(("a",)).new_scores(1).has_background
+    assert Classes(("a",)).new_scores(1).has_background
+    assert not Overlapping(("a",)).new_scores(1).has_background
     assert list(Classes(("a",)).new_scores(1).brief()) == ["mean_iou", "pixel_accuracy"]
     filled = ClassScores(("a", "b"), torch.tensor([[3, 1], [0, 2]]), torch.zeros(1, 1))
     assert filled.brief() == {"mean_iou": (3 / 4 + 2 / 3) / 2, "pixel_accuracy": 5 / 6}
@@ -159,7 +160,8 @@ ALL_LABELED = PartlyLabeledClasses(("a", "b"), flags=torch.ones(1, 2, dtype=torc
 @pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b")), ALL_LABELED])
 def test_scores_of_no_image_are_read_as_they_were_stored(task):
     restored = task.scores_from_json(task.new_scores(0).to_json())
-    assert restored.image_comparison == [] and restored.comparison == 0
+    assert restored.image_comparison == []
+    assert restored.comparison == 0
 
 
 def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances():

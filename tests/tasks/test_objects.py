@@ -107,13 +107,16 @@ def test_the_summary_says_how_many_objects_are_predicted_for_the_true_ones():
     assert scores.summary() == "AP@0.5 0.5000, panoptic quality 0.3333, F1 0.6667, 2 objects for 1"
     titles, row, *rest = scores.table().splitlines()
     assert " ".join(titles.split()) == "class AP@0.5 AP@0.75 AP@0.5:0.95 PQ F1 objects predicted found"
-    assert " ".join(row.split()) == "object 0.5000 0.0000 0.0500 0.3333 0.6667 1 2 1" and len(row) == len(titles)
+    assert " ".join(row.split()) == "object 0.5000 0.0000 0.0500 0.3333 0.6667 1 2 1"
+    assert len(row) == len(titles)
     assert rest == ["split 1, merged 0, count error 1.0000", "found by size in pixels: below 64: 1 of 1"]
     brief = {"ap50": 0.5, "objects": 1, "predicted": 2, "found": 1, "split": 1, "merged": 0}
-    assert scores.brief() == brief and list(scores.brief()) == list(brief)
+    assert scores.brief() == brief
+    assert list(scores.brief()) == list(brief)
     report = scores.report()
     assert report["iou_thresholds"] == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-    assert report["sizes"] == (64, 256, 1024, 4096) and "eval/ap50/object" not in scores.record()
+    assert report["sizes"] == (64, 256, 1024, 4096)
+    assert "eval/ap50/object" not in scores.record()
 
 
 def test_a_large_image_is_counted_in_parts(monkeypatch):
@@ -197,7 +200,8 @@ def test_counts_that_differ_add_up_over_images_in_both_directions():
     for index, (predicted, true) in enumerate([(one, two), (two, one)]):
         scores.add(as_tensor(predicted), target_of(true), index)
     values = scores.values
-    assert values["count_error"] == pytest.approx(2 / 3) and (values["objects"], values["predicted"]) == (3, 3)
+    assert values["count_error"] == pytest.approx(2 / 3)
+    assert (values["objects"], values["predicted"]) == (3, 3)
 
 
 def labels(*rows: list[int]) -> torch.Tensor:
@@ -230,7 +234,8 @@ def test_ap_is_that_of_its_threshold_and_panoptic_quality_counts_what_matches():
     assert "AP@0.5 0.5000, panoptic quality 0.4833" in scores.summary()
     assert scores.image_comparison == [0.5]
     lines = scores.table().splitlines()
-    assert lines[1].split()[-3:] == ["3", "3", "2"] and lines[-1].endswith("below 64: 2 of 3")
+    assert lines[1].split()[-3:] == ["3", "3", "2"]
+    assert lines[-1].endswith("below 64: 2 of 3")
 
 
 def test_each_class_is_recorded_by_its_ap_at_one_half():
@@ -244,19 +249,23 @@ def test_parts_of_the_last_image_are_counted_when_a_score_is_asked_for_and_once(
     scores = Objects().new_scores(2)
     scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 1)
     assert scores.by_image[1].sum() > 0
-    assert scores.sums.equal(scores.by_image[1]) and scores.by_image[0].sum() == 0
+    assert scores.sums.equal(scores.by_image[1])
+    assert scores.by_image[0].sum() == 0
     scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
     scores.sums = 2 * scores.sums  # as a sum over two processes with the same images
     assert scores.sums.equal(4 * scores.by_image[0])
     assert scores.image_comparison == [1, 1]
     scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
     scores.by_image = torch.zeros(2, COLUMNS, dtype=torch.int64)  # in place of what is pending, too
-    assert not scores.by_image.any() and scores.sums[0] == 5
+    assert not scores.by_image.any()
+    assert scores.sums[0] == 5
     scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
     scores.sums = torch.zeros(COLUMNS, dtype=torch.int64)
-    assert not scores.sums.any() and scores.by_image[0, 0] == 1
+    assert not scores.sums.any()
+    assert scores.by_image[0, 0] == 1
     scores.add(labels([1, 1, 0]), objects_of([1, 1, 0]), 0)
-    assert scores.by_image[0, 0] == 2 and scores.sums[0] == 1  # what was counted of the image before stays
+    assert scores.by_image[0, 0] == 2
+    assert scores.sums[0] == 1
 
 
 def test_what_the_truth_ignores_is_no_prediction_and_no_object():
@@ -272,9 +281,12 @@ def test_what_the_truth_ignores_is_no_prediction_and_no_object():
 def test_an_image_without_objects_has_no_score_and_is_not_the_worst():
     nothing = np.zeros((5, 5), int)
     scores = scores_of(nothing, nothing)
-    assert scores.values["ap50"] is None and scores.comparison == 0 and scores.image_comparison == [1]
+    assert scores.values["ap50"] is None
+    assert scores.comparison == 0
+    assert scores.image_comparison == [1]
     assert scores_of(np.ones((5, 5), int), nothing).image_comparison == [0]
-    assert len(scores.sums) == COLUMNS and "no objects" in scores.table()
+    assert len(scores.sums) == COLUMNS
+    assert "no objects" in scores.table()
 
 
 def test_classes_match_only_themselves():
@@ -288,7 +300,8 @@ def test_classes_match_only_themselves():
     values = scores.values
     assert [values[name] for name in ("objects", "predicted", "found")] == [2, 2, 1]
     assert (values["objects_by_size"], values["found_by_size"]) == ([2, 0, 0, 0, 0], [1, 0, 0, 0, 0])
-    assert scores.record()["eval/ap50/a"] == 0.5 and scores.record()["eval/ap50/b"] == 0
+    assert scores.record()["eval/ap50/a"] == 0.5
+    assert scores.record()["eval/ap50/b"] == 0
 
 
 def test_labels_hold_number_and_class():
@@ -313,10 +326,12 @@ def test_depth_falls_to_the_border_of_each_object_alike():
     ids[0, 2:17, 2:17] = 5
     ids[0, 2:9, 17:24] = 7  # it touches the other one
     depth = normalized_depth(torch.from_numpy(ids), torch.ones(1, 20, 40, dtype=torch.bool))[0].numpy()
-    assert depth[9, 9] == 1 and depth[5, 20] == 1
+    assert depth[9, 9] == 1
+    assert depth[5, 20] == 1
     assert depth[9, 2] == depth[9, 16] == pytest.approx(1 / 8, abs=0.06)
     assert depth[5, 17] == pytest.approx(1 / 4)
-    assert (depth[ids[0] == 0] == 0).all() and (depth[ids[0] > 0] > 0).all()
+    assert (depth[ids[0] == 0] == 0).all()
+    assert (depth[ids[0] > 0] > 0).all()
 
 
 def test_depth_around_a_hole_grows_in_octagons():
@@ -334,7 +349,8 @@ def test_neither_the_border_of_a_picture_nor_unknown_pixels_end_an_object():
     known[:, :, 20:] = False
     ids[:, :, 20:] = 0
     depth = normalized_depth(ids, known)
-    assert (depth[:, :, :20] == 1).all() and (depth[:, :, 20:] == 0).all()
+    assert (depth[:, :, :20] == 1).all()
+    assert (depth[:, :, 20:] == 0).all()
     assert torch.equal(normalized_depth(ids.flip(2), known.flip(2)), depth.flip(2))
 
 
@@ -347,7 +363,8 @@ def test_depth_of_a_volume_uses_all_axes():
     ids = torch.zeros(1, 9, 9, 9, dtype=torch.long)
     ids[0, 1:8, 1:8, 1:8] = 3
     depth = normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool))[0]
-    assert depth[4, 4, 4] == 1 and depth[1, 4, 4] == depth[4, 4, 7] == 0.25
+    assert depth[4, 4, 4] == 1
+    assert depth[1, 4, 4] == depth[4, 4, 7] == 0.25
 
 
 def test_depth_is_counted_up_to_twenty_pixels():
@@ -404,7 +421,8 @@ def test_the_loss_does_not_depend_on_how_a_step_is_split():
 def test_numbers_are_made_anew_in_each_crop():
     ids = np.array([[0, 900_000, 900_000], [7, 7, 0]], np.int32)
     target = ObjectTarget((ids > 0).astype(np.uint8), ids).renumbered()
-    assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]] and target.ids.dtype == np.int32
+    assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]]
+    assert target.ids.dtype == np.int32
     filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).renumbered()
     assert filled.ids.tolist() == [[1, 2]]
 
@@ -413,8 +431,10 @@ def test_a_model_knows_its_objects_and_damaged_ones_are_refused():
     task = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
     config = UNetConfig(num_classes=4, task=task.to_config())
     restored = task_of_model(UNetConfig.from_json(config.to_json()))
-    assert restored.to_config() == task.to_config() and restored.fills_holes
-    assert task.to_config()["fills_holes"] is True and Objects().to_config()["fills_holes"] is False
+    assert restored.to_config() == task.to_config()
+    assert restored.fills_holes
+    assert task.to_config()["fills_holes"] is True
+    assert Objects().to_config()["fills_holes"] is False
     older = {name: value for name, value in task.to_config().items() if name != "fills_holes"}
     assert task_of_model(replace(config, task=older)).to_config() == {**older, "fills_holes": False}
     for damage in ({"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}):
@@ -429,4 +449,5 @@ def test_a_model_of_objects_knows_how_small_they_are():
     task = Objects(Classes(("background", "a", "b")), smallest=7)
     again = task_of_model(UNetConfig(num_classes=4, task=task.to_config()))
     assert (again.smallest, again.classes.names, again.outputs) == (7, ("background", "a", "b"), 4)
-    assert again.needs_exact_tiles and not Classes(("a",)).needs_exact_tiles
+    assert again.needs_exact_tiles
+    assert not Classes(("a",)).needs_exact_tiles

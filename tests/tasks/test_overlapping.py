@@ -126,7 +126,8 @@ def test_scores_are_those_of_a_numpy_count():
         assert scores.record()[f"eval/iou/{name}"] == scores.values["iou"][index]
     assert scores.comparison == pytest.approx(np.mean(scores.values["iou"]))
     restored = task.scores_from_json(scores.to_json())
-    assert restored.record() == scores.record() and restored.image_comparison == pytest.approx(scores.image_comparison)
+    assert restored.record() == scores.record()
+    assert restored.image_comparison == pytest.approx(scores.image_comparison)
     assert len(set(scores.image_comparison)) == 4
 
 
@@ -135,7 +136,8 @@ def test_a_class_that_is_nowhere_has_no_score_and_one_that_is_missed_is_named():
     scores = task.new_scores(1)
     truth = torch.tensor([[[1, 3], [0, 1]]], dtype=torch.int32)
     scores.add(torch.tensor([[[1, 1], [0, 0]]]), OverlapTarget(truth, torch.full_like(truth, 7)), 0)
-    assert scores.values["iou"] == [2 / 3, 0, None] and scores.comparison == 1 / 3
+    assert scores.values["iou"] == [2 / 3, 0, None]
+    assert scores.comparison == 1 / 3
     assert scores.summary() == "mean IoU 0.3333, mean Dice 0.4000; nothing was found of lung"
     assert scores.image_comparison == pytest.approx([1 / 3])
     scores.add(torch.zeros_like(truth), OverlapTarget(torch.zeros_like(truth), torch.zeros_like(truth)), 0)
@@ -157,7 +159,8 @@ def test_all_31_bits_are_kept():
     rng = np.random.default_rng(0)
     truth, unknown = rng.integers(0, 2**31, (2, 5, 6))
     for values, bits in zip(unpack_bits(pack_bits(truth, unknown & ~truth)), (truth, unknown & ~truth), strict=True):
-        assert values.dtype == np.int32 and (values == bits).all()
+        assert values.dtype == np.int32
+        assert (values == bits).all()
     narrow = pack_bits(np.array([1], np.int32), np.array([2**30], np.int32))
     assert [values.tolist() for values in unpack_bits(narrow)] == [[1], [2**30]]
 
@@ -165,7 +168,8 @@ def test_all_31_bits_are_kept():
 def test_a_target_is_packed_with_the_classes_of_which_nothing_is_known():
     packed = pack_target(OverlapTarget(np.array([1], np.int32), np.array([3], np.int32)))
     truth, unknown = unpack_bits(packed)
-    assert packed.min() >= 0 and (truth.tolist(), unknown.tolist()) == ([1], [2**31 - 4])
+    assert packed.min() >= 0
+    assert (truth.tolist(), unknown.tolist()) == ([1], [2**31 - 4])
 
 
 def test_bits_are_moved_as_the_mask_of_each_would_be():
@@ -181,7 +185,8 @@ def test_bits_are_moved_as_the_mask_of_each_would_be():
         mask = ClassTarget((truth >> bit & 1).byte())
         expected = augment(images, mask, draws, numbers, fill=zero, std=zero + 1)[1].mask
         is_outside = expected == 255
-        assert (moved.known[is_outside] == 0).all() and (moved.known[~is_outside] == 2**31 - 1).all()
+        assert (moved.known[is_outside] == 0).all()
+        assert (moved.known[~is_outside] == 2**31 - 1).all()
         differ = (moved.truth >> bit & 1 != expected) & ~is_outside
         assert differ.float().mean() < 1e-3  # ties between two pixels alone
 
@@ -244,7 +249,8 @@ def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
     task = Regions(tuple(region.name for region in BRATS), regions=BRATS, partners=(0, 2, 1), mirrors=False)
     config = UNetConfig(num_classes=3, task=task.to_config())
     restored = task_of_model(UNetConfig.from_json(config.to_json()))
-    assert isinstance(restored, Regions) and restored.regions == BRATS
+    assert isinstance(restored, Regions)
+    assert restored.regions == BRATS
     assert (restored.partners, restored.mirrors) == ((0, 2, 1), False)
     for damaged in ([["whole"]], [["whole", []], ["a", [1]], ["b", [2]]], None, [["whole", ["x"]]] * 3):
         with pytest.raises(ModelError, match=r"^config\.json: the task('s regions are damaged| has 3 regions)"):
@@ -255,7 +261,8 @@ def test_a_model_knows_its_regions_and_damaged_ones_are_refused():
 
 def test_classes_without_names_are_numbered_from_one_where_they_overlap():
     config = UNetConfig(num_classes=2, task={"name": "overlapping"})
-    assert task_of_model(config).names == ("1", "2") and task_of_model(config).mirrors
+    assert task_of_model(config).names == ("1", "2")
+    assert task_of_model(config).mirrors
     named = replace(config, preprocess=Preprocess(class_names=("a", "b")))
     assert task_of_model(named).names == ("a", "b")
 

@@ -155,9 +155,11 @@ def test_a_class_that_no_image_is_labeled_for_has_no_score():
     assert scores.unscored == ("background", "dog", "person")
     assert [value is None for value in scores.values["iou"]] == [True, False, True, True]
     assert scores.matrix.sum() == 0
-    assert scores.record()["eval/iou/dog"] is None and scores.comparison == scores.values["iou"][1]
+    assert scores.record()["eval/iou/dog"] is None
+    assert scores.comparison == scores.values["iou"][1]
     stored = task.scores_from_json(scores.to_json())
-    assert stored.report() == scores.report() and torch.equal(stored.by_image, scores.by_image)
+    assert stored.report() == scores.report()
+    assert torch.equal(stored.by_image, scores.by_image)
     before = scores.image_comparison
     filler = PartlyLabeledTarget(torch.full((1, *SIZE), 255), torch.tensor([0]))
     scores.add(predictions(1)[:1], filler, 0)
@@ -174,14 +176,21 @@ def test_a_class_that_images_are_labeled_for_and_lack_is_scored():
 def test_the_number_of_an_image_stays_in_crops_padding_and_batches():
     target = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
     crop = target.at((slice(1, 4), slice(2, 5)))
-    assert crop.shape == (3, 3) and crop.label_set == 3 and isinstance(crop.label_set, np.ndarray)
+    assert crop.shape == (3, 3)
+    assert crop.label_set == 3
+    assert isinstance(crop.label_set, np.ndarray)
     padded = crop.padded((4, 5))
-    assert padded.shape == (4, 5) and padded.label_set == 3 and (padded.mask[3:] == 255).all()
+    assert padded.shape == (4, 5)
+    assert padded.label_set == 3
+    assert (padded.mask[3:] == 255).all()
     assert target.as_batch().label_set.shape == (1,)
     assert PartlyLabeledTarget.unknown(SIZE).label_set == 0
     tensors = [crop.map(torch.from_numpy)] * 2
     stacked = PartlyLabeledTarget.stack(tensors)
-    assert stacked.label_set.tolist() == [3, 3] and stacked.at((slice(None), slice(0, 2))).shape == (2, 2, 3)
-    assert stacked.at(1).label_set.shape == () and stacked.at(slice(0, 1)).label_set.tolist() == [3]
+    assert stacked.label_set.tolist() == [3, 3]
+    assert stacked.at((slice(None), slice(0, 2))).shape == (2, 2, 3)
+    assert stacked.at(1).label_set.shape == ()
+    assert stacked.at(slice(0, 1)).label_set.tolist() == [3]
     zeros = PartlyLabeledTarget.zeros((2, 4, 4), torch.device("cpu"))
-    assert zeros.label_set.shape == (2,) and zeros.mask.shape == (2, 4, 4)
+    assert zeros.label_set.shape == (2,)
+    assert zeros.mask.shape == (2, 4, 4)

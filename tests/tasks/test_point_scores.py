@@ -65,14 +65,16 @@ def test_a_point_is_found_from_even_chances_on():
 def test_where_no_point_is_absent_places_alone_are_compared():
     points = [[PRESENT, 10, 100, 100, 0.1], [PRESENT, 30, 100, 100, 0.9]]
     scores = score_of("px", points)
-    assert scores.comparison == pytest.approx(0.8) and scores.image_comparison == pytest.approx([0.9, 0.7])
+    assert scores.comparison == pytest.approx(0.8)
+    assert scores.image_comparison == pytest.approx([0.9, 0.7])
     assert scores.values()["presence_recall"] == 0.5
     assert score_of("px", [*points, [ABSENT, 0, 100, 100, 0.1]]).comparison == pytest.approx((0 + 0.7 + 1) / 3)
 
 
 def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
     scores = score_of("px", [[PRESENT, 10, 100, 100, 0.9], [0, 0, 0, 0, 0]])
-    assert scores.image_comparison == pytest.approx([0.9, 0]) and scores.comparison == pytest.approx(0.9)
+    assert scores.image_comparison == pytest.approx([0.9, 0])
+    assert scores.comparison == pytest.approx(0.9)
 
 
 def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
@@ -124,7 +126,8 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
 
 def test_landmarks_that_no_image_holds_have_no_errors():
     scores = score_of("px", [[ABSENT, 0, 100, 125, 0.25]])
-    assert scores.comparison == 1 and scores.image_comparison == [1]
+    assert scores.comparison == 1
+    assert scores.image_comparison == [1]
     assert scores.brief() == {"closeness": 1, "mean_radial_error": None}
     assert scores.summary() == "mean radial error n/a, median n/a"
     assert scores.table().splitlines()[1].split() == ["a", *["n/a"] * 7, "0", *["n/a"] * 3, "0", "1"]
@@ -147,7 +150,8 @@ def test_the_sides_of_an_image_are_those_of_its_file():
     assert scores.sums.tolist() == [1]
     record = scores.record()
     assert not {"eval/present", "eval/absent"} & record.keys()
-    assert record["eval/mean_radial_error/a"] == pytest.approx(10) and record["eval/mean_radial_error/b"] is None
+    assert record["eval/mean_radial_error/a"] == pytest.approx(10)
+    assert record["eval/mean_radial_error/b"] is None
 
 
 def test_cells_of_landmarks_have_digits_that_suit_them():
@@ -161,5 +165,6 @@ def test_cells_of_landmarks_have_digits_that_suit_them():
 def test_a_table_of_landmarks_is_as_wide_as_its_longest_name():
     names = ("a landmark of a long name", "b")
     lines = Landmarks(names=names, partners=(0, 1)).new_scores(1).table().splitlines()
-    assert len(lines) == 4 and len({len(line) for line in lines}) == 1
+    assert len(lines) == 4
+    assert len({len(line) for line in lines}) == 1
     assert [line[:26].rstrip() for line in lines] == ["landmark", *names, "all"]

@@ -120,20 +120,23 @@ def test_a_checkpoint_holds_the_losses_that_are_not_logged_yet(run):
     result, _ = run
     windows = {step: state(result.folder, step)["run"]["window"] for step in (2, 4, 6)}
     assert [windows[step]["steps"] for step in (2, 4, 6)] == [2, 4, 0]
-    assert 0 < windows[2]["total"] < windows[4]["total"] and windows[6]["total"] == 0
+    assert 0 < windows[2]["total"] < windows[4]["total"]
+    assert windows[6]["total"] == 0
     assert result.steps("train/loss") == [5, 6]
 
 
 def test_the_rate_that_is_logged_is_that_of_the_step_that_was_made(run):
     result, calls = run
     assert calls["rates"][0] == (5, 0.001)  # the warm-up has ended, the cosine has not begun to fall
-    assert calls["rates"][1][0] == 6 and calls["rates"][1][1] == pytest.approx(0.0005)
+    assert calls["rates"][1][0] == 6
+    assert calls["rates"][1][1] == pytest.approx(0.0005)
     assert result.values("train/lr") == [rate for _, rate in calls["rates"]]
 
 
 def test_the_score_of_a_checkpoint_is_that_of_its_own_evaluation_alone(run):
     result, _ = run
-    assert state(result.folder, 2)["score"] is None and state(result.folder, 4)["score"] is None
+    assert state(result.folder, 2)["score"] is None
+    assert state(result.folder, 4)["score"] is None
     assert state(result.folder, 6)["score"] == result.values("eval/mean_iou")[-1]
     assert result.steps("eval/mean_iou") == [3, 6]
     assert set(result.checkpoints()) >= {0, 2, 3, 4, 6}  # the start of the run, and its first and best evaluation

@@ -71,7 +71,8 @@ def test_a_resumed_run_rounds_its_first_step_as_one_that_went_on(tmp_path):
         result = torch.load(tmp_path / f"result-{rank}")
         assert not result["first"].equal(result["later"]), "here the order does not matter, so nothing is shown"
         assert result["resumed"].equal(result["later"])
-        assert result["unchanged"] and not result["left"]
+        assert result["unchanged"]
+        assert not result["left"]
 
 
 def test_all_levels_of_deep_supervision_take_part_in_the_pass_that_orders_gradients(monkeypatch):

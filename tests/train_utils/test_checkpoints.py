@@ -151,7 +151,8 @@ def test_the_score_of_an_incomplete_checkpoint_does_not_count(checkpoints):
     half.mkdir()
     (half / "state.json").write_text(json.dumps({"score": 0.99}))
     save_all(checkpoints, (1, 0.6), (2, 0.2), (3, 0.2), (4, 0.2))
-    assert set(steps(checkpoints)) >= {1, 3, 4} and 2 not in steps(checkpoints)
+    assert set(steps(checkpoints)) >= {1, 3, 4}
+    assert 2 not in steps(checkpoints)
 
 
 def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(checkpoints):
@@ -183,7 +184,8 @@ def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_te
     run = RunState(step=1, best=0.6, best_step=1)
     checkpoints.save(run, evaluation(1, 0.6))
     checkpoints.wait()
-    assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1 and run.best == 0.6
+    assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1
+    assert run.best == 0.6
     monkeypatch.setattr(UNet, "save_pretrained", write)
     checkpoints.save(RunState(step=2, best=0.6, best_step=1), None)  # the disk takes it now
     checkpoints.wait()
@@ -198,7 +200,8 @@ def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(tmp_path, c
     line = capsys.readouterr().out
     assert line.startswith(f"{tmp_path / 'gone' / 'model'} could not be written ([Errno 2] No such file or directory: ")
     (tmp_path / "gone").mkdir()
-    assert best.save(network, "better \u00e9 \udcff") and best.is_saved()  # half a character is escaped
+    assert best.save(network, "better \u00e9 \udcff")
+    assert best.is_saved()
     assert (tmp_path / "gone" / "model" / "README.md").read_text(encoding="utf-8") == "better \u00e9 \\udcff"
 
 
@@ -206,12 +209,14 @@ def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     best = BestModel(tmp_path / "gone" / "model")
-    assert not best.save(network, "card") and not best.is_saved()
+    assert not best.save(network, "card")
+    assert not best.is_saved()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(1)
     (tmp_path / "gone").mkdir()
-    assert best.is_saved() and best.is_saved()
+    assert best.is_saved()
+    assert best.is_saved()
     written = UNet.from_pretrained(tmp_path / "gone" / "model").state_dict()
     assert all(value.equal(before[name]) for name, value in written.items())
     assert (tmp_path / "gone" / "model" / "README.md").read_text() == "card"
@@ -268,7 +273,8 @@ def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(check
     written = {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
     order = [event for event in events if event.startswith("sync")]
     assert {event.removeprefix("sync ") for event in order[:4]} == written  # every file first
-    assert order[4].startswith("sync .step-00000003.") and order[5:] == ["sync checkpoints"]
+    assert order[4].startswith("sync .step-00000003.")
+    assert order[5:] == ["sync checkpoints"]
     assert events[-3:] == ["rename step-00000003", "sync checkpoints", "remove step-00000001"]
 
 
@@ -282,11 +288,13 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
 
     monkeypatch.setattr(save, "save_file", refuse)
     checkpoints.save(RunState(step=3), None)
-    assert not checkpoints.wait() and not checkpoints.wait_until_saved()
+    assert not checkpoints.wait()
+    assert not checkpoints.wait_until_saved()
     reason = "[Errno 28] No space left on device"
     line = f"checkpoint step-00000003 could not be written ({reason}); training goes on without it\n"
     assert capsys.readouterr().out == line
-    assert steps(checkpoints) == [1, 2] and not [*checkpoints.folder.glob(".*")]
+    assert steps(checkpoints) == [1, 2]
+    assert not [*checkpoints.folder.glob(".*")]
     assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
 
 
@@ -314,7 +322,8 @@ def test_training_goes_on_while_a_checkpoint_is_written_as_the_run_stood(checkpo
         weight.add_(1)
     threading.Timer(0.02, goes_on.set).start()
     checkpoints.save(run, None)
-    assert checkpoints.wait() and found_before == [[], [1]]  # one copy is in memory at a time
+    assert checkpoints.wait()
+    assert found_before == [[], [1]]
     first = checkpoints.folder / "step-00000001"
     assert peek(first)["run"] == asdict(RunState(step=1, best=0.5, best_step=1))
     assert any(value.equal(before) for value in load_file(first / "model.safetensors").values())
@@ -371,11 +380,13 @@ def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypat
     (checkpoints.folder.parent / "finished.json").write_text("{}")
     monkeypatch.setattr(Accelerator, "is_main_process", False)
     checkpoints.save(RunState(step=3), None)
-    assert checkpoints.wait() and steps(checkpoints) == [1, 2]
+    assert checkpoints.wait()
+    assert steps(checkpoints) == [1, 2]
     found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
     monkeypatch.setattr(save, "on_main", lambda accelerator, function: True)
     checkpoints.resume(found, found.run_state())
-    assert steps(checkpoints) == [1, 2] and (checkpoints.folder.parent / "finished.json").exists()
+    assert steps(checkpoints) == [1, 2]
+    assert (checkpoints.folder.parent / "finished.json").exists()
 
 
 @pytest.mark.parametrize("model_is_saved", [True, False])
@@ -440,7 +451,8 @@ def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints
     more = new_checkpoints(tmp_path / "new", checkpoints.network)
     found = find_checkpoint(str(checkpoints.folder / "step-00000001"), more.folder)
     more.resume(found, found.run_state())
-    assert steps(checkpoints) == [1, 2] and steps(more) == []
+    assert steps(checkpoints) == [1, 2]
+    assert steps(more) == []
     assert (tmp_path / "finished.json").exists()
 
 
@@ -500,7 +512,8 @@ def test_a_state_may_be_as_large_as_the_scores_of_all_images(checkpoints, monkey
 def test_a_best_score_of_0_is_one_and_a_better_one_takes_its_place():
     state = RunState(step=9)
     assert state.best_evaluation(TASK) is None
-    assert state.update(evaluation(3, 0.0)) and not state.update(evaluation(4, 0.0))
+    assert state.update(evaluation(3, 0.0))
+    assert not state.update(evaluation(4, 0.0))
     assert state.best_evaluation(TASK).step == 3
     assert state.update(evaluation(5, 0.25))
     best = state.best_evaluation(TASK)
@@ -510,15 +523,18 @@ def test_a_best_score_of_0_is_one_and_a_better_one_takes_its_place():
 
 def test_a_run_state_survives_the_file_and_knows_its_best_evaluation(checkpoints):
     state = RunState(step=4, skipped=1, window={"sums": [0.5], "steps": 2})
-    assert state.update(evaluation(4, 0.6)) and not state.update(evaluation(5, 0.6))  # as good is no better
-    assert not state.update(evaluation(6, 0.5)) and (state.evaluations_since_best, state.best_step) == (2, 4)
+    assert state.update(evaluation(4, 0.6))
+    assert not state.update(evaluation(5, 0.6))
+    assert not state.update(evaluation(6, 0.5))
+    assert (state.evaluations_since_best, state.best_step) == (2, 4)
     checkpoints.save(state, evaluation(4, 0.6))
     checkpoints.wait()
     found = find_checkpoint("auto", checkpoints.folder)
     assert found.run_state() == state
     assert found.state.score == evaluation(4, 0.6).scores.comparison == 0.6
     best = found.run_state().best_evaluation(TASK)
-    assert best.step == 4 and best.scores.names == TASK.names
+    assert best.step == 4
+    assert best.scores.names == TASK.names
     assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
     assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
     assert json.loads((found.path / "manifest.json").read_text()).keys() == {

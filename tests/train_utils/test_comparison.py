@@ -118,16 +118,19 @@ def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):
     runs = seeds(tmp_path, "a", [0.0, 0.1, 0.2], num_workers=9, tracker="none")
     runs.append(write_run(tmp_path / "fold", fold="2/5"))
     (recipe,) = group_runs(read_runs(runs)[0])
-    assert recipe.label == "A" and len(recipe.runs) == 4
+    assert recipe.label == "A"
+    assert len(recipe.runs) == 4
     assert recipe.mean_score == pytest.approx(np.mean(HARD) + 0.3 / 4)
     assert recipe.spread == pytest.approx(np.std([0, 0, 0.1, 0.2], ddof=1))
-    assert differences_of(runs) == ([], []) and differing_settings([recipe]) == {}
+    assert differences_of(runs) == ([], [])
+    assert differing_settings([recipe]) == {}
 
 
 def test_runs_of_another_precision_are_another_recipe(tmp_path):
     runs = [write_run(tmp_path / precision, precision=precision) for precision in ("no", "bf16")]
     recipes = group_runs(read_runs(runs)[0])
-    assert len(recipes) == 2 and differing_settings(recipes) == {"precision": ["no", "bf16"]}
+    assert len(recipes) == 2
+    assert differing_settings(recipes) == {"precision": ["no", "bf16"]}
 
 
 def test_two_runs_that_differ_by_one_seed_are_never_called_different(tmp_path):
@@ -148,7 +151,8 @@ def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed):
     assert (difference.better, difference.worse, difference.interval, difference.is_shown) == (0, 3, None, False)
     subject = "One seed each" if seed == 0 else "this"
     assert f"{subject} does not say which recipe is better" in difference.sentence()
-    assert "--seed 0, 1 and 2" in difference.sentence() and lines == []
+    assert "--seed 0, 1 and 2" in difference.sentence()
+    assert lines == []
 
 
 FEW = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5."
@@ -200,7 +204,8 @@ def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tm
     again = write_run(tmp_path / "c", {"i0": 0.3, "i1": 0.5}, epochs=9)
     (difference,), lines = differences_of([first, second, again])
     assert (difference.pairs, difference.images) == (1, 2)
-    assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2) and len(lines) == 1
+    assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2)
+    assert len(lines) == 1
     assert difference.deviation == pytest.approx(np.sqrt(0.02))  # of -0.7 and -0.5
 
 
@@ -216,14 +221,16 @@ def test_without_a_seed_in_common_the_first_runs_are_compared_on_the_images_of_b
     second = [write_run(tmp_path / f"b{seed}", {"i0": 0.1 * seed, "i2": 0.1}, seed=seed, epochs=9) for seed in (2, 3)]
     (difference,), lines = differences_of(first + second)
     numbers = (difference.first, difference.pairs, difference.images, difference.deviation, lines)
-    assert numbers == ("A", 0, 1, 0.0, []) and difference.value == pytest.approx(-0.7)
+    assert numbers == ("A", 0, 1, 0.0, [])
+    assert difference.value == pytest.approx(-0.7)
 
 
 def test_two_seeds_are_too_few_and_three_that_agree_show_a_difference(tmp_path):
     one = seeds(tmp_path, "a", [0.0, 0.05, 0.02])
     other = seeds(tmp_path, "b", [0.05, 0.101, 0.072], epochs=9)
     (difference,), _ = differences_of(one[:2] + other[:2])
-    assert difference.pairs == 2 and not difference.is_shown
+    assert difference.pairs == 2
+    assert not difference.is_shown
     assert "2 seeds or folds do not say which recipe is better" in difference.sentence()
     (difference,), _ = differences_of(one + other)
     gains = np.array([0.05, 0.051, 0.052])  # of what the images have in common nothing is left
@@ -255,11 +262,14 @@ def test_seeds_that_disagree_show_nothing_and_repeats_of_one_seed_are_one(tmp_pa
     one = seeds(tmp_path, "a", [0.0, 0.0, 0.0])
     other = seeds(tmp_path, "b", [0.1, -0.05, 0.02], epochs=9)
     (difference,), _ = differences_of(one + other)
-    assert difference.pairs == 3 and not difference.is_shown and "it holds 0" in difference.sentence()
+    assert difference.pairs == 3
+    assert not difference.is_shown
+    assert "it holds 0" in difference.sentence()
     again = [write_run(tmp_path / f"a{index}") for index in range(3)]
     again += [write_run(tmp_path / f"b{index}", [score + 0.1 for score in HARD], epochs=9) for index in range(3)]
     (difference,), _ = differences_of(again)
-    assert difference.pairs == 1 and difference.interval is None
+    assert difference.pairs == 1
+    assert difference.interval is None
 
 
 @pytest.mark.parametrize(("counts", "ratio"), [((40, 40, 40), 10 / 40), ((40, 20, 30), 10 / 20)])
@@ -274,7 +284,8 @@ def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path,
     (difference,), _ = differences_of(runs)
     values = np.array([0.01, 0.02, 0.03])
     half = t.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 / 3 + ratio)
-    assert difference.interval == pytest.approx((-0.02 - half, -0.02 + half)) and difference.images == 12
+    assert difference.interval == pytest.approx((-0.02 - half, -0.02 + half))
+    assert difference.images == 12
 
 
 def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
@@ -441,7 +452,8 @@ def test_other_tasks_classes_images_and_files_are_said_in_a_line_each(tmp_path):
     runs.append(write_run(tmp_path / "more", [0.2] * 4, epochs=9))
     differences, lines = differences_of(runs)
     assert [recipe.runs[0].folder for recipe in group_runs(read_runs(runs)[0])] == [first, runs[3], runs[1], runs[0]]
-    assert [(found.first, found.second) for found in differences] == [("A", "B"), ("C", "D")] and len(lines) == 1
+    assert [(found.first, found.second) for found in differences] == [("A", "B"), ("C", "D")]
+    assert len(lines) == 1
     _, lines = differences_of([first, write_run(tmp_path / "classes", identity={"classes": ["c"]})])
     assert lines == ["A and B have other classes: their scores cannot be compared"]
     fewer = write_run(tmp_path / "fewer", {"i0": 0.2, "i1": 0.9, "x": 1.0}, dataset="other")
@@ -456,7 +468,8 @@ def test_other_tasks_classes_images_and_files_are_said_in_a_line_each(tmp_path):
     assert lines == ["A and B have no validation image in common: they are not compared"]
     files = write_run(tmp_path / "files", dataset="other", identity={"content of the data set": "y"})
     _, lines = differences_of([first, files])
-    assert len(lines) == 1 and "were made with other files: their validation images are paired by name" in lines[0]
+    assert len(lines) == 1
+    assert "were made with other files: their validation images are paired by name" in lines[0]
 
 
 def test_remarks_and_differences_are_said_on_the_terminal_and_on_the_page(tmp_path):
@@ -465,8 +478,10 @@ def test_remarks_and_differences_are_said_on_the_terminal_and_on_the_page(tmp_pa
     result = compared([first, fewer], tmp_path / "page.html")
     remark = f"{fewer} and {first} have 2 and 4 validation images: the 2 of the same name are compared"
     sentence = "One seed each does not say which recipe is better"
-    assert remark in result.lines and sentence in result.text
-    assert remark in Page(result.page).text and sentence in Page(result.page).text
+    assert remark in result.lines
+    assert sentence in result.text
+    assert remark in Page(result.page).text
+    assert sentence in Page(result.page).text
 
 
 def test_each_recipe_is_compared_with_the_first_of_its_task_whatever_is_said_of_others(tmp_path):
@@ -501,7 +516,8 @@ def test_a_file_of_a_run_that_cannot_be_read_is_said(tmp_path, name):
     (folder / name).unlink()
     (folder / name).mkdir()
     runs, (line,) = read_runs([folder])
-    assert line.startswith(f"{folder}: {name} cannot be read (Is a directory)") and len(runs) == (name == "images.csv")
+    assert line.startswith(f"{folder}: {name} cannot be read (Is a directory)")
+    assert len(runs) == (name == "images.csv")
 
 
 def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
@@ -519,7 +535,8 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
     page = tmp_path / "page.html"
     folders = [sound, unfinished, old, broken, listed, young, empty, tmp_path / "missing", empty / ".." / "sound"]
     result = compared(folders, page)
-    assert result.code == 0 and "Traceback" not in result.text
+    assert result.code == 0
+    assert "Traceback" not in result.text
     for name, words in (
         ("unfinished", "has not finished (step 40 of 40)"),
         ("old", "there is no images.csv"),
@@ -530,13 +547,17 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
         ("missing", "it is no folder of a run"),
     ):
         (line,) = [line for line in result.lines if line.startswith(f"{tmp_path / name}: ")]
-        assert words in line and line in Page(result.page).text, name
+        assert words in line, name
+        assert line in Page(result.page).text, name
     assert len(read_runs(folders)[0]) == 3
     failed = compared([empty], tmp_path / "none.html")
-    assert failed.code == 1 and "no run is left to compare" in failed.errors.getvalue() and not failed.page
+    assert failed.code == 1
+    assert "no run is left to compare" in failed.errors.getvalue()
+    assert not failed.page
     assert f"{empty}: it holds no run.json" in failed.errors.getvalue()
     unwritable = compared([sound], tmp_path / "nowhere" / "page.html")
-    assert unwritable.code == 1 and "cannot be written (No such file or directory)" in unwritable.errors.getvalue()
+    assert unwritable.code == 1
+    assert "cannot be written (No such file or directory)" in unwritable.errors.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -559,7 +580,8 @@ def test_a_damaged_file_of_images_is_a_line_and_the_run_stays(tmp_path, text):
     folder = write_run(tmp_path / "a")
     (folder / "images.csv").write_text(text)
     run, (line,) = read_run(folder)
-    assert run.image_scores == {} and line.startswith("images.csv cannot be read (")
+    assert run.image_scores == {}
+    assert line.startswith("images.csv cannot be read (")
     if text.startswith("image,x\na"):
         assert "(line 2 is not a name and a score from 0 to 1)" in line
 
@@ -601,17 +623,22 @@ def test_the_page_shows_settings_curves_and_the_same_images_and_escapes_names(tm
     (runs[0] / "predictions" / f"{evil}11.png").write_bytes(b"no picture")
     result = compared(runs, tmp_path / "page.html")
     page = Page(result.page)
-    assert "script" not in page.tags and "u" not in page.tags and evil in page.text
+    assert "script" not in page.tags
+    assert "u" not in page.tags
+    assert evil in page.text
     assert re.findall(r'(?:src|href)="(?!data:image/|#)', result.page) == []
-    assert page.tags.count("svg") == 3 and page.tags.count("img") == 2 * IMAGES
+    assert page.tags.count("svg") == 3
+    assert page.tags.count("img") == 2 * IMAGES
     shown = [name for name in names if f"{name}\n" in page.text]
     assert shown == [f"{evil}{index}" for index in range(3, 11)]  # those that differ most, but for the damaged one
     sizes = re.findall(r'<img [^>]*width="(\d+)"\s+height="(\d+)"', result.page)
     assert sizes[:4] == [("90", "20"), ("90", "30"), ("89", "20"), ("89", "30")]  # those of the last two
-    assert page.alts[0] == f"A: mean IoU {HARD[2]:.4f}" and page.alts[1] == f"B: mean IoU {HARD[2] - 0.1:.4f}"
+    assert page.alts[0] == f"A: mean IoU {HARD[2]:.4f}"
+    assert page.alts[1] == f"B: mean IoU {HARD[2] - 0.1:.4f}"
     assert "One seed each does not say which recipe is better" in page.text
     assert "dataset\n<script>alert(1)\n<u>\n" in re.sub(r"\n\s*", "\n", page.text)
-    assert "A" in result.lines[1].split() and any(line.startswith("dataset ") for line in result.lines)
+    assert "A" in result.lines[1].split()
+    assert any(line.startswith("dataset ") for line in result.lines)
 
 
 def with_pictures(run: Path, *names: str) -> Path:
@@ -628,7 +655,8 @@ def test_seeds_of_one_recipe_are_shown_beside_each_other(tmp_path):
     result = compared(runs, tmp_path / "page.html")
     page = Page(result.page)
     assert "What the score of another recipe has to exceed is their spread." in page.text
-    assert "0, seed 1" in page.text and "folders" not in page.text
+    assert "0, seed 1" in page.text
+    assert "folders" not in page.text
     scores = ((runs[0], 0.1), (runs[1], 0.2), (runs[0], 0.7), (runs[1], 0.8))  # of the images that both have drawn
     assert sorted(page.alts) == sorted(f"{run}: mean IoU {score:.4f}" for run, score in scores)
     lines = re.findall(r'id="([\w-]+-series-\d)">\s*<path [^>]*stroke: var\(--series-(\d)\)', result.page)
@@ -659,7 +687,8 @@ def test_runs_of_the_same_seed_and_fold_are_shown_and_six_recipes_at_most(tmp_pa
     assert colors == ["0", "1", "1", "1"]
     many = [write_run(tmp_path / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs) for epochs in range(10, 17)]
     result = compared(many, tmp_path / "many.html")
-    assert result.page.count('id="training-loss-series-') == 6 and Page(result.page).text.count("\nG\n") >= 1
+    assert result.page.count('id="training-loss-series-') == 6
+    assert Page(result.page).text.count("\nG\n") >= 1
     assert set(re.findall(r'class="key series-(\d)"', result.page)) == set("012345")
 
 
@@ -697,7 +726,9 @@ def test_a_loss_that_no_run_has_logged_has_no_chart(tmp_path):
     run = write_run(tmp_path / "a")
     (run / "metrics.jsonl").write_text('{"step": 40, "eval/mean_iou": 0.5, "eval/loss": 0.1}\n')
     page = Page(compared([run], tmp_path / "page.html").page)
-    assert "Validation loss" in page.text and "Training loss" not in page.text and page.tags.count("svg") == 2
+    assert "Validation loss" in page.text
+    assert "Training loss" not in page.text
+    assert page.tags.count("svg") == 2
 
 
 def test_the_score_of_each_image_survives_its_file_whatever_the_name(tmp_path):

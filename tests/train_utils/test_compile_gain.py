@@ -86,19 +86,24 @@ def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, 
 
     network.register_forward_pre_hook(note)
     assert gain.pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
-    assert len(made) == passes and trains == [True] * passes and not network.training
+    assert len(made) == passes
+    assert trains == [True] * passes
+    assert not network.training
     assert all(parameter.grad is None for parameter in network.parameters())  # a copy was measured
-    assert compiled == [run[0]] and run[0] is not network
+    assert compiled == [run[0]]
+    assert run[0] is not network
 
 
 def test_what_compiling_cost_and_gained_is_a_sentence():
     gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="NO"))))
-    assert not gain.compiles and gain.sentence(None, None) is None
+    assert not gain.compiles
+    assert gain.sentence(None, None) is None
     stopped = []
     gain._stop = lambda: stopped.append(True)
     gain.compiles = True
     gain.seconds = 12.345
-    assert gain.sentence(None, None) is None and stopped == [True]
+    assert gain.sentence(None, None) is None
+    assert stopped == [True]
     gain.add_step([SimpleNamespace(images=torch.zeros(shape)) for shape in ((2, 3, 4, 4), (2, 3, 4, 4), (1, 3, 4, 4))])
     gain.add_step([SimpleNamespace(images=torch.zeros(1, 3, 4, 4))])
     assert (gain.steps, gain.passes) == (2, Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 2}))
@@ -138,7 +143,8 @@ def test_a_run_listens_to_the_compiler_until_its_end(monkeypatch):
         end(None)
         clock.now += 50  # in which nothing is compiled
     assert gain.seconds == 7
-    assert gain.sentence(None, None) is None and listeners == []  # no step was made
+    assert gain.sentence(None, None) is None
+    assert listeners == []
 
 
 def test_compiling_pays_by_all_passes_of_a_run():

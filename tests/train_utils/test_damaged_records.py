@@ -68,7 +68,8 @@ def test_damaged_lines_of_metrics_are_left_out_and_the_good_ones_stay(output):
 def test_a_log_that_is_gone_begins_again_in_one_line(output):
     (output / "metrics.jsonl").unlink()
     run = resume(output)
-    assert run.exit_code == 0 and "metrics.jsonl is gone" in run.output
+    assert run.exit_code == 0
+    assert "metrics.jsonl is gone" in run.output
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", DEEP, '{"state.json": 1}', '{"../x": {}}', "\0"])
@@ -76,7 +77,9 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
     (output / "checkpoints/step-00000004/manifest.json").write_text(content)
     run = resume(output)
     assert run.exit_code == 0, run.output
-    assert "step-00000004" in run.output and "resumed from" in run.output and "step-00000002, at step 2" in run.output
+    assert "step-00000004" in run.output
+    assert "resumed from" in run.output
+    assert "step-00000002, at step 2" in run.output
 
 
 def test_a_checkpoint_of_a_newer_version_says_so(output):
@@ -93,7 +96,8 @@ def test_a_checkpoint_of_a_newer_version_says_so(output):
         manifest = json.loads((path / "manifest.json").read_text())
         (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
         found = find_checkpoint("auto", output / "checkpoints")
-        assert found.path.name == "step-00000002" and line in found.passed_over[0]
+        assert found.path.name == "step-00000002"
+        assert line in found.passed_over[0]
 
 
 @pytest.mark.parametrize("step", ["4", [4], None, 4.5])
@@ -102,4 +106,5 @@ def test_a_finished_json_of_another_shape_does_not_count(output, step):
         json.dumps({"step": step, "total_steps": 4, "steps_per_epoch": 2, "flags": {}})
     )
     run = resume(output)
-    assert run.exit_code == 0 and "resumed from" in run.output
+    assert run.exit_code == 0
+    assert "resumed from" in run.output

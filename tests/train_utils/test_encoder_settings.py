@@ -17,7 +17,8 @@ from train_utils.settings.encoder import load_encoder, read_license, read_normal
 def test_the_built_in_encoder_sees_images_as_in_its_pretraining():
     encoder = load_encoder("lite0", pretrained=False)
     assert (encoder.mean, encoder.std, encoder.depth) == ((127.0,) * 3, (128.0,) * 3, 5)
-    assert encoder.weights is None and encoder.config["num_channels"] == 3
+    assert encoder.weights is None
+    assert encoder.config["num_channels"] == 3
 
 
 def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
@@ -60,7 +61,8 @@ def test_an_encoder_is_named_after_its_folder_and_recorded_without_what_only_a_c
     assert load_encoder("resnet18", pretrained=False).config["_name_or_path"] == "resnet18"
     monkeypatch.chdir(folder)
     encoder = load_encoder(".", pretrained=False)
-    assert encoder.config["_name_or_path"] == "resnet18" and encoder.weights is None
+    assert encoder.config["_name_or_path"] == "resnet18"
+    assert encoder.weights is None
     assert transformers.logging.get_verbosity() == transformers.logging.ERROR  # it prints errors only
     assert not transformers.logging.is_progress_bar_enabled()
     assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & encoder.config.keys()

@@ -94,7 +94,8 @@ def test_a_run_leaves_a_model_that_needs_neither_the_encoders_folder_nor_a_netwo
     assert all(torch.equal(found.weights(2)[name], weight) for name, weight in found.model.items())
     image = folder / "data" / "val" / "images" / "cell_00.png"
     predicted, expected = Predictor.from_pretrained(found.folder / "model")(image), Predictor(*trained)(image)
-    assert predicted.mask.shape == (40, 56) and (predicted.probabilities == expected.probabilities).all()
+    assert predicted.mask.shape == (40, 56)
+    assert (predicted.probabilities == expected.probabilities).all()
 
 
 def test_a_frozen_encoder_is_as_it_was_after_training_running_statistics_too(folder, tmp_path):
@@ -334,7 +335,8 @@ def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_head
     fully_shard(spread, mesh=init_device_mesh("cpu", (1,)))
     with process_state_kept():
         whole = whole_network(Accelerator(cpu=True), spread)
-    assert type(whole) is UNet and not whole.training
+    assert type(whole) is UNet
+    assert not whole.training
     with torch.inference_mode():
         assert torch.equal(whole(images), logits)
 
@@ -343,5 +345,6 @@ def test_card_and_run_json_name_the_encoder_and_its_license(folder, whole):
     assert whole.settings["encoder"] == "licensed (apache-2.0)"
     card = (whole.folder / "model" / "README.md").read_text()
     assert "The encoder is licensed (apache-2.0), a backbone of transformers" in card
-    assert "| encoder weights | pretrained |" in card and str(folder) not in card
+    assert "| encoder weights | pretrained |" in card
+    assert str(folder) not in card
     assert "model: U-Net with encoder licensed (apache-2.0)" in whole.output

@@ -56,7 +56,8 @@ def test_an_evaluation_says_how_far_confidence_is_from_truth_where_it_was_counte
     scores.reliability = no_counts()
     scores.reliability[7] = torch.tensor([10, 4, 5 * 2**20])  # sure of a half, right four times in ten
     record = Evaluation(30, None, scores).record()
-    assert record["eval/calibration_error"] == pytest.approx(0.1) and record["eval/loss"] is None
+    assert record["eval/calibration_error"] == pytest.approx(0.1)
+    assert record["eval/loss"] is None
     scores.reliability[7, 1] = 5
     assert Evaluation(30, None, scores).record()["eval/calibration_error"] == 0.0
     scores.reliability = no_counts()
@@ -65,8 +66,10 @@ def test_an_evaluation_says_how_far_confidence_is_from_truth_where_it_was_counte
 
 def test_an_evaluation_of_nothing_is_worth_nothing():
     evaluation = Evaluation(1, None, Classes(("a", "b")).new_scores(0))
-    assert evaluation.scores.comparison == 0.0 and evaluation.scores.image_comparison == []
-    assert evaluation.record()["eval/mean_iou"] is None and evaluation.record()["eval/loss"] is None
+    assert evaluation.scores.comparison == 0.0
+    assert evaluation.scores.image_comparison == []
+    assert evaluation.record()["eval/mean_iou"] is None
+    assert evaluation.record()["eval/loss"] is None
 
 
 def test_classes_without_names_are_called_by_their_mask_values():
@@ -129,7 +132,8 @@ def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_
     def evaluated_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
         model.double()  # so that the whole and its tiles are equal but for 1e-15
         evaluations.append(evaluate(accelerator, model, *arguments))
-        assert not any(tilings) and model.training
+        assert not any(tilings)
+        assert model.training
         for force in (in_tiles, in_strips):
             with pytest.MonkeyPatch.context() as patch:
                 force(patch)

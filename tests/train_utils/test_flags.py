@@ -208,7 +208,8 @@ def check_held_out(run, folder, monkeypatch):
     assert [*map(len, load_records(config("--dataset", folder, "--val-fraction", "0.3")))] == [14, 6]
     grouped = load_records(config("--dataset", folder, "--val-group", r"cell_(\d)", "--val-fraction", "0.3"))
     names = [{record["name"][:6] for record in records} for records in grouped]
-    assert names[0] & names[1] == set() and names[0] | names[1] == {"cell_0", "cell_1"}
+    assert names[0] & names[1] == set()
+    assert names[0] | names[1] == {"cell_0", "cell_1"}
 
 
 @checks("--fold")
@@ -216,7 +217,8 @@ def check_fold(run, folder, monkeypatch):
     write_folder(folder, 20, seed=0, size=(16, 24))
     folds = [load_records(config("--dataset", folder, "--fold", f"{k}/3")) for k in (1, 2, 3)]
     held_out = [{record["name"] for record in val} for _, val in folds]
-    assert sorted(map(len, held_out)) == [6, 7, 7] and len(set.union(*held_out)) == 20
+    assert sorted(map(len, held_out)) == [6, 7, 7]
+    assert len(set.union(*held_out)) == 20
     assert all(held_out[k].isdisjoint(record["name"] for record in train) for k, (train, _) in enumerate(folds))
     with pytest.raises(DataError, match=r"--fold 1/3 cuts the training images into folds, but .* has the validation"):
         load_records(config("--dataset", run.data, "--fold", "1/3"))
@@ -249,11 +251,13 @@ def check_columns_and_streaming(run, folder, monkeypatch):
         splits = load_records(config(*columns, *streaming))
         records = [record for split in splits for record in split]
         whole = splits[0].records if hasattr(splits[0], "records") else splits[0]
-        assert isinstance(whole, kind) and len(records) == 8
+        assert isinstance(whole, kind)
+        assert len(records) == 8
         first, last = (run.data / "train" / kind for kind in ("images/cell_00.png", "masks/cell_07.png"))
         # `second` holds the images in reverse, so the first image stands beside the last mask
         found = [record for record in records if (read_image(record["image"]) == np.asarray(Image.open(first))).all()]
-        assert len(found) == 1 and (read_mask(found[0]["target"], "") == np.asarray(Image.open(last))).all()
+        assert len(found) == 1
+        assert (read_mask(found[0]["target"], "") == np.asarray(Image.open(last))).all()
     with pytest.raises(DataError, match="--image-column"):
         load_records(config("--dataset", folder))
 
@@ -298,13 +302,15 @@ def check_draft(run, folder, monkeypatch):
     half = ("--dataset", folder / "data", "--scale", "0.5")
     whole, drafted = run.fresh(*half), run.fresh(*half, "--draft")
     assert whole.values("train/loss") != drafted.values("train/loss")
-    assert drafted.config["preprocess"]["draft"] is True and drafted.settings["flags"]["draft"] is True
+    assert drafted.config["preprocess"]["draft"] is True
+    assert drafted.settings["flags"]["draft"] is True
 
 
 @checks("--check-data")
 def check_check_data(run, folder, monkeypatch):
     found = run.fresh("--check-data", output=folder / "out")
-    assert "no problems" in found.output and found.exit_code == 0
+    assert "no problems" in found.output
+    assert found.exit_code == 0
     assert not (folder / "out").exists()
 
 
@@ -371,12 +377,16 @@ def check_place(run, folder, monkeypatch):
         shifted = NORTH_UP @ NORTH_UP.translation(1, 0)
         write_raster(folder / "masks" / f"{number}.tif", mask[None], transform=shifted)
     new, old = (load_dataset_info(config("--dataset", folder, flag)) for flag in ("--place", "--no-place"))
-    assert (new.channels, old.channels) == (4, 3) and new.preprocess().place and not old.preprocess().place
+    assert (new.channels, old.channels) == (4, 3)
+    assert new.preprocess().place
+    assert not old.preprocess().place
     image = np.array(Image.open(folder / "images" / old.train.records.name(0)).convert("RGB"))
     pixels, target = new_samples(old.train, old, old.preprocess(), fit_targets=True).load(0)
-    assert np.array_equal(pixels, np.moveaxis(image, 2, 0)) and not (target.mask == 255).any()
+    assert np.array_equal(pixels, np.moveaxis(image, 2, 0))
+    assert not (target.mask == 255).any()
     _, target = new_samples(new.train, new, new.preprocess(), fit_targets=True).load(0)
-    assert (target.mask[:5] == 255).all() and (target.mask[:, 0] == 255).all()
+    assert (target.mask[:5] == 255).all()
+    assert (target.mask[:, 0] == 255).all()
 
 
 @checks("--val-blocks")
@@ -415,7 +425,8 @@ def check_classes(run, folder, monkeypatch):
         mask[0] = 7
         Image.fromarray(mask).save(file)
     info = load_dataset_info(config("--dataset", folder, "--ignore-index", "7"))
-    assert info.reader.class_map.values == (0, 255) and info.reader.class_map.ignore_value == 7
+    assert info.reader.class_map.values == (0, 255)
+    assert info.reader.class_map.ignore_value == 7
     assert load_dataset_info(config("--dataset", folder)).reader.class_map.values == (0, 7, 255)
 
 
@@ -427,7 +438,9 @@ def check_task(run, folder, monkeypatch):
     assert run("--task", "classes").values("train/loss") == found.values("train/loss")
     refused = run_train(folder / "out", "--dataset", run.data, "--task", "boxes")
     errors = [line for line in refused.output.splitlines() if "error: " in line]
-    assert refused.exit_code == 2 and len(errors) == 1 and "argument --task: invalid choice: 'boxes'" in errors[0]
+    assert refused.exit_code == 2
+    assert len(errors) == 1
+    assert "argument --task: invalid choice: 'boxes'" in errors[0]
     assert not (folder / "out").exists()
 
     class OtherReader(ClassReader):
@@ -448,7 +461,8 @@ def check_regions(run, folder, _):
     assert learned.config["task"] == {"name": "regions", "regions": [["box", [255]]]}
     assert learned.config["num_classes"] == 1
     refused = run_train(folder / "out", "--dataset", run.data, "--regions", "box=255", "--task", "classes")
-    assert refused.exit_code == 2 and "--regions is for --task regions, and --task is classes" in refused.output
+    assert refused.exit_code == 2
+    assert "--regions is for --task regions, and --task is classes" in refused.output
 
 
 @checks("--dims", "--spacing", "--normalization")
@@ -462,7 +476,8 @@ def check_volumes(run, tmp_path, monkeypatch):
         return load_dataset_info(config("--dataset", tmp_path, *flags))
 
     spaced = info("--dims", "3", "--spacing", "4", "2", "1")
-    assert spaced.train.sizes.tolist() == [[6, 8, 10]] and spaced.preprocess().spacing == (4, 2, 1)
+    assert spaced.train.sizes.tolist() == [[6, 8, 10]]
+    assert spaced.preprocess().spacing == (4, 2, 1)
     assert spaced.preprocess().standardize
     assert info("--spacing", "4", "2", "1", "--normalization", "ct").preprocess().clip is not None
     assert info("--spacing", "4", "2", "1", "--dims", "2").train.sizes.tolist() == [[8, 10]] * 6
@@ -496,7 +511,8 @@ def check_randomness(run, folder, monkeypatch):
     assert (other.weights(0)["stem.conv1.weight"] != run().weights(0)["stem.conv1.weight"]).all()
     # the order of the images belongs to the seed too: with other weights and augmentation apart
     order = [[slot.index for batch in train_batches(seed) for slot in batch] for seed in (0, 0, 1)]
-    assert order[0] == order[1] != order[2] and sorted(order[0]) == sorted(order[2])
+    assert order[0] == order[1] != order[2]
+    assert sorted(order[0]) == sorted(order[2])
 
 
 def train_batches(seed: int) -> list:
@@ -540,16 +556,20 @@ def check_encoder(run, folder, monkeypatch):
     named = ("--encoder", encoder, "--depth", "5")
     found, whole = run.fresh(*named), run.fresh(*named, "--encoder-lr-factor", "1")
     frozen, random = run.fresh(*named, "--freeze-encoder"), run.fresh(*named, "--encoder-weights", "random")
-    assert parsed("--freeze-encoder").freeze_encoder and parsed("--no-freeze-encoder").freeze_encoder is False
+    assert parsed("--freeze-encoder").freeze_encoder
+    assert parsed("--no-freeze-encoder").freeze_encoder is False
     theirs = load_file(encoder / "model.safetensors")
     name = "embedder.embedder.convolution.weight"
     assert torch.equal(found.weights(0)[f"encoder.backbone.{name}"], theirs[name])
     assert not torch.equal(random.weights(0)[f"encoder.backbone.{name}"], theirs[name])
     assert far(found)["encoder"] == pytest.approx(0.1 * far(whole)["encoder"], rel=FLOAT32)  # the default
-    assert far(found)["decoder"] == pytest.approx(far(whole)["decoder"], rel=FLOAT32) and far(whole)["decoder"] > 0
-    assert far(frozen)["encoder"] == 0 and far(frozen)["decoder"] > 0
+    assert far(found)["decoder"] == pytest.approx(far(whole)["decoder"], rel=FLOAT32)
+    assert far(whole)["decoder"] > 0
+    assert far(frozen)["encoder"] == 0
+    assert far(frozen)["decoder"] > 0
     plain = run.fresh("--encoder", "none")
-    assert plain.config["encoder"] is None and plain.values("train/loss") == run().values("train/loss")
+    assert plain.config["encoder"] is None
+    assert plain.values("train/loss") == run().values("train/loss")
 
 
 @checks("--base-channels", "--depth", "--norm", "--block", "--upsample")
@@ -585,7 +605,8 @@ def check_activation_checkpointing(run, folder, monkeypatch):
     monkeypatch.setattr(recompute, "checkpoint", lambda *a, **k: calls.append(a) or checkpoint(*a, **k))
     plain, again = run.fresh(), len(calls)
     found = run.fresh("--activation-checkpointing")
-    assert again == 0 and len(calls) == 3  # stem, one way down, one way up
+    assert again == 0
+    assert len(calls) == 3
     assert found.values("train/loss") == plain.values("train/loss")
 
 
@@ -595,7 +616,8 @@ def check_sync_batchnorm(run, folder, monkeypatch):
     seen = []
     monkeypatch.setattr(train, "synchronize_batchnorm", lambda a, model, how, split: seen.append(how) or model)
     run.fresh("--sync-batchnorm", "off")
-    assert seen == ["off"] and parsed().sync_batchnorm == "auto"
+    assert seen == ["off"]
+    assert parsed().sync_batchnorm == "auto"
 
 
 # optimization
@@ -607,7 +629,8 @@ def check_length_and_record(run, folder, monkeypatch):
     monkeypatch.setattr("train_utils.monitoring.rehearsal.MOST_STEPS", 0)
     flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
     measured = run_train(folder / "run", "--dataset", run.data, *flags, "--max-minutes", "9")
-    assert measured.steps("train/loss") == [1, 2] and measured.settings["flags"]["max_minutes"] == 9
+    assert measured.steps("train/loss") == [1, 2]
+    assert measured.settings["flags"]["max_minutes"] == 9
     args = parsed("--like", folder / "run" / "run.json", "--seed", "5")
     assert (args.max_steps, args.max_minutes, args.batch_size, args.seed) == (2, None, 8, 5)
 
@@ -682,7 +705,8 @@ def check_schedule(run, folder, monkeypatch):
 def check_max_grad_norm(run, folder, monkeypatch):
     norm = run().values("train/grad_norm")[0]
     found = run("--max-grad-norm", "0.01")
-    assert norm > 0.02 and found.values("train/grad_norm") == [norm]  # logged before clipping
+    assert norm > 0.02
+    assert found.values("train/grad_norm") == [norm]
     assert moved(found).norm().item() == pytest.approx(SGD_FIRST_STEP * 0.1 * 0.01, rel=1e-3)
 
 
@@ -711,7 +735,8 @@ def check_processes_per_volume(run, folder, monkeypatch):
     of_process = Mesh.of_process
     monkeypatch.setattr(Mesh, "of_process", lambda *place: sizes.append(place[2]) or of_process(*place[:2], size=1))
     run.fresh("--processes-per-volume", "1")
-    assert sizes == [1] and parsed("--processes-per-volume", "4").processes_per_volume == 4
+    assert sizes == [1]
+    assert parsed("--processes-per-volume", "4").processes_per_volume == 4
 
 
 @checks("--deep-supervision", "--no-deep-supervision")
@@ -721,7 +746,8 @@ def check_deep_supervision(run, folder, monkeypatch):
     assert sorted(deep.weights(1).keys() - plain.weights(1).keys()) == [
         f"heads.{level}.conv.{kind}" for level in (0, 1) for kind in ("bias", "weight")
     ]
-    assert parsed().deep_supervision and not parsed("--no-deep-supervision").deep_supervision
+    assert parsed().deep_supervision
+    assert not parsed("--no-deep-supervision").deep_supervision
 
 
 @checks("--plan")
@@ -767,14 +793,17 @@ def check_checkpoints(run, folder, monkeypatch):
     rebuilt = []  # what only several processes show: the order of sums after the first step
     monkeypatch.setattr(train, "rebuild_buckets", lambda model, network: rebuilt.append(network is model))
     whole = run.fresh("--max-steps", "4", "--eval-every", "4")
-    assert whole.checkpoints() == [0, 1, 2, 3, 4] and rebuilt == []
+    assert whole.checkpoints() == [0, 1, 2, 3, 4]
+    assert rebuilt == []
     every = run.fresh("--max-steps", "4", "--eval-every", "4", "--checkpoint-every", "2", "--keep-checkpoints", "2")
     assert every.checkpoints() == [2, 4]
     begun = run.fresh("--max-steps", "2", "--eval-every", "4", output=folder / "out")
     with pytest.raises(SettingsError, match="not an empty folder"):
         run.fresh(output=folder / "out")
     found = run.fresh("--max-steps", "4", "--eval-every", "4", "--resume", "auto", output=folder / "out")
-    assert begun.checkpoints()[-1] == 4 and found.steps("train/loss") == [1, 2, 3, 4] and rebuilt == [True]
+    assert begun.checkpoints()[-1] == 4
+    assert found.steps("train/loss") == [1, 2, 3, 4]
+    assert rebuilt == [True]
     assert all(torch.equal(found.weights(4)[name], weight) for name, weight in whole.weights(4).items())
 
 

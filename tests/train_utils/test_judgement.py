@@ -62,7 +62,9 @@ def test_over_fitting_is_not_told_where_no_training_loss_was_logged_on_one_side_
 def test_the_weightiest_sentences_come_first_and_are_two():
     facts = replace(SOUND, steps=100, unfound=["cat"], validation_images=2, lacks_encoder=True)
     first, second = judge(OVER, facts)
-    assert SENTENCES == 2 and first.startswith("Only 100 steps") and second.startswith("No pixel of cat")
+    assert SENTENCES == 2
+    assert first.startswith("Only 100 steps")
+    assert second.startswith("No pixel of cat")
 
 
 def test_generated_images_need_no_advice_on_images():

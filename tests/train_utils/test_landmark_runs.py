@@ -66,14 +66,20 @@ def test_points_are_found_learned_and_shown(run):
     assert run.exit_code == 0, run.output
     assert "3 landmarks: nose, ear, tail" in run.output
     last = run.records[-1]
-    assert last["eval/median_radial_error"] < 1.5 and last["eval/presence_auroc"] > 0.9
+    assert last["eval/median_radial_error"] < 1.5
+    assert last["eval/presence_auroc"] > 0.9
     assert {"eval/closeness", "eval/sdr/1_percent", "eval/mean_radial_error/tail"} <= last.keys()
     assert "AUROC" in run.output
     page = (run.folder / "report.html").read_text()
-    assert "Errors of each landmark" in page and "nose" in page and "a line joins both" in page
+    assert "Errors of each landmark" in page
+    assert "nose" in page
+    assert "a line joins both" in page
     card = (run.folder / "model" / "README.md").read_text()
-    assert "keypoint-detection" in card and "predictor.points" in card and "| tail |" in card
-    assert run.config["task"]["names"] == list(NAMES) and run.config["task"]["layout"] == "deeplabcut"
+    assert "keypoint-detection" in card
+    assert "predictor.points" in card
+    assert "| tail |" in card
+    assert run.config["task"]["names"] == list(NAMES)
+    assert run.config["task"]["layout"] == "deeplabcut"
     assert run.settings["flags"]["task"] == "landmarks"
     assert len(list((run.folder / "predictions").rglob("*.png"))) == 7
 
@@ -84,12 +90,17 @@ def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, 
     assert result.returncode == 0, result.stderr
     assert "24 of 24 files of points" in result.stdout
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["median_radial_error"] < 1.5 and metrics["images"] == 24 and metrics["unit"] == "px"
+    assert metrics["median_radial_error"] < 1.5
+    assert metrics["images"] == 24
+    assert metrics["unit"] == "px"
     # an empty cell means there what it meant in training
-    assert metrics["absent"] + metrics["present"] == 72 and metrics["presence_auroc"] > 0.9
+    assert metrics["absent"] + metrics["present"] == 72
+    assert metrics["presence_auroc"] > 0.9
     assert set(metrics["by_landmark"]) == set(NAMES)
     table = files.read_written(tmp_path / "out" / "points.csv", "deeplabcut")
-    assert table.names == NAMES and len(table.images) == 24 and table.presence is not None
+    assert table.names == NAMES
+    assert len(table.images) == 24
+    assert table.presence is not None
     single = files.read_written(tmp_path / "out" / "frame_00.csv", "deeplabcut")
     assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
     assert Image.open(tmp_path / "out" / "frame_00.overlay.png").width >= 320
@@ -139,7 +150,8 @@ def test_predictions_in_the_formats_of_other_programs_are_the_same(run, folder, 
     assert files.read(tmp_path / "out" / f"frame_00{extension}").layout == layout
     if files.FORMATS[layout].holds_several:
         joined = files.read(tmp_path / "out" / f"points{extension}")
-        assert len(joined.images) == 24 and joined.presence is not None
+        assert len(joined.images) == 24
+        assert joined.presence is not None
 
 
 def test_views_and_ensembles_find_the_same_points(run, folder):
@@ -196,7 +208,9 @@ def test_exact_tiles_change_nothing(network):
     image = np.random.default_rng(0).integers(0, 255, (100, 120, 3), dtype=np.uint8)
     whole, tiled = Predictor(network), Predictor(network, tile_size=48)
     (tiling,) = tiled.tilings((100, 120))
-    assert tiling is not None and tiling.exact and whole.tilings((100, 120)) == [None]
+    assert tiling is not None
+    assert tiling.exact
+    assert whole.tilings((100, 120)) == [None]
     for first, second in zip(whole.points(image), tiled.points(image), strict=True):
         assert np.allclose(first.position, second.position, atol=1e-3)
         assert first[2:] == pytest.approx(second[2:], abs=1e-5)
@@ -241,7 +255,8 @@ def test_folds_an_average_of_weights_and_an_encoder_take_points(folder, tmp_path
     assert "16 training and 8 validation images" in run.output
     average, last = run.tensors(4, "average"), run.weights(4)
     assert any(not torch.equal(weight, last[name]) for name, weight in average.items())
-    assert run.config["encoder"] is not None and run.config["task"]["name"] == "landmarks"
+    assert run.config["encoder"] is not None
+    assert run.config["task"]["name"] == "landmarks"
     points = Predictor.from_pretrained(run.folder / "model").points(folder / "images" / "frame_03.png")
     assert [point.name for point in points] == list(NAMES)
     exported = tmp_path / "model.onnx"
@@ -257,18 +272,22 @@ def test_an_onnx_file_holds_maps_and_how_they_are_read(run, folder, tmp_path):
     assert exported.task == Predictor.from_pretrained(run.folder / "model").task
     own = Predictor.from_pretrained(run.folder / "model").points(image)
     for first, second in zip(own, exported.points(image), strict=True):
-        assert first.name == second.name and np.allclose(first.position, second.position, atol=0.01)
+        assert first.name == second.name
+        assert np.allclose(first.position, second.position, atol=0.01)
         assert first[2:] == pytest.approx(second[2:], abs=1e-3)
     result = predict(tmp_path / "model.onnx", [image], tmp_path / "out")
-    assert result.returncode == 0 and (tmp_path / "out" / "frame_03.csv").exists()
+    assert result.returncode == 0
+    assert (tmp_path / "out" / "frame_03.csv").exists()
 
 
 def test_the_page_draws_points(run, folder, tmp_path):
     upload = tmp_path / "frame.png"
     upload.write_bytes((folder / "images" / "frame_02.png").read_bytes())
     page, file = PagePredictor(run.folder / "model")(str(upload))
-    assert 'alt="image with points"' in page and "nose" in page
-    assert file is not None and files.read_written(Path(file), "deeplabcut").names == NAMES
+    assert 'alt="image with points"' in page
+    assert "nose" in page
+    assert file is not None
+    assert files.read_written(Path(file), "deeplabcut").names == NAMES
 
 
 def test_absent_points_are_a_target_and_unknown_ones_are_not(run, folder):

@@ -63,7 +63,9 @@ def test_a_finished_run_needs_no_package(data, tmp_path, monkeypatch):
 def test_a_run_is_recorded_repeated_and_its_card_has_the_license(data, tmp_path):
     first = run(tmp_path / "first", data, "--freeze-encoder", "--max-steps", "1")
     card = (tmp_path / "first" / "model" / "README.md").read_text()
-    assert "EfficientNet-Lite0" in card and "Apache\nLicense 2.0" in card and "requirements-encoders" not in card
+    assert "EfficientNet-Lite0" in card
+    assert "Apache\nLicense 2.0" in card
+    assert "requirements-encoders" not in card
     assert "| encoder weights | pretrained |" in card
     with mock.patch.object(train.Publisher, "write_results"):
         repeated = run_train(tmp_path / "second", "--like", tmp_path / "first")

@@ -47,7 +47,8 @@ def test_a_record_of_memory_may_say_little_or_nothing(tmp_path, capsys):
         (tmp_path / "memory.json").write_text(content)
         assert read_memory_limit(tmp_path) == limit
     (tmp_path / "memory.json").write_text('{"activation_checkpointing": true}')
-    assert read_memory_limit(tmp_path) == MemoryLimit(None, True) and capsys.readouterr().out == ""
+    assert read_memory_limit(tmp_path) == MemoryLimit(None, True)
+    assert capsys.readouterr().out == ""
 
 
 class Loader(list):
@@ -81,7 +82,8 @@ def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_the
     assert [[batch.is_filler for batch in batches] for batches, _ in steps] == [[False, False], [True]]
     assert ready == [loader[:2], loader[2:]]
     images = steps[0][0][1].images
-    assert images.shape == (2, 2, 3, 3) and images.unique().tolist() == [1]
+    assert images.shape == (2, 2, 3, 3)
+    assert images.unique().tolist() == [1]
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert given == [("d", "p", [7], [3], "recolor")] * 3
     assert len(list(steps_ahead(loader, "recolor"))) == 2

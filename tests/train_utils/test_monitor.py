@@ -72,7 +72,9 @@ def test_the_loss_that_is_logged_is_the_mean_of_the_steps_that_were_made():
         window.add(StepResult(1, loss, norm, False))
     assert window.saved() == {"total": 5.0, "steps": 2}
     assert LossWindow(**window.saved()).mean() == 2.5
-    assert window.mean() == 2.5 and window.mean() is None and window.saved() == {"total": 0.0, "steps": 0}
+    assert window.mean() == 2.5
+    assert window.mean() is None
+    assert window.saved() == {"total": 0.0, "steps": 0}
 
 
 def test_a_record_of_training_holds_the_means_since_the_last_one(tmp_path, monkeypatch):
@@ -90,7 +92,8 @@ def test_a_record_of_training_holds_the_means_since_the_last_one(tmp_path, monke
     (step, epoch, first), (_, _, second) = run.run_log.records
     assert (step, epoch) == (2, 2 / 3)
     assert first == {"train/loss": 2.0, "train/lr": 0.25, "train/grad_norm": 20.0, "train/skipped_steps": 3} | speed
-    assert second["train/loss"] is None and second["train/lr"] == 0.125
+    assert second["train/loss"] is None
+    assert second["train/lr"] == 0.125
     run.close()
 
 
@@ -136,7 +139,9 @@ def test_the_bar_shows_loss_speed_and_the_best_score(tmp_path):
     state.best = 0.0
     run.show()
     assert run.bar.postfix == "epoch 0.7, loss 0.500, best mean IoU 0.000"
-    assert run.bar.n == 4 and run.bar.total == 20 and run.bar.unit == "step"  # it began at step 2
+    assert run.bar.n == 4
+    assert run.bar.total == 20
+    assert run.bar.unit == "step"
     run.close()
 
 
@@ -214,7 +219,8 @@ def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch):
         meter.end_step(4)
     values = meter.summary()
     assert values["perf/communication_percent"] == pytest.approx(30)  # 2 s for the count, 1 s that is not hidden
-    assert values["perf/data_wait_percent"] == pytest.approx(10) and values["perf/compute_percent"] == pytest.approx(60)
+    assert values["perf/data_wait_percent"] == pytest.approx(10)
+    assert values["perf/compute_percent"] == pytest.approx(60)
     assert meter.bottleneck(2, cached=False) == (
         "communication between processes, with waiting, took 30% of the time: raise --batch-size, try --ddp-comm-hook,"
         " or use fewer processes"
@@ -303,13 +309,15 @@ def test_operators_are_listed_by_the_time_that_they_take_themselves():
     shown = [["add", "7", "1.5", "75.0%"], ["conv", "2", "0.5", "25.0%"], ["view", "3", "0.0", "0.0%"]]
     assert table_of(*on_device)[1:] == shown
     many = table_of(*[row(f"op{number}", 1, 100 - number, 0) for number in range(30)])
-    assert len(many) == 1 + 12 and many[-1][0] == "op11"
+    assert len(many) == 1 + 12
+    assert many[-1][0] == "op11"
     assert table_of(row("idle", 1, 0, 0))[1] == ["idle", "1", "0.0", "0.0%"]
 
 
 def test_steps_of_one_shape_warm_up_for_three_and_are_timed_for_sixty_seven():
     warm_up, timed = rehearsed_steps([(8, 8)] * 500, False)
-    assert warm_up == [0, 1, 2] and timed == list(range(3, 70))  # 42, then 21 and 1 again, 3 in bf16
+    assert warm_up == [0, 1, 2]
+    assert timed == list(range(3, 70))
 
 
 def test_evaluations_and_saves_are_spread_over_the_steps_each_by_its_own_interval():
@@ -357,11 +365,13 @@ def test_a_line_of_metrics_has_four_digits_of_the_epoch_and_null_for_what_is_no_
         {"step": 4, "epoch": 0.5, "train/loss": 1.0},
     ]
     assert json.loads((tmp_path / "run.json").read_text())["total_steps"] == 9
-    assert log.is_saved() and not log.takes_pictures()
+    assert log.is_saved()
+    assert not log.takes_pictures()
     again = RunLog(Accelerator(cpu=True), tmp_path, "none", RunSettings(), (), 3)
     again.scalars(4, 0.5, {"train/loss": 2.0})
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [3, 4] and capsys.readouterr().out == ""  # no line was damaged
+    assert steps == [3, 4]
+    assert capsys.readouterr().out == ""
 
 
 def test_a_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_path):

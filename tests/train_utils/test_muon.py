@@ -34,7 +34,8 @@ def test_a_step_has_the_singular_vectors_of_the_gradient_and_values_near_1(shape
     vectors, _, others = torch.linalg.svd(matrix, full_matrices=False)
     turned = vectors.T @ result @ others.T
     values = turned.diagonal()
-    assert values.min() > 0.6 and values.max() < 1.25
+    assert values.min() > 0.6
+    assert values.max() < 1.25
     assert (turned - values.diag()).abs().max() < 1e-9
     torch.testing.assert_close(orthogonalized(1e-20 * matrix.float()).double(), result, rtol=1e-3, atol=1e-3)
 
@@ -93,7 +94,8 @@ def test_hidden_convolutions_have_orthogonal_steps_and_heads_norms_and_biases_th
             orthogonal |= {names[parameter] for parameter in group["params"]}
     kernels = {name for name, parameter in network.named_parameters() if parameter.ndim == 4}
     heads = {"head.conv.weight", "heads.0.conv.weight"}
-    assert heads < kernels and orthogonal == kernels - heads
+    assert heads < kernels
+    assert orthogonal == kernels - heads
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(names)
     assert not any(group["orthogonal"] for group in build_optimizer(torch.nn.Linear(2, 2), "muon", 0.1, 0).param_groups)
 
@@ -151,7 +153,8 @@ def test_a_weight_without_a_gradient_stays_and_the_closures_loss_is_returned():
     before = network.stem.conv2.weight.detach().clone()
     groups = list(optimizer.param_groups)
     assert optimizer.step(lambda: 2.5) == 2.5
-    assert torch.equal(network.stem.conv2.weight, before) and optimizer.param_groups == groups
+    assert torch.equal(network.stem.conv2.weight, before)
+    assert optimizer.param_groups == groups
 
     def fails() -> float:
         raise KeyError("a bug")

@@ -85,7 +85,8 @@ def test_a_refused_step_changes_neither_weights_nor_optimizer_nor_statistics(ste
     before = run.everything()
     run.step(loss, norm)
     after = run.everything()
-    assert all(map(torch.equal, after, before)) and len(after) > 7
+    assert all(map(torch.equal, after, before))
+    assert len(after) > 7
     run.step(1.0, 1.0)
     assert not all(map(torch.equal, run.everything(), before))
 
@@ -118,12 +119,14 @@ def test_a_result_is_read_a_step_later_and_all_of_them_when_asked(stepper, capsy
     assert run.guard.settle(everything=False) == []
     run.step(3.0, NAN)
     assert run.guard.settle(everything=False) == [StepResult(1, 1.0, 2.0, False)]
-    assert run.state.skipped == 0 and "skipped" not in capsys.readouterr().out
+    assert run.state.skipped == 0
+    assert "skipped" not in capsys.readouterr().out
     run.step(5.0, 6.0)
     second, third = run.guard.settle(everything=True)
     assert (second.step, second.is_made, third) == (2, False, StepResult(3, 5.0, 6.0, False))
     line = "step 2: loss or gradient not finite, step skipped; its images: image-2.png"
-    assert run.state.skipped == 1 and line in capsys.readouterr().out
+    assert run.state.skipped == 1
+    assert line in capsys.readouterr().out
     assert run.guard.settle(everything=False) == run.guard.settle(everything=True) == []
 
 
@@ -142,9 +145,11 @@ def test_only_the_first_images_of_a_refused_step_are_opened_for_their_names(step
 def test_a_request_to_stop_brings_all_results(stepper):
     run = stepper("sgd")
     run.step(1.0, 1.0, stop=True)
-    assert run.guard.settle(everything=False) == [] and not run.guard.stopping
+    assert run.guard.settle(everything=False) == []
+    assert not run.guard.stopping
     run.step(1.0, 1.0)
-    assert [result.step for result in run.guard.settle(everything=False)] == [1, 2] and run.guard.stopping
+    assert [result.step for result in run.guard.settle(everything=False)] == [1, 2]
+    assert run.guard.stopping
 
 
 def test_several_in_a_row_end_the_run_and_a_good_one_between_starts_the_count_again(stepper):
@@ -187,20 +192,24 @@ def test_the_scaler_of_fp16_may_meet_infinite_gradients_but_no_loss_that_is_not_
     guard = guard_of(DistributedType.NO, scaler=object(), listens=False)
     for _ in range(9):
         judged(guard, 1.0, INF)
-    assert guard.state.skipped == 0 and capsys.readouterr().out == ""
+    assert guard.state.skipped == 0
+    assert capsys.readouterr().out == ""
     judged(guard, NAN, INF)
-    assert guard.state.skipped == 1 and "step 7: loss or gradient not finite" in capsys.readouterr().out
+    assert guard.state.skipped == 1
+    assert "step 7: loss or gradient not finite" in capsys.readouterr().out
 
 
 def test_a_guard_that_listens_is_asked_by_signals_and_another_leaves_them_alone(stepper):
     before = signal.getsignal(signal.SIGUSR1)
     numbers = torch.zeros(3, dtype=torch.float64)
     deaf = guard_of(DistributedType.NO, listens=False)
-    assert signal.getsignal(signal.SIGUSR1) is before and deaf.stop_request(numbers).tolist() == [0]
+    assert signal.getsignal(signal.SIGUSR1) is before
+    assert deaf.stop_request(numbers).tolist() == [0]
     guard = guard_of(DistributedType.NO)
     assert guard.stop_request(numbers).tolist() == [0]
     signal.raise_signal(signal.SIGUSR1)
-    assert guard.stop_request(numbers).tolist() == [1] and guard.stop_request(numbers).dtype == torch.float64
+    assert guard.stop_request(numbers).tolist() == [1]
+    assert guard.stop_request(numbers).dtype == torch.float64
 
 
 def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepper):
@@ -239,7 +248,8 @@ def test_a_run_skips_the_step_and_goes_on(data, monkeypatch):
     assert run.exit_code == 0
     assert f"step 3: loss or gradient not finite, step skipped; its images: {names}\n" in run.output
     assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
-    assert run.values("train/loss")[2] is None and None not in run.values("train/loss")[3:]
+    assert run.values("train/loss")[2] is None
+    assert None not in run.values("train/loss")[3:]
     before, after, later = (run.weights(step) for step in (2, 3, 4))
     assert all(torch.equal(before[name], after[name]) for name in before)  # weights and running statistics
     assert any(not torch.equal(after[name], later[name]) for name in after)

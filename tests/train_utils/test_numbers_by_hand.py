@@ -87,7 +87,8 @@ def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of
         return start.with_plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size
 
     long, short = patch_size(info, 60), patch_size(info, 59)
-    assert patch() == long and patch("--max-minutes", "59") == short != long
+    assert patch() == long
+    assert patch("--max-minutes", "59") == short != long
     for recorded, expected in (([4, 5, 6], (4, 5, 6)), (None, long)):
         settings = RunSettings(flags={"crop_size": recorded})
         assert patch(state=CheckpointState(settings, UNetConfig(), RunState(), None, None)) == expected
@@ -187,7 +188,8 @@ def card_of(scores: ClassScores, **flags) -> tuple[dict, str]:
 
 def test_the_front_matter_of_a_card_has_the_scores_with_six_decimals():
     matter, _ = card_of(ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1)))
-    assert matter["library_name"] == "unet-accelerate" and "pipeline_tag" not in matter  # no pipeline opens it
+    assert matter["library_name"] == "unet-accelerate"
+    assert "pipeline_tag" not in matter
     assert matter["tags"] == ["unet", "semantic-segmentation", "image-segmentation"]
     (entry,) = matter["model-index"]
     assert entry["name"] == "U-Net on cells"
@@ -218,10 +220,15 @@ def test_a_score_of_0_stands_in_the_front_matter_of_a_card():
 def test_steps_stand_for_epochs_on_a_card_and_local_folders_for_their_names(tmp_path):
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
     _, text = card_of(scores, dataset=str(tmp_path), max_steps=40, init_from=f"file://{tmp_path}/m.pth", scale=0.5)
-    assert str(tmp_path.parent) not in text and f"U-Net on {tmp_path.name}" in text
-    assert "| max steps |" in text and "| epochs |" not in text and "m.pth" in text and "scale" in text
+    assert str(tmp_path.parent) not in text
+    assert f"U-Net on {tmp_path.name}" in text
+    assert "| max steps |" in text
+    assert "| epochs |" not in text
+    assert "m.pth" in text
+    assert "scale" in text
     _, text = card_of(scores)
-    assert "| epochs |" in text and "| max steps |" not in text
+    assert "| epochs |" in text
+    assert "| max steps |" not in text
 
 
 def test_a_long_curve_is_drawn_by_the_means_of_runs_of_its_points(monkeypatch):
@@ -230,10 +237,15 @@ def test_a_long_curve_is_drawn_by_the_means_of_runs_of_its_points(monkeypatch):
     assert charts.thinned(points).tolist() == [[0.5, 2], [2.5, 6], [4.5, 10]]
     assert charts.thinned(points[:3]).tolist() == points[:3].tolist()
     drawn = curve("Loss", {"training": points.tolist(), "validation": [(3, float("nan"))]}, best_step=4)
-    assert drawn.last == {"training": 11} and drawn.title == "Loss" and 'id="loss-best-step"' in drawn.svg
-    assert 'aria-label="Loss"' in drawn.svg and "loss-series-0" in drawn.svg and "loss-series-1" not in drawn.svg
+    assert drawn.last == {"training": 11}
+    assert drawn.title == "Loss"
+    assert 'id="loss-best-step"' in drawn.svg
+    assert 'aria-label="Loss"' in drawn.svg
+    assert "loss-series-0" in drawn.svg
+    assert "loss-series-1" not in drawn.svg
     late = curve("A & B", {"a": [(1, 1.0), (2, 2.0)]}, best_step=3)
-    assert "best-step" not in late.svg and 'aria-label="A &amp; B"' in late.svg
+    assert "best-step" not in late.svg
+    assert 'aria-label="A &amp; B"' in late.svg
     assert curve("Loss", {"training": [(1, float("inf"))]}) is None
 
 
@@ -270,7 +282,8 @@ def test_a_schedule_counts_epochs_of_whole_steps():
     assert (schedule.steps_per_epoch, schedule.total_steps, schedule.warmup_steps) == (3, 60, 3)
     assert (schedule.eval_every, schedule.checkpoint_every, schedule.log_every) == (3, 3, 10)
     assert (schedule.peak, schedule.kind, schedule.patience, schedule.encoder_factor) == (0.001, "cosine", None, 0.1)
-    assert schedule_of(total_steps=40).total_steps == 40 and schedule_of("--warmup-steps", "0").warmup_steps == 0
+    assert schedule_of(total_steps=40).total_steps == 40
+    assert schedule_of("--warmup-steps", "0").warmup_steps == 0
     assert schedule_of("--encoder", "lite0", "--encoder-weights", "random").encoder_factor == 1.0
     assert schedule_of("--encoder", "lite0", "--encoder-lr-factor", "0.5").encoder_factor == 0.5
     assert (schedule_of("--eval-every", "5").checkpoint_every, schedule_of("--log-every", "2").eval_every) == (3, 3)
@@ -285,10 +298,12 @@ def test_what_happens_after_a_step_is_a_function_of_the_step():
     assert [step for step in steps if schedule.is_evaluation_step(step)] == [3, 6, 9, 11]
     assert [step for step in steps if schedule.is_checkpoint_step(step)] == [5, 10, 11]
     assert [step for step in steps if not schedule.needs_results(step)] == [1, 7]
-    assert schedule.remaining(RunState(step=4)) == range(4, 11) and schedule.epoch(6) == 2
+    assert schedule.remaining(RunState(step=4)) == range(4, 11)
+    assert schedule.epoch(6) == 2
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}, {"of_encoder": True}])
     rate = schedule.set_learning_rate(optimizer, 0)
-    assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(0.1 * rate)] and rate == 0.001
+    assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(0.1 * rate)]
+    assert rate == 0.001
 
 
 def evaluation_of(step: int, hits: int) -> Evaluation:
@@ -308,10 +323,13 @@ def test_the_best_evaluation_is_the_first_of_the_highest_scores_and_patience_cou
     schedule = replace(schedule_of(total_steps=99), patience=2)
     assert not schedule.is_over(state)
     state.update(evaluation_of(15, 1))
-    assert schedule.is_out_of_patience(state) and schedule.is_over(state)
+    assert schedule.is_out_of_patience(state)
+    assert schedule.is_over(state)
     state.forget_best()
-    assert (state.best, state.evaluations_since_best) == (-1, 0) and not schedule.is_over(state)
-    assert state.update(evaluation_of(18, 0)) and state.best == 0  # a score of 0 is one
+    assert (state.best, state.evaluations_since_best) == (-1, 0)
+    assert not schedule.is_over(state)
+    assert state.update(evaluation_of(18, 0))
+    assert state.best == 0
     assert state.best_evaluation(Classes(("a", "b"))).step == 18
     counts = no_counts()
     counts[3] = torch.tensor([5, 4, 9])

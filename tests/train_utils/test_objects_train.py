@@ -75,8 +75,10 @@ def test_two_processes_compute_what_one_does(folder, tmp_path):
         state = json.loads((output / "checkpoints" / "step-00000003" / "state.json").read_text())
         states.append(([line["train/loss"] for line in lines if "train/loss" in line], state["run"]["best_scores"]))
     (loss, scores), (loss_of_two, scores_of_two) = states
-    assert len(loss) == 3 and loss == pytest.approx(loss_of_two, rel=1e-9)
-    assert scores["sums"] == scores_of_two["sums"] and scores["by_image"] == scores_of_two["by_image"]
+    assert len(loss) == 3
+    assert loss == pytest.approx(loss_of_two, rel=1e-9)
+    assert scores["sums"] == scores_of_two["sums"]
+    assert scores["by_image"] == scores_of_two["by_image"]
 
 
 def test_extreme_label_images_are_trained_on_and_scored(tmp_path):
@@ -115,16 +117,21 @@ def test_objects_are_found_in_the_data_and_learned(run):
     assert {"eval/missed", "eval/split", "eval/merged"} <= set(run.records[-1])
     assert "found by size in pixels:" in run.output
     task = run.config["task"]
-    assert task["name"] == "objects" and task["classes"] == ["background", "object"] and task["smallest"] > 1
+    assert task["name"] == "objects"
+    assert task["classes"] == ["background", "object"]
+    assert task["smallest"] > 1
 
 
 def test_report_and_card_speak_of_objects(run):
     report = (run.folder / "report.html").read_text()
-    assert "<h2>Objects</h2>" in report and "Found by size" in report
-    assert "AP@0.5</" in report and "aP@0.5" not in report
+    assert "<h2>Objects</h2>" in report
+    assert "Found by size" in report
+    assert "AP@0.5</" in report
+    assert "aP@0.5" not in report
     card = (run.folder / "model" / "README.md").read_text()
     assert "Instance segmentation: numbers for the objects of the classes object." in card
-    assert "instance-segmentation" in card and "| object | " in card
+    assert "instance-segmentation" in card
+    assert "| object | " in card
     assert len(list((run.folder / "predictions").iterdir())) == 4
 
 
@@ -145,10 +152,12 @@ def test_prediction_numbers_and_counts(run, large, tmp_path):
     assert result.returncode == 0, result.stderr
     mask = np.array(Image.open(tmp_path / "large.png"))
     rows = rows_of(tmp_path / "large.objects.csv")
-    assert mask.dtype == np.uint16 and [int(row["number"]) for row in rows] == list(range(1, mask.max() + 1))
+    assert mask.dtype == np.uint16
+    assert [int(row["number"]) for row in rows] == list(range(1, mask.max() + 1))
     for row in rows[:5]:
         y, x = np.nonzero(mask == int(row["number"]))
-        assert len(y) == int(row["area"]) and float(row["center_y"]) == pytest.approx(y.mean(), abs=0.01)
+        assert len(y) == int(row["area"])
+        assert float(row["center_y"]) == pytest.approx(y.mean(), abs=0.01)
         assert [int(row[side]) for side in ("top", "left", "bottom", "right")] == [
             y.min(),
             x.min(),
@@ -156,8 +165,10 @@ def test_prediction_numbers_and_counts(run, large, tmp_path):
             x.max() + 1,
         ]
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["predicted"] == mask.max() and metrics["ap50"] > 0.3
-    assert "AP@0.5" in result.stdout and not (tmp_path / "legend.overlay.png").exists()
+    assert metrics["predicted"] == mask.max()
+    assert metrics["ap50"] > 0.3
+    assert "AP@0.5" in result.stdout
+    assert not (tmp_path / "legend.overlay.png").exists()
     assert np.load(tmp_path / "large.npy").shape == (3, 200, 150)
     again = predict(run.folder / "model", [large / "images"], tmp_path, "--truth", large / "masks", "--overlay")
     assert "1 of 1 masks are there already" in again.stdout
@@ -211,7 +222,8 @@ def test_one_table_and_one_coco_file_list_the_objects_of_all_images(run, shared_
     assert [image["file_name"] for image in content["images"]] == list(names)
     assert len(content["annotations"]) == len(rows)
     again = predict(run.folder / "model", [shared_folder], tmp_path)
-    assert "3 of 3 masks are there already" in again.stdout and rows_of(tmp_path / "objects.csv") == rows
+    assert "3 of 3 masks are there already" in again.stdout
+    assert rows_of(tmp_path / "objects.csv") == rows
 
 
 @pytest.mark.parametrize("line", ["1,object,9", "1,object,9.5,1,1,1,1,1,1,1", "1,object,9,1,1,1,1,1,1,one", ""])
@@ -221,7 +233,8 @@ def test_a_table_that_somebody_has_changed_is_named(run, shared_folder, tmp_path
     header = table.read_text().splitlines()[0]
     table.write_text(f"{header}\n{line}\n" if line else "number;class\n")
     result = predict(run.folder / "model", [shared_folder / "a"], tmp_path)
-    assert result.returncode == 1 and result.stderr.count("failed:") == 1
+    assert result.returncode == 1
+    assert result.stderr.count("failed:") == 1
     assert f"{table}: is not as prediction wrote it (" in result.stderr
 
 
@@ -268,7 +281,8 @@ def test_folders_of_one_object_masks_are_inputs_and_truth(run, tmp_path):
         assert json.loads((tmp_path / "other" / "metrics.json").read_text())["objects"] > 5
     (samples / "s1" / "images" / "photo1.png").rename(tmp_path / "photo9.png")
     missing = predict(model, [tmp_path / "photo9.png"], tmp_path / "third", "--truth", samples)
-    assert missing.returncode == 1 and "has no mask for 1 inputs, the first is photo9" in missing.stderr
+    assert missing.returncode == 1
+    assert "has no mask for 1 inputs, the first is photo9" in missing.stderr
 
 
 @pytest.mark.slow
@@ -321,7 +335,8 @@ def test_objects_in_volumes(tmp_path):
     assert result.returncode == 0, result.stderr
     mask = np.asarray(nibabel.load(tmp_path / "out" / "v0.nii.gz").dataobj)
     rows = rows_of(tmp_path / "out" / "v0.objects.csv")
-    assert mask.shape == (28, 24, 16) and len(rows) == mask.max()
+    assert mask.shape == (28, 24, 16)
+    assert len(rows) == mask.max()
     first = rows[0]
     assert float(first["volume_mm3"]) == pytest.approx(12 * int(first["voxels"]), rel=1e-3)
     center = np.argwhere(mask == 1).mean(axis=0) * [2, 2, 3]
@@ -335,7 +350,8 @@ def test_an_onnx_file_finds_the_same_objects(run, large, tmp_path):
     masks = [
         Predictor.from_pretrained(source).mask(image) for source in (run.folder / "model", tmp_path / "model.onnx")
     ]
-    assert masks[0].max() == masks[1].max() and (masks[0] != masks[1]).mean() < 1e-3
+    assert masks[0].max() == masks[1].max()
+    assert (masks[0] != masks[1]).mean() < 1e-3
 
 
 def test_a_coco_file_holds_the_pixels_of_all_objects(run, large, tmp_path):
@@ -345,11 +361,13 @@ def test_a_coco_file_holds_the_pixels_of_all_objects(run, large, tmp_path):
     content = json.loads((tmp_path / "objects.json").read_text())
     mask = np.array(Image.open(tmp_path / "large.png"))
     assert content["images"] == [{"id": 1, "file_name": "large.png", "height": 200, "width": 150}]
-    assert content["categories"] == [{"id": 1, "name": "object"}] and len(content["annotations"]) == mask.max()
+    assert content["categories"] == [{"id": 1, "name": "object"}]
+    assert len(content["annotations"]) == mask.max()
     for number, annotation in enumerate(content["annotations"], 1):
         pixels = masks.decode(annotation["segmentation"]).astype(bool)
         np.testing.assert_array_equal(pixels, mask == number)
-        assert annotation["area"] == pixels.sum() and annotation["image_id"] == 1
+        assert annotation["area"] == pixels.sum()
+        assert annotation["image_id"] == 1
         left, top, width, height = annotation["bbox"]
         assert pixels[top : top + height, left : left + width].sum() == pixels.sum()
 
@@ -372,10 +390,13 @@ def write_objects(folder: Path, count: int) -> Path:
 def test_more_objects_than_a_png_numbers_make_a_tiff(tmp_path):
     assert write_objects(tmp_path, 65_535).name == "out.png"
     file = write_objects(tmp_path, 65_536)
-    assert file.name == "out.tif" and not (tmp_path / "out.png").exists()
+    assert file.name == "out.tif"
+    assert not (tmp_path / "out.png").exists()
     values = tifffile.imread(file)
-    assert values.dtype == np.uint32 and values.tolist() == [[0, 65_536], [1, 2]]
-    assert write_objects(tmp_path, 3).name == "out.png" and not file.exists()
+    assert values.dtype == np.uint32
+    assert values.tolist() == [[0, 65_536], [1, 2]]
+    assert write_objects(tmp_path, 3).name == "out.png"
+    assert not file.exists()
 
 
 @pytest.mark.slow
@@ -391,7 +412,8 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
     assert len(rows_of(tmp_path / "out.objects.csv")) == 70_000
     scores = ImageScorer(writer.output_format, Objects()).score(job).scores
-    assert scores.values["found"] == scores.values["predicted"] == 70_000 and scores.comparison == 1
+    assert scores.values["found"] == scores.values["predicted"] == 70_000
+    assert scores.comparison == 1
 
 
 def test_the_page_counts_objects():
@@ -399,7 +421,8 @@ def test_the_page_counts_objects():
     labels = pack_labels(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
     assert [entry.text for entry in output_format.legend_entries(labels)] == ["2 objects"]
     assert [entry.text for entry in output_format.legend_entries(labels[:1])] == ["1 object"]
-    assert output_format.legend() is None and output_format.shades(labels)[0, 0] == 0
+    assert output_format.legend() is None
+    assert output_format.shades(labels)[0, 0] == 0
 
 
 def test_found_missed_and_invented_objects_have_colors_of_their_own():
@@ -416,7 +439,8 @@ def test_an_object_that_goes_on_in_ignored_pixels_is_found():
     truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
     truth[:, :4] = label
     shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert tuple(shown[4, 1]) == GREEN and tuple(shown[4, 8]) not in (GREEN, RED, BLUE)
+    assert tuple(shown[4, 1]) == GREEN
+    assert tuple(shown[4, 8]) not in (GREEN, RED, BLUE)
 
 
 def test_errors_are_counted_in_words():

@@ -136,4 +136,5 @@ def test_class_weights_must_be_one_for_each_class():
 )
 def test_an_optimizer_updates_all_weights_in_one_kernel_where_that_can_be(name, kind, is_fused):
     optimizer = build_optimizer(torch.nn.Linear(2, 2), name, 0.25, 0.01, kind)
-    assert bool(optimizer.defaults["fused"]) is is_fused and optimizer.defaults["lr"] == 0.25
+    assert bool(optimizer.defaults["fused"]) is is_fused
+    assert optimizer.defaults["lr"] == 0.25

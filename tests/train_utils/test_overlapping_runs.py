@@ -80,8 +80,10 @@ def predicted(run, data, tmp_path_factory) -> Path:
 
 def test_it_learns_and_every_class_is_recorded(run):
     assert "classes that may overlap blue, green, red" in run.output
-    assert run.settings["identity"]["task"] == "overlapping" and run.settings["identity"]["classes"] == [*NAMES]
-    assert run.config["task"] == {"name": "overlapping"} and run.config["preprocess"]["class_names"] == [*NAMES]
+    assert run.settings["identity"]["task"] == "overlapping"
+    assert run.settings["identity"]["classes"] == [*NAMES]
+    assert run.config["task"] == {"name": "overlapping"}
+    assert run.config["preprocess"]["class_names"] == [*NAMES]
     assert run.values("eval/mean_iou")[-1] > 0.4  # measured 0.593
     for name in NAMES:
         assert len(run.values(f"eval/iou/{name}")) == len(run.values(f"eval/dice/{name}")) == 2
@@ -108,7 +110,8 @@ def test_masks_that_are_there_are_scored_alike(run, data, predicted):
     images = [data / "val" / "images"]
     flags = ["--truth", data / "val" / "masks", "--probabilities", "--overlay"]
     result = predict(run.folder / "model", images, predicted, *flags)
-    assert result.returncode == 0 and "5 of 5 masks are there already" in result.stdout
+    assert result.returncode == 0
+    assert "5 of 5 masks are there already" in result.stdout
     first.pop("calibration")  # of masks that are there nobody knows how sure they were
     assert json.loads((predicted / "metrics.json").read_text()) == first
 
@@ -146,7 +149,8 @@ def test_a_true_mask_of_pages_scores_as_folders_do(run, data, predicted, tmp_pat
 
 def test_report_card_and_pictures_show_each_class(run):
     report = (run.folder / "report.html").read_text()
-    assert "A pixel may have several classes" in report and "Found and missed pixels" in report
+    assert "A pixel may have several classes" in report
+    assert "Found and missed pixels" in report
     card = (run.folder / "model" / "README.md").read_text()
     assert "over the classes' own pixels (foregrounds)" in card
     assert "(H, W) bits, the first class in the lowest" in card
@@ -159,7 +163,8 @@ def test_a_page_shows_each_class_and_gives_an_archive(run, data, tmp_path):
     upload.write_bytes((data / "val" / "images" / "00.png").read_bytes())
     html, download = PagePredictor(run.folder / "model")(str(upload))
     assert all(f"</span>{name} " in html for name in NAMES)
-    assert download is not None and download.endswith("image.zip")
+    assert download is not None
+    assert download.endswith("image.zip")
     assert ZipFile(download).namelist() == [f"{name}/image.png" for name in NAMES]
 
 
@@ -231,7 +236,8 @@ def test_volumes_are_written_and_scored_class_by_class(tmp_path):
         result = predict(run.folder / "model", [tmp_path / "images"], tmp_path / "out", *truth)
         assert result.returncode == 0, result.stderr
         reports.append(json.loads((tmp_path / "out" / "metrics.json").read_text()))
-    assert reports[0] == reports[1] and reports[0]["by_case"]["classes"] == ["inner", "whole"]
+    assert reports[0] == reports[1]
+    assert reports[0]["by_case"]["classes"] == ["inner", "whole"]
     for index, name in enumerate(("inner", "whole")):
         found, true = [], []
         for seed in range(2):

@@ -158,7 +158,8 @@ def test_short_runs_have_narrow_networks_and_small_batches(few):
 @pytest.mark.parametrize("size", ["--image-size", "--crop-size"])
 def test_images_that_have_a_size_are_neither_scaled_nor_cropped_to_another(few, size):
     settings = planned(sized(few, 10, (3000, 2000)), size, "64", "96")
-    assert settings["scale"] == 1.0 and settings.get("crop_size") is None
+    assert settings["scale"] == 1.0
+    assert settings.get("crop_size") is None
 
 
 def test_images_that_are_read_in_windows_and_objects_keep_their_scale(few, monkeypatch):
@@ -204,7 +205,8 @@ def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeyp
     monkeypatch.setattr(plan, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
     records = ListRecords([few.train.records[index % 9] | {"name": f"{index}"} for index in range(100)])
     detail_kept(replace(few, train=Split(records, np.full((100, 2), (32, 40)))), 0.5)
-    assert len(names) == len(set(names)) == 32 and (names[0], names[-1]) == ("0", "99")
+    assert len(names) == len(set(names)) == 32
+    assert (names[0], names[-1]) == ("0", "99")
 
 
 def test_the_usual_image_decides_the_scale_and_the_size_of_crops_and_the_mean_whether_there_are_crops(few, monkeypatch):
@@ -213,7 +215,8 @@ def test_the_usual_image_decides_the_scale_and_the_size_of_crops_and_the_mean_wh
     assert planned(info)["crop_size"] is None
     info.train.sizes[4] = (4000, 5000)
     settings = planned(info)
-    assert settings["scale"] == 1.0 and settings["crop_size"] == (384, 480)
+    assert settings["scale"] == 1.0
+    assert settings["crop_size"] == (384, 480)
 
 
 def test_classes_that_an_image_is_not_labeled_for_have_no_detail(few, monkeypatch):
@@ -223,7 +226,9 @@ def test_classes_that_an_image_is_not_labeled_for_have_no_detail(few, monkeypatc
         records = ListRecords([few.train.records[0] | {"labeled": classes} for classes in labeled])
         return detail_kept(replace(few, train=Split(records, few.train.sizes[: len(labeled)])), 0.25)
 
-    assert kept(None) < 1 and kept((0,)) == 1 and kept(()) == 0
+    assert kept(None) < 1
+    assert kept((0,)) == 1
+    assert kept(()) == 0
     assert kept(None) < kept(None, (0,)) < 1  # of all images together
 
 
@@ -307,7 +312,8 @@ def test_rare_classes_of_volumes_are_not_weighted(tmp_path):
     info = load_info(write_msd(tmp_path, cases=4, shape=(8, 9, 10)))
     info = replace(info, reader=replace(info.reader, class_pixels=(9800, 190, 10)))
     settings = planned(info)
-    assert settings["class_weights"] is None and settings["batch_size"] == 2
+    assert settings["class_weights"] is None
+    assert settings["batch_size"] == 2
     assert planned(info, "--max-minutes", "0.01")["augment"] == "basic"  # which many images would not have
 
 
@@ -332,7 +338,8 @@ def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mir
         (volumes, "14.9", "basic", (56, 40, 40)),
     ):
         settings = planned(info, "--max-minutes", minutes)
-        assert settings["augment"] == augment and settings["base_channels"] == 16
+        assert settings["augment"] == augment
+        assert settings["base_channels"] == 16
         assert tuple(settings["crop_size"]) == crop_size
     assert planned(with_points)["augment"] == planned(points, "--max-minutes", "10")["augment"] == "basic"
 
@@ -340,7 +347,8 @@ def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mir
 def test_a_very_short_run_freezes_a_pretrained_encoder(tmp_path):
     info, encoder = load_info(write_pairs(tmp_path, 10, (16, 24))), ("--encoder", "resnet", "--max-minutes")
     settings = planned(info, *encoder, "14")
-    assert settings["freeze_encoder"] is True and " --freeze-encoder " in as_flags(settings)
+    assert settings["freeze_encoder"] is True
+    assert " --freeze-encoder " in as_flags(settings)
     assert " --no-freeze-encoder " in as_flags(planned(info, *encoder, "15"))
     for flags in (("--encoder-weights", "random"), ("--encoder-lr-factor", "0.1")):
         assert planned(info, *encoder, "14", *flags)["freeze_encoder"] is False
@@ -352,7 +360,8 @@ def test_a_frozen_encoder_sees_larger_images_in_a_very_short_run(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (480, 640)))
     assert planned(info, "--max-minutes", "14")["scale"] == 0.25
     frozen = planned(info, "--max-minutes", "14", "--encoder", "resnet")
-    assert frozen["scale"] == 0.5 and frozen["crop_size"] is None
+    assert frozen["scale"] == 0.5
+    assert frozen["crop_size"] is None
     flags = ("--scale", "1", "--max-minutes", "14", "--encoder", "resnet")
     assert planned(sized(info, 10, (3000, 2000)), *flags)["crop_size"] == (256, 256)
     assert planned(info, "--max-minutes", "14", "--encoder", "resnet", "--no-freeze-encoder")["scale"] == 0.25
@@ -368,10 +377,13 @@ def test_color_photographs_get_the_pretrained_encoder(photographs):
     folder = photographs.config.dataset
     for minutes, is_frozen in (("3", True), ("30", False)):
         settings = planned(photographs, "--dataset", folder, "--max-minutes", minutes)
-        assert settings["encoder"] == "lite0" and settings["encoder_weights"] == "pretrained"
-        assert settings["freeze_encoder"] is is_frozen and settings["base_channels"] is None
+        assert settings["encoder"] == "lite0"
+        assert settings["encoder_weights"] == "pretrained"
+        assert settings["freeze_encoder"] is is_frozen
+        assert settings["base_channels"] is None
     without = planned(photographs, "--dataset", folder, "--encoder", "none", "--max-minutes", "3")
-    assert without["base_channels"] == 16 and without["freeze_encoder"] is None
+    assert without["base_channels"] == 16
+    assert without["freeze_encoder"] is None
     text = as_flags(planned(photographs, "--dataset", folder, "--max-minutes", "3"))
     assert " --encoder lite0 --encoder-weights pretrained --freeze-encoder " in text
 
@@ -393,7 +405,8 @@ def test_color_photographs_get_the_pretrained_encoder(photographs):
 )
 def test_a_flag_of_the_plain_network_speaks_against_the_pretrained_encoder(photographs, flags):
     settings = planned(photographs, "--dataset", photographs.config.dataset, *flags.split())
-    assert settings.get("encoder") is None and settings["encoder_weights"] is None
+    assert settings.get("encoder") is None
+    assert settings["encoder_weights"] is None
 
 
 @pytest.mark.parametrize("flags", ["--image-size 128 128", "--crop-size 128 128", "--scale 0.5", "--loss ce"])
@@ -419,7 +432,8 @@ def test_other_images_get_the_plain_network(photographs, changes, size):
     info = sized(photographs, 10, size)
     info = replace(info, normalization=info.normalization._replace(**changes))
     settings = planned(info, "--dataset", photographs.config.dataset, "--scale", "1")
-    assert settings["encoder"] is None and settings["base_channels"] == 32
+    assert settings["encoder"] is None
+    assert settings["base_channels"] == 32
 
 
 def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder_if_they_have_classes(photographs):
@@ -487,11 +501,13 @@ def test_volumes_without_a_plan_have_patches(tmp_path, capsys):
     info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
     settings = opened_run(tmp_path).with_plan(parsed("--dataset", "data", "--plan", "none"), info)
     sides = " ".join(map(str, settings.crop_size))
-    assert len(settings.crop_size) == 3 and f"patches: --crop-size {sides}\n" in capsys.readouterr().out
+    assert len(settings.crop_size) == 3
+    assert f"patches: --crop-size {sides}\n" in capsys.readouterr().out
     own = opened_run(tmp_path).with_plan(
         parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info
     )
-    assert list(own.crop_size) == [4, 4, 4] and "patches" not in capsys.readouterr().out
+    assert list(own.crop_size) == [4, 4, 4]
+    assert "patches" not in capsys.readouterr().out
 
 
 def test_crops_must_have_the_axes_of_the_data(folder):

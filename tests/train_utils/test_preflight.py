@@ -119,14 +119,16 @@ def checked(
 
 def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):
     split, network = checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=8)
-    assert split == BatchSplit(8, 1, 8, 1) and not network.activation_checkpointing
+    assert split == BatchSplit(8, 1, 8, 1)
+    assert not network.activation_checkpointing
     line = "batch: 8 in a step = 8 in a micro-batch x 1 processes x 1 accumulation steps\n"
     assert capsys.readouterr().out == line
 
 
 def test_activations_that_are_to_be_computed_again_are_so_where_all_would_fit(monkeypatch, capsys):
     split, network = checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=8, recomputes=True)
-    assert split.micro_batch_size == 8 and network.activation_checkpointing
+    assert split.micro_batch_size == 8
+    assert network.activation_checkpointing
     assert "micro-batches of 8 images of 16 x 24 fit with activation checkpointing" in capsys.readouterr().out
 
 
@@ -145,7 +147,8 @@ def test_all_processes_take_the_smallest_micro_batch(monkeypatch):
 
 def test_activations_are_computed_again_where_not_even_one_image_fits(monkeypatch, capsys):
     split, network = checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=4, needs_recomputing=True)
-    assert split.micro_batch_size == 4 and network.activation_checkpointing
+    assert split.micro_batch_size == 4
+    assert network.activation_checkpointing
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "memory: micro-batches of 4 images of 16 x 24 fit with activation checkpointing, 8 were wanted"
     checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=8, needs_recomputing=True)  # said though nothing is smaller
@@ -180,7 +183,8 @@ def test_processes_without_an_image_are_said_with_the_batch_that_uses_all(monkey
     text = capsys.readouterr().out.splitlines()[-1]
     assert text.startswith(f"batch: {line}")
     wanted = split.groups * split.accumulation
-    assert text.endswith(f"that counts nowhere; --batch-size {wanted} uses all of them") and wanted in (4, 16)
+    assert text.endswith(f"that counts nowhere; --batch-size {wanted} uses all of them")
+    assert wanted in (4, 16)
 
 
 def test_an_evaluation_needs_activations_and_four_copies_of_its_logits():
@@ -384,7 +388,8 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     criterion = StepLoss(classes(2, "ce"))
     assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(batch_split)
     assert seen == [True, (2, 4, 32, 32)]  # forward and backward
-    assert not network.training and all(parameter.grad is None for parameter in network.parameters())
+    assert not network.training
+    assert all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
@@ -434,7 +439,8 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
         assert evaluation_fit.fits_by_trial(size) is not is_short
     finally:
         gc.enable()
-    assert len(held) == 6 and forgotten == [True, True]
+    assert len(held) == 6
+    assert forgotten == [True, True]
     assert precisions == ["that of the run"] * 2
 
 
@@ -635,7 +641,8 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
     forward = UNet.forward
 
     def remembered(self: UNet, images: torch.Tensor) -> torch.Tensor:
-        assert not self.training and self is not network
+        assert not self.training
+        assert self is not network
         shapes.append(tuple(images.shape))
         if error is not None:
             raise error
@@ -653,7 +660,8 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
     for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
         monkeypatch.setattr(inference.tiling.planning, name, 0)
     assert fits(EvaluationSize((400, 56), (800, 112), 1)) == (error is None)
-    assert len(shapes) <= 2 and shapes[0][2] < 200  # not all of it
+    assert len(shapes) <= 2
+    assert shapes[0][2] < 200
     assert network.training
 
 
@@ -661,4 +669,5 @@ def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_fol
     sizes = []
     monkeypatch.setattr("train.check_evaluation", lambda *given: sizes.append(given[4]) or sys.exit(3))
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
-    assert run.exit_code == 3 and sizes == [((20, 28), (40, 56), 5)]
+    assert run.exit_code == 3
+    assert sizes == [((20, 28), (40, 56), 5)]

@@ -146,7 +146,8 @@ def test_the_report_shows_the_same_numbers_each_in_its_place(run, by_hand):
 def test_the_file_of_images_holds_the_score_of_each(run, by_hand):
     lines = (run.folder / "images.csv").read_text().splitlines()
     rows = [line.split(",") for line in lines[1:]]
-    assert lines[0] == "image,mean IoU" and [Path(name).stem for name, _ in rows] == [f"cell_0{i}" for i in range(5)]
+    assert lines[0] == "image,mean IoU"
+    assert [Path(name).stem for name, _ in rows] == [f"cell_0{i}" for i in range(5)]
     assert [float(score) for _, score in rows] == pytest.approx(by_hand.images, rel=FLOAT32)
 
 
@@ -173,7 +174,8 @@ def test_the_shares_of_a_steps_time_add_up_and_operations_follow_the_images(run)
     steps = [record for record in run.records if "perf/images_per_second" in record]
     assert len(steps) > 5
     operations = {record["perf/teraflops_per_device"] / record["perf/images_per_second"] for record in steps}
-    assert max(operations) == pytest.approx(min(operations), rel=1e-12) and min(operations) > 0  # of one image
+    assert max(operations) == pytest.approx(min(operations), rel=1e-12)
+    assert min(operations) > 0
     for record in steps:
         shares = [record[f"perf/{part}_percent"] for part in ("data_wait", "compute")]
         assert sum(shares) == pytest.approx(100, rel=1e-12)  # float64

@@ -35,7 +35,8 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
         num_workers=3,
     )
     identity = dict(settings.identity)
-    assert identity.pop("content of the data set") and identity.pop("data set").startswith("9 + 1 images (")
+    assert identity.pop("content of the data set")
+    assert identity.pop("data set").startswith("9 + 1 images (")
     assert identity == {
         "task": "classes",
         "classes": ["0", "255"],
@@ -62,7 +63,8 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
         2,
         3,
     )
-    assert settings.flags["output_dir"] == "out" and settings.flags["base_channels"] == 2
+    assert settings.flags["output_dir"] == "out"
+    assert settings.flags["base_channels"] == 2
     assert settings.profile == {
         "processes": 2,
         "machines": 1,
@@ -71,8 +73,10 @@ def test_what_gives_a_state_its_meaning_is_recorded(folder):
         "mixed_precision": "no",
     }
     assert settings.credentials_left_out == []
-    assert settings.environment.keys() >= {"command", "python", "torch"} and settings.encoder is None
-    assert settings.flags["norm"] == "batch" and settings.flags["draft"] is False  # as the network has them
+    assert settings.environment.keys() >= {"command", "python", "torch"}
+    assert settings.encoder is None
+    assert settings.flags["norm"] == "batch"
+    assert settings.flags["draft"] is False
 
 
 def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
@@ -88,9 +92,11 @@ def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
         total_steps=70,
         num_workers=0,
     )
-    assert settings.encoder == "resnet (mit)" and settings.identity["encoder"] == "resnet"
+    assert settings.encoder == "resnet (mit)"
+    assert settings.identity["encoder"] == "resnet"
     assert settings.identity["in_channels"] == 3  # of the images
-    assert settings.identity["freeze_encoder"] is True and settings.identity["deep supervision"] is True
+    assert settings.identity["freeze_encoder"] is True
+    assert settings.identity["deep supervision"] is True
     assert settings.flags["draft"] is True  # as the model has it, whatever the flag says
 
 
@@ -122,12 +128,15 @@ def test_where_a_run_was_made_is_recorded(monkeypatch):
 def test_a_record_names_its_entries_and_an_old_one_is_completed():
     settings = RunSettings(flags={"seed": 1}, identity={"seed": 1}, environment={"python": "3"}, total_steps=7)
     value = settings.to_json()
-    assert value["run"] == {"python": "3"} and value["total_steps"] == 7
-    assert "environment" not in value and "credentials_left_out" not in value
+    assert value["run"] == {"python": "3"}
+    assert value["total_steps"] == 7
+    assert "environment" not in value
+    assert "credentials_left_out" not in value
     secret = RunSettings(credentials_left_out=["dataset"]).to_json()
     assert secret["credentials_left_out"] == ["dataset"]
     again = RunSettings.from_json(value | {"something": "else"})
     assert again.flags == {"task": "classes", "draft": True, "place": False, "seed": 1}
-    assert again.identity == {"task": "classes", "seed": 1} and again.environment == {"python": "3"}
+    assert again.identity == {"task": "classes", "seed": 1}
+    assert again.environment == {"python": "3"}
     newer = RunSettings.from_json({"flags": {"task": "objects", "draft": False, "place": True}})
     assert newer.flags == {"task": "objects", "draft": False, "place": True}

@@ -91,10 +91,12 @@ def test_a_measured_run_equals_one_of_as_many_steps_bit_for_bit(runs):
     measured, asked = runs
     assert re.search(r"time: a step takes .* s, .*: 7 steps fit \(the same as --max-steps 7\)\n", measured.output)
     assert re.search(r"time: 7 steps are few .*; 1,000 steps take at least \d+ minutes here\n", measured.output)
-    assert measured.checkpoints() == asked.checkpoints() and measured.checkpoints()[-1] == 7
+    assert measured.checkpoints() == asked.checkpoints()
+    assert measured.checkpoints()[-1] == 7
     for kind in ("model", "optimizer", "average"):
         ours, theirs = measured.tensors(7, kind), asked.tensors(7, kind)
-        assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
     assert without_times(measured.records) == without_times(asked.records)
     assert all(torch.equal(value, asked.model[key]) for key, value in measured.model.items())
     assert measured.values("train/lr")[-1] == asked.values("train/lr")[-1] < 1e-4  # the schedule came to its end
@@ -134,8 +136,10 @@ def test_a_finished_run_goes_on_for_the_minutes_that_are_added(data, runs, tmp_p
     seconds, *_ = count.call_args.args
     assert 60 < seconds <= rehearsal.PLANNED_SHARE * 120  # two minutes more
     assert "time: measuring some steps, to fill 2 minutes" in longer.output
-    assert "the run is now 10 steps long instead of 7" in longer.output and "no effect" not in longer.output
-    assert longer.settings["total_steps"] == 10 and longer.checkpoints()[-1] == 10
+    assert "the run is now 10 steps long instead of 7" in longer.output
+    assert "no effect" not in longer.output
+    assert longer.settings["total_steps"] == 10
+    assert longer.checkpoints()[-1] == 10
 
 
 def test_a_run_says_early_and_once_that_it_will_be_late(monkeypatch, capsys):
@@ -178,7 +182,8 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
         run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-minutes", "9")
     assert run.exit_code == 0, run.output
     lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
-    assert len(lines) == advised and sum(computes_in_bf16) == (4 if knows else 0)
+    assert len(lines) == advised
+    assert sum(computes_in_bf16) == (4 if knows else 0)
     in_float32 = len(computes_in_bf16) - sum(computes_in_bf16)
     assert in_float32 == 3 + 2 + 1 + 1  # to warm up, timed, timed again, and the step of the run
     command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {data}"
@@ -226,7 +231,8 @@ def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(
     flags = ["--learning-rate", "1e12", "--optimizer", "sgd", "--warmup-steps", "100000000"]
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, *flags, "--max-minutes", "1")
-    assert run.exit_code == 0 and "not finite" not in run.output
+    assert run.exit_code == 0
+    assert "not finite" not in run.output
 
 
 def test_a_clock_that_is_set_back_does_not_change_the_plan(data, tmp_path, monkeypatch):
@@ -254,7 +260,8 @@ def test_everything_is_decoded_before_the_steps_are_counted(data, tmp_path, monk
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--cache", "--max-minutes", "0.001")
     assert run.exit_code == 0, run.output
     before, after = run.output.split("time: measuring")
-    assert before.count("decoding for the cache: 100%") == 2 and "decoding" not in after
+    assert before.count("decoding for the cache: 100%") == 2
+    assert "decoding" not in after
     assert "time: 1 steps are few" in after
     assert run.settings["total_steps"] == 1
 

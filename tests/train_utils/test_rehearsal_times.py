@@ -96,10 +96,12 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
     assert (begin, end) == ("begin", "end")  # one process of a machine decodes for --cache
     *others, steps = arguments
     assert others == [info, network.config, SimpleNamespace(train="shapes of training"), "split"]
-    assert steps[:8] == [7, 1, 4, 6, 9, 7, 3, 0] and options == {"num_workers": 2, "device": device}
+    assert steps[:8] == [7, 1, 4, 6, 9, 7, 3, 0]
+    assert options == {"num_workers": 2, "device": device}
     assert (rehearsed.loaders, rehearsed.seconds, rehearsed._scaler_state) == ("loaders", 180, {"scale": 8.0})
     assert (rehearsed.schedule.peak, rehearsed.schedule.eval_every) == (0, 10)
-    assert rehearsed.folder == Path("run/checkpoints/.rehearsal") and rehearsed.model is not network
+    assert rehearsed.folder == Path("run/checkpoints/.rehearsal")
+    assert rehearsed.model is not network
     assert not rehearsed.tries_bf16  # all steps are in bf16
 
 
@@ -144,7 +146,8 @@ def test_what_is_queued_on_the_device_is_waited_for_and_the_slowest_process_coun
     rehearsed.time_steps(queued.append, steps)
     assert (rehearsed.times.step, rehearsed._timed_steps) == (2.0, 2 + 9)  # eighteen seconds
     rehearsed.time_steps_again(queued.append, steps)
-    assert rehearsed.times.step == 2.0 and next(steps) == 3 + 11 + 5
+    assert rehearsed.times.step == 2.0
+    assert next(steps) == 3 + 11 + 5
     rehearsed.time_bf16_steps(queued.append, steps)
     assert rehearsed._bf16_step == 2.0
 
@@ -187,7 +190,8 @@ def test_three_steps_are_timed_in_bf16_behind_one_that_is_not(clock):
         clock.takes(50 if len(made) == 1 else 0.5)
 
     rehearsed.time_bf16_steps(make_step, iter(range(9)))
-    assert made == list(range(1 + 3)) and rehearsed._bf16_step == 0.5
+    assert made == list(range(1 + 3))
+    assert rehearsed._bf16_step == 0.5
 
 
 class Batches:
@@ -246,7 +250,8 @@ def test_a_save_is_timed_until_it_is_on_disk_with_the_average_and_leaves_nothing
     with process_state_kept():
         rehearsed.accelerator = Accelerator(cpu=True)
         rehearsed.time_save(network, optimizer)
-    assert rehearsed.times.save == 5 and kinds == [["average", "model", "optimizer"]]
+    assert rehearsed.times.save == 5
+    assert kinds == [["average", "model", "optimizer"]]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -283,7 +288,8 @@ def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_
     monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: 500)
     assert rehearsed.finish() == 500
     said = capsys.readouterr().out
-    assert "are few" not in said and "bf16" not in said
+    assert "are few" not in said
+    assert "bf16" not in said
     assert scales == [{"scale": 8.0}]  # that of fp16, as the run found it
     rehearsed.model = rehearsed.loaders = None
     monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: -3)

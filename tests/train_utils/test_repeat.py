@@ -58,14 +58,17 @@ def test_two_processes_leave_a_finished_run_together(data, copied):
     command = ["train.py", "--dataset", data, "--output-dir", copied, *FLAGS, "--resume", "auto"]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("the run has finished") == 1 and "Traceback" not in result.stderr
+    assert result.stdout.count("the run has finished") == 1
+    assert "Traceback" not in result.stderr
 
 
 def test_a_run_killed_before_the_marker_does_the_finish_again(data, done, copied):
     (copied / "finished.json").unlink()
     (copied / "report.html").unlink()
     run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto")
-    assert run.exit_code == 0 and (copied / "report.html").exists() and (copied / "finished.json").exists()
+    assert run.exit_code == 0
+    assert (copied / "report.html").exists()
+    assert (copied / "finished.json").exists()
     assert run.records == done.records
     assert all(torch.equal(value, done.weights(4)[key]) for key, value in run.weights(4).items())
 
@@ -79,7 +82,8 @@ def test_a_run_whose_last_checkpoint_was_removed_goes_on_from_the_one_before(dat
 
 def test_more_epochs_go_on_and_end_with_a_marker_of_their_own(data, copied):
     run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--epochs", "3")
-    assert run.exit_code == 0 and run.steps("train/loss") == [1, 2, 3, 4, 5, 6]
+    assert run.exit_code == 0
+    assert run.steps("train/loss") == [1, 2, 3, 4, 5, 6]
     assert json.loads((copied / "finished.json").read_text())["total_steps"] == 6
 
 
@@ -99,14 +103,16 @@ def test_a_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, t
     for epochs in ("20", "40"):
         with mock.patch.object(train, "load_dataset_info", side_effect=AssertionError):
             again = run_train(tmp_path / "run", "--dataset", data, *flags, "--resume", "auto", "--epochs", epochs)
-        assert again.exit_code == 0 and "to continue it, give a larger --patience" in again.output
+        assert again.exit_code == 0
+        assert "to continue it, give a larger --patience" in again.output
 
 
 @pytest.mark.parametrize("content", ["{}", "{", "[]", '{"step": 4}'])
 def test_a_damaged_marker_does_not_count(data, copied, content):
     (copied / "finished.json").write_text(content)
     run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto")
-    assert run.exit_code == 0 and "resumed from" in run.output
+    assert run.exit_code == 0
+    assert "resumed from" in run.output
     assert json.loads((copied / "finished.json").read_text())["step"] == 4
 
 
@@ -138,12 +144,14 @@ def test_a_run_whose_upload_failed_or_that_was_stopped_is_not_finished(data, tmp
 
 def test_a_run_is_repeated_from_its_record_bit_for_bit(done, tmp_path):
     again = run_train(tmp_path / "again", "--like", done.folder / "run.json")
-    assert again.exit_code == 0 and f"like {done.folder}/run.json, without a change\n" in again.output
+    assert again.exit_code == 0
+    assert f"like {done.folder}/run.json, without a change\n" in again.output
     assert all(torch.equal(value, done.weights(4)[key]) for key, value in again.weights(4).items())
     assert again.values("train/loss") == done.values("train/loss")
     third = run_train(tmp_path / "third", "--like", again.folder, "--batch-size", "2")
     assert "but batch_size 2 (was 4)\n" in third.output
-    assert third.steps("train/loss")[-1] == 8 and third.settings["flags"]["seed"] == 3
+    assert third.steps("train/loss")[-1] == 8
+    assert third.settings["flags"]["seed"] == 3
 
 
 @pytest.fixture
@@ -183,7 +191,8 @@ def test_a_given_size_replaces_the_recorded_one(like):
 def test_other_versions_are_said(like, capsys):
     like({}, run={"torch": "1.0", "git_commit": "0000000", "command": "train.py"})
     text = capsys.readouterr().out
-    assert "it was recorded with torch 1.0 (here 2." in text and ", git_commit 0000000 (here " in text
+    assert "it was recorded with torch 1.0 (here 2." in text
+    assert ", git_commit 0000000 (here " in text
     assert "command" not in text
 
 
@@ -204,7 +213,9 @@ def test_a_record_that_cannot_be_used_is_one_line(tmp_path, capsys, content, lin
     with pytest.raises(SystemExit) as ended:
         parsed("--like", str(file))
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and f"--like {file} {line}" in error and error.count("\n") == 1
+    assert ended.value.code == 2
+    assert f"--like {file} {line}" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -224,7 +235,9 @@ def test_a_recorded_flag_is_checked_as_a_given_one(like, capsys, wrong):
     with pytest.raises(SystemExit) as ended:
         like(wrong)
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and next(iter(wrong)).replace("_", "-") in error and error.count("\n") == 1
+    assert ended.value.code == 2
+    assert next(iter(wrong)).replace("_", "-") in error
+    assert error.count("\n") == 1
     assert vars(like({"epochs": None, "dataset": None}, run=None))["epochs"] == 10
 
 

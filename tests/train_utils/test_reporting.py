@@ -64,7 +64,8 @@ def test_three_classes_that_were_not_found_are_named():
     (sentence,) = judged([], unfound=["a", "b", "c"])
     assert sentence.startswith("No pixel of a, b, c was found:")
     (sentence,) = judged([], unfound=["a", "b", "c", "d", "e"])
-    assert sentence.startswith("No pixel of a, b, c, ") and "d, e" not in sentence
+    assert sentence.startswith("No pixel of a, b, c, ")
+    assert "d, e" not in sentence
 
 
 def test_sentences_come_in_the_order_of_their_weight():
@@ -79,9 +80,11 @@ def test_sentences_come_in_the_order_of_their_weight():
         records = over + rising if number <= 2 else rising
         sentences = judged(records, **later)
         assert len(sentences) == 2
-        assert sentences[0].startswith(openings[number]) and sentences[1].startswith(openings[number + 1])
+        assert sentences[0].startswith(openings[number])
+        assert sentences[1].startswith(openings[number + 1])
     first, second = judged(rising, lacks_encoder=True)
-    assert first.startswith("If these are photographs") and second.startswith("The validation score was still rising")
+    assert first.startswith("If these are photographs")
+    assert second.startswith("The validation score was still rising")
 
 
 @pytest.mark.parametrize(
@@ -170,8 +173,10 @@ def test_pictures_have_the_colors_of_the_masks():
     truth[3, 2:] = 2  # where the first class was predicted
     errors = painted.views(image, truth, pred)["errors"].astype(int)
     ignored, wrong, right = errors[0, :3]
-    assert np.ptp(ignored) == 0 and wrong[0] > wrong[1] + 100  # grey and red
-    assert np.ptp(right) == 0 and (errors[3, 2:] == wrong).all()
+    assert np.ptp(ignored) == 0
+    assert wrong[0] > wrong[1] + 100
+    assert np.ptp(right) == 0
+    assert (errors[3, 2:] == wrong).all()
 
 
 def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
@@ -237,17 +242,22 @@ def test_pictures_have_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypat
         views = {"image": dict.fromkeys(labels, pixels)}
         write_report(tmp_path, None, section("a"), "mean IoU", views=views, speed_notes=[note])
     page_size = (tmp_path / "report.html").stat().st_size
-    assert rooms[0] - rooms[1] == 100_000 and rooms[0] - rooms[2] == 1_000  # markup of a picture
+    assert rooms[0] - rooms[1] == 100_000
+    assert rooms[0] - rooms[2] == 1_000
     assert 4_000_000 - page_size - 3_000 < rooms[2] < 4_000_000 - 2_000
 
 
 def test_the_speed_of_one_process_is_told_in_its_unit(tmp_path):
     speed = {"perf/images_per_second": 123.456, "perf/teraflops_per_device": 1.5}
     text = page_of(tmp_path, [{"step": 1, **speed}])
-    assert "123 images/s" in text and "1.5 TFLOP/s" in text and "1 process " in text
-    assert "peak GPU memory" not in text and "of the device's peak" not in text
+    assert "123 images/s" in text
+    assert "1.5 TFLOP/s" in text
+    assert "1 process " in text
+    assert "peak GPU memory" not in text
+    assert "of the device's peak" not in text
     text = page_of(tmp_path, [{"step": 1, "perf/teraflops_per_device": 0.0015}])
-    assert "1.5 GFLOP/s" in text and "images/s" not in text
+    assert "1.5 GFLOP/s" in text
+    assert "images/s" not in text
     assert "1 TFLOP/s" in page_of(tmp_path, [{"step": 1, "perf/teraflops_per_device": 1.0}])
 
 
@@ -258,8 +268,10 @@ def test_the_speed_of_several_processes_is_the_median_and_their_memory_the_peak(
         records.append({"step": step} | {f"perf/{name}": value for name, value in speed.items()})
     settings = SETTINGS | {"profile": {"processes": 4, "mixed_precision": "no"}}
     text = page_of(tmp_path, records, settings)
-    assert "20 images/s" in text and "25% of the device's peak" in text
-    assert "3.25 GB peak GPU memory" in text and "4 processes" in text
+    assert "20 images/s" in text
+    assert "25% of the device's peak" in text
+    assert "3.25 GB peak GPU memory" in text
+    assert "4 processes" in text
 
 
 def test_settings_are_told_as_they_are_typed(tmp_path):
@@ -277,7 +289,8 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
     assert "identity" not in text  # no flag of training, nor one that came out otherwise
     flags = SETTINGS["flags"] | {"max_steps": 40}
     text = page_of(tmp_path, [], SETTINGS | {"flags": flags})
-    assert "max steps 40" in text and "epochs 3" not in text
+    assert "max steps 40" in text
+    assert "epochs 3" not in text
 
 
 def test_the_card_lists_the_settings_of_training():
@@ -287,15 +300,18 @@ def test_the_card_lists_the_settings_of_training():
     for encoder, is_named in ((None, False), ("resnet (apache-2.0)", True), (lite0, True)):
         settings = RunSettings.from_json(SETTINGS | {"flags": flags, "encoder": encoder})
         text = model_card(settings, Evaluation(30, None, scores), section("a", "b"))
-        assert "U-Net on cells" in text and "Weights of optimizer step 30 of 40" in text
+        assert "U-Net on cells" in text
+        assert "Weights of optimizer step 30 of 40" in text
         for name in ("epochs", "image size", "seed", "loss"):
             assert name in text
-        assert ("encoder weights" in text) is is_named and ("The encoder is " in text) is is_named
+        assert ("encoder weights" in text) is is_named
+        assert ("The encoder is " in text) is is_named
         assert ("The encoder is resnet (apache-2.0), a backbone of transformers;" in text) is (
             encoder == "resnet (apache-2.0)"
         )
         assert ("The encoder is EfficientNet-Lite0, with weights that were trained" in text) is (encoder == lite0)
-        assert "keep checkpoints" not in text and "crop size" not in text
+        assert "keep checkpoints" not in text
+        assert "crop size" not in text
 
 
 def test_the_card_lists_these_settings_in_this_order():
@@ -323,7 +339,8 @@ def test_the_hub_is_told_what_kind_of_model_was_measured_on_what():
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
     text = model_card(RunSettings.from_json(SETTINGS), Evaluation(30, None, scores), section("a", "b"))
     data = ModelCard(text).data
-    assert data.tags == ["unet", "semantic-segmentation", "image-segmentation"] and data.model_name == "U-Net on cells"
+    assert data.tags == ["unet", "semantic-segmentation", "image-segmentation"]
+    assert data.model_name == "U-Net on cells"
     first = data.eval_results[0]
     assert (first.task_type, first.task_name) == ("image-segmentation", "Semantic segmentation")
     assert (first.dataset_type, first.dataset_split) == ("cells", "validation")
@@ -345,7 +362,9 @@ def test_a_report_names_its_run_its_machine_and_scores_as_they_are_written(tmp_p
     monkeypatch.chdir(tmp_path / "cells-7")
     assert page_of(Path(), []) == text  # the folder that one is in has a name too
     assert "0.5000 AP@0.5 0.2500 F1 n/a mean x 1,500 best step, of 1,500" in text  # somebody has removed the log
-    assert "host CPUs 77" in text and "architecture z80" in text and "GPUs card 0, card 1" in text
+    assert "host CPUs 77" in text
+    assert "architecture z80" in text
+    assert "GPUs card 0, card 1" in text
     assert "epochs done" not in text
 
 
@@ -464,7 +483,8 @@ def test_pictures_that_never_fit_are_eight_pixels_wide():
 
 
 def test_a_model_is_published_with_its_folder(tmp_path, monkeypatch, capsys):
-    assert push_to_hub(tmp_path, None) is True and capsys.readouterr().out == ""
+    assert push_to_hub(tmp_path, None) is True
+    assert capsys.readouterr().out == ""
     calls = []
 
     class Url(str):

@@ -184,7 +184,8 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(tiny_folder,
     output = tmp_path / "run"
     with at_step(7, lambda: os.kill(os.getpid(), number)):
         stopped = run_here(tiny_folder, output)
-    assert stopped.exit_code == 0 and "all is saved; continue with --resume auto" in stopped.output
+    assert stopped.exit_code == 0
+    assert "all is saved; continue with --resume auto" in stopped.output
     assert records(output)[-1]["step"] == int(last_checkpoint(output).name[5:]) == 8
     resumed = run_here(tiny_folder, output, "--resume", "auto")
     assert resumed.exit_code == 0, resumed.output
@@ -338,7 +339,8 @@ def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrup
     def refused(line: str, checkpoint: Path, *flags: str) -> None:
         with pytest.raises(CheckpointError) as refusal:
             run_here(tiny_folder, tmp_path / "run", "--resume", str(checkpoint), *flags)
-        assert refusal.value.exit_code == 1 and line in str(refusal.value)
+        assert refusal.value.exit_code == 1
+        assert line in str(refusal.value)
 
     refused("batch size is 4, this run's is 5", last_checkpoint(uninterrupted), "--batch-size", "5")
     refused("base_channels is 4, this run's is 8", last_checkpoint(uninterrupted), "--base-channels", "8")

@@ -70,7 +70,8 @@ def reviewed(*arguments: str | Path) -> SimpleNamespace:
 @pytest.mark.parametrize("flag", ["--runs", "--model", "--output"])
 def test_a_path_that_is_empty_is_refused(flag):
     result = reviewed("--runs", "run", flag, "")
-    assert result.code == 2 and result.errors == f"review.py: error: argument {flag}: it is empty\n"
+    assert result.code == 2
+    assert result.errors == f"review.py: error: argument {flag}: it is empty\n"
 
 
 def test_the_help_says_how_it_is_called():
@@ -83,7 +84,8 @@ def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
 
     monkeypatch.setattr(review, "calibrate_run", full_disk)
     result = reviewed("--runs", "run", "--calibrate")
-    assert result.code == 1 and result.text == "run: [Errno 28] No space left; its model stays as it is\n"
+    assert result.code == 1
+    assert result.text == "run: [Errno 28] No space left; its model stays as it is\n"
     assert "no model could be calibrated" in result.errors
 
 
@@ -126,7 +128,8 @@ def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(monkeypat
 def test_runs_without_any_mask_to_review_are_an_error(monkeypatch):
     monkeypatch.setattr(review, "review_runs", lambda *arguments: ([], []))
     result = reviewed("--runs", "a")
-    assert (result.code, result.text) == (1, "") and "no mask could be reviewed" in result.errors
+    assert (result.code, result.text) == (1, "")
+    assert "no mask could be reviewed" in result.errors
 
 
 def test_a_run_that_cannot_be_calibrated_is_said_and_the_next_ones_are(monkeypatch, tmp_path):
@@ -166,7 +169,8 @@ def test_each_run_is_calibrated_with_the_flags_and_shown_on_one_page(monkeypatch
     monkeypatch.setattr(review, "write_calibration", write_calibration)
     result = reviewed("--runs", "a", "b", "--dataset", "d", "--output", tmp_path, "--calibrate")
     folders = [Path("a"), Path("b")]
-    assert runs == [(folder, "d") for folder in folders] and written == [(tmp_path, folders)]
+    assert runs == [(folder, "d") for folder in folders]
+    assert written == [(tmp_path, folders)]
     lines = ["a is calibrated", "b is calibrated", f"page in {tmp_path / 'calibration.html'}"]
     assert result.text.splitlines() == lines
 
@@ -182,19 +186,26 @@ def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(tra
     assert result.code == 0, result.errors
     assert f"{tmp_path / 'nothing'}: it is no folder of a run; it is left out" in result.text
     rows = rows_of(tmp_path / "out")
-    assert len(rows) == 5 and rows[0]["image"].endswith("cell_02.png") and rows[0]["runs"] == str(trained)
+    assert len(rows) == 5
+    assert rows[0]["image"].endswith("cell_02.png")
+    assert rows[0]["runs"] == str(trained)
     scores = [float(row["score"]) for row in rows]
-    assert scores == sorted(scores) and scores[0] < 0.5 * scores[1]
-    assert "foreground of" in rows[0]["problems"] and "is missing in the mask" in rows[0]["problems"]
+    assert scores == sorted(scores)
+    assert scores[0] < 0.5 * scores[1]
+    assert "foreground of" in rows[0]["problems"]
+    assert "is missing in the mask" in rows[0]["problems"]
     problems = {row["image"][-11:]: row["problems"] for row in rows}
     assert re.search(r"the image is equal to the training image \S*cell_07\.png", problems["cell_04.png"])
     listed = tmp_path / "out" / "suspicious.txt"
     names = listed.read_text().splitlines()[1:]
-    assert names[0] == rows[0]["image"] and len(names) == sum(bool(row["problems"]) for row in rows)
+    assert names[0] == rows[0]["image"]
+    assert len(names) == sum(bool(row["problems"]) for row in rows)
     _, val = load_records(DataConfig(str(data), exclude=str(listed)))
-    assert len(val) == 5 - len(names) and rows[0]["image"] not in [record["name"] for record in val]
+    assert len(val) == 5 - len(names)
+    assert rows[0]["image"] not in [record["name"] for record in val]
     page = (tmp_path / "out" / "review.html").read_text()
-    assert page.count("<img") == 4 * 5 and page.index(rows[0]["image"]) < page.index(rows[1]["image"])
+    assert page.count("<img") == 4 * 5
+    assert page.index(rows[0]["image"]) < page.index(rows[1]["image"])
     assert re.findall(r'(?:src|href)="(?!data:image/|#)', page) == []
 
 
@@ -225,11 +236,14 @@ def test_volumes_are_reviewed_by_their_worst_slices_and_calibrated(tmp_path):
     assert result.code == 0, result.errors
     first, *others = rows_of(tmp_path / "after")
     missing = re.findall(r"slice (\d+): [^;]* is missing in the mask", first["problems"])
-    assert first["image"] == best and missing and set(map(int, missing)) <= spoiled
+    assert first["image"] == best
+    assert missing
+    assert set(map(int, missing)) <= spoiled
     assert {(row["image"], row["score"]) for row in others} == {(row["image"], row["score"]) for row in before[:-1]}
     page = (tmp_path / "after" / "review.html").read_text()
     shown = re.findall(r"<p>slice (\d+)</p>", page.partition(others[0]["image"])[0])
-    assert page.count("<img") == 5 * 3 * 4 and set(map(int, shown)) == spoiled
+    assert page.count("<img") == 5 * 3 * 4
+    assert set(map(int, shown)) == spoiled
     calibrated = reviewed("--runs", run.folder, "--calibrate", "--output", tmp_path / "calibrated")
     assert calibrated.code == 0, calibrated.errors
     assert json.loads((run.folder / "model" / "config.json").read_text())["temperature"] != 1
@@ -316,12 +330,17 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
         assert found.area_share == pytest.approx((first[name].area_share + second[name].area_share) / 2)
         places = [(image.run.name, image.number, [*image.slices]) for image in found.images]
         assert places == [("a", int(name[0]), [0]), ("b", int(name[0]), [0])]
-    assert first["0.png"].score != second["0.png"].score and first["0.png"].area_share < second["0.png"].area_share
-    assert both["0.png"].missing == pytest.approx(0.99 / 2) and both["3.png"].missing == pytest.approx(0.97 / 2)
-    assert both["0.png"].findings == [] and second["0.png"].findings != []  # those of the first run
-    assert both["0.png"].shifts == [] and len(second["0.png"].shifts) == 1  # and so are these
+    assert first["0.png"].score != second["0.png"].score
+    assert first["0.png"].area_share < second["0.png"].area_share
+    assert both["0.png"].missing == pytest.approx(0.99 / 2)
+    assert both["3.png"].missing == pytest.approx(0.97 / 2)
+    assert both["0.png"].findings == []
+    assert second["0.png"].findings != []
+    assert both["0.png"].shifts == []
+    assert len(second["0.png"].shifts) == 1
     (finding,) = both["3.png"].findings
-    assert finding.text.startswith("cell of ") and finding.confidence == pytest.approx(0.97)
+    assert finding.text.startswith("cell of ")
+    assert finding.confidence == pytest.approx(0.97)
     assert (both["0.png"].equal_to, both["3.png"].equal_to) == (None, "training of a")
     equal = "the image is equal to the training image training of a"
     assert both["3.png"].problems == [f"{finding.text} (97% sure)", equal]
@@ -351,11 +370,13 @@ def test_a_volume_is_judged_by_all_of_its_worst_slices(monkeypatch):
     assert volume.score == pytest.approx((first.score + second.score + third.score) / 3)
     assert volume.area_share == pytest.approx((first.area_share + second.area_share + third.area_share) / 3)
     order = [*volume.images[0].slices]
-    assert sorted(order) == [0, 1, 2] and order[2] == 0  # whose mask is right
+    assert sorted(order) == [0, 1, 2]
+    assert order[2] == 0
     moved = "the mask fits better when it is moved by +1 rows and -2 columns"
     assert volume.shifts == [f"slice {number}: {moved}" for number in order]
     told = [finding.text for finding in (*second.findings, *third.findings)]
-    assert len(told) >= 2 and first.findings == []
+    assert len(told) >= 2
+    assert first.findings == []
     assert sorted(finding.text.partition(": ")[2] for finding in volume.findings) == sorted(
         text.partition(": ")[2] for text in told
     )
@@ -380,7 +401,8 @@ def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch
     monkeypatch.setattr(reviewed_run.Predictor, "from_pretrained", lambda *arguments: opened.append(arguments))
     for dataset in (None, "elsewhere"):
         run = reviewed_run.open_reviewed_run(tmp_path, dataset, torch.device("cpu"))
-        assert run.name == str(tmp_path) and run.info is info
+        assert run.name == str(tmp_path)
+        assert run.info is info
     assert configs == [("photos", 0.25), ("elsewhere", 0.25)]
     assert opened == [(tmp_path / "model", torch.device("cpu"))] * 2
     info.reader.identity = ("a", "c")
@@ -420,7 +442,10 @@ def test_areas_on_which_mask_and_model_disagree_are_outlined_on_a_picture_that_i
     outlines = [np.argwhere((picture == (255, 221, 0)).all(axis=2)) for picture in shown]
     assert [len(places) > 0 for places in outlines] == [False, False, False, True]
     (top, left), (bottom, right) = outlines[3].min(axis=0), outlines[3].max(axis=0)
-    assert 30 < top < 42 and 20 < left < 28 and 182 < bottom < 195 and 112 < right < 122  # of 42, 28, 182 and 112
+    assert 30 < top < 42
+    assert 20 < left < 28
+    assert 182 < bottom < 195
+    assert 112 < right < 122
 
 
 def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatch):
@@ -455,8 +480,10 @@ def test_a_model_is_calibrated_on_all_validation_images_that_can_be_read(monkeyp
     monkeypatch.setattr(calibration, "predicted_slices", predicted)
     monkeypatch.setattr(calibration, "apply_temperature", lambda *arguments: applied.append(arguments))
     found = calibration.calibrate_run(tmp_path, "data", torch.device("cpu"))
-    assert looked_at == [0, 1, 0, 1] and applied == [(tmp_path / "model", found.temperature)]
-    assert found.name == "run" and found.temperature > 1.5  # one in eight pixels is wrong
+    assert looked_at == [0, 1, 0, 1]
+    assert applied == [(tmp_path / "model", found.temperature)]
+    assert found.name == "run"
+    assert found.temperature > 1.5
     assert found.before.equal(sum(confidence_counts(values, truth) for values in run.probabilities))
     softened = [at_temperature(values, found.temperature) for values in run.probabilities]
     assert found.after.equal(sum(confidence_counts(values, truth) for values in softened))
@@ -476,7 +503,8 @@ def test_doubts_are_told_where_the_model_is_sure_and_all_areas_are_counted(monke
     agreement = Agreement()
     doubts = masks.doubted_areas(np.zeros((2, 4, 6)), np.zeros((4, 6)), ("around", "cell"), agreement, "slice 3: ")
     told = [(doubt.number, doubt.area.probability, doubt.area.text) for doubt in doubts]
-    assert told == [(1, 0.7, "slice 3: cell is missing"), (2, 0.69, None), (3, 0.9, None)] and len(agreement) == 4
+    assert told == [(1, 0.7, "slice 3: cell is missing"), (2, 0.69, None), (3, 0.9, None)]
+    assert len(agreement) == 4
 
 
 def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkeypatch):
@@ -510,15 +538,19 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
     assert asked == [("runs/a", number, [5, 2]) for number in range(40)]
     assert re.findall(r'<img alt="(.*?)"', html)[:4] == ["image", "mask", "prediction", "where they disagree"]
     assert re.findall(r"<p>(slice \d|moved|turned)</p>", html)[6:10] == ["moved", "turned", "slice 5", "slice 2"]
-    assert "<p>41 masks, looked at" in html and "looks wrong with 2.</p>" in html and "a &lt;line&gt;" in html
+    assert "<p>41 masks, looked at" in html
+    assert "looks wrong with 2.</p>" in html
+    assert "a &lt;line&gt;" in html
     rows = rows_of(tmp_path / "new" / "out")
-    assert len(rows) == 41 and (rows[40]["problems"], rows[40]["runs"]) == ("moved; turned", "runs/a runs/b")
+    assert len(rows) == 41
+    assert (rows[40]["problems"], rows[40]["runs"]) == ("moved; turned", "runs/a runs/b")
     assert (tmp_path / "new" / "out" / "suspicious.txt").read_text() == (
         "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude\n"
         "<3>\n<40>\n"
     )
     ((count, room),) = rooms
-    assert count == 40 * 2 * 4 and 3_600_000 < room < 4_000_000 - 1_000 * count  # markup of a picture, and of the rest
+    assert count == 40 * 2 * 4
+    assert 3_600_000 < room < 4_000_000 - 1_000 * count
     runs[0].has_volumes = False
     page.write_review(tmp_path / "new" / "out", reviews[:1], [])  # over the one before
     assert "<p>slice" not in (tmp_path / "new" / "out" / "review.html").read_text()
@@ -538,13 +570,15 @@ def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path, 
     )
     prediction = 1 - labels.transpose(2, 1, 0)
     run = ReviewedRun("run", info, SimpleNamespace(predict_rows=lambda source, name: prediction))
-    assert run.has_volumes and run.class_names == ("a", "b")
+    assert run.has_volumes
+    assert run.class_names == ("a", "b")
     upper, lower = predicted_examples(run, 0, [1, 0])
     assert (upper.name, lower.name) == ("slice 1", "slice 0")
     for number, example in ((1, upper), (0, lower)):
         shown = voxels.transpose(2, 1, 0)[number].repeat(2, axis=coarse_axis)[::-1, ::-1]
         assert np.array_equal(np.squeeze(example.image), shown)
-        assert np.array_equal(example.truth, shown % 2) and np.array_equal(example.pred, 1 - shown % 2)
+        assert np.array_equal(example.truth, shown % 2)
+        assert np.array_equal(example.pred, 1 - shown % 2)
 
 
 def test_temperatures_multiply_and_divide_all_of_the_last_layer(tmp_path):
@@ -554,7 +588,8 @@ def test_temperatures_multiply_and_divide_all_of_the_last_layer(tmp_path):
     for temperature in (2.0, 3.0):
         apply_temperature(tmp_path, temperature)
     calibrated = UNet.from_pretrained(tmp_path)
-    assert calibrated.config.temperature == 6.0 and len(before) == 2
+    assert calibrated.config.temperature == 6.0
+    assert len(before) == 2
     for parameter, old in zip(calibrated.head.parameters(), before, strict=True):
         torch.testing.assert_close(parameter.detach(), old / 6)
 
@@ -663,7 +698,8 @@ def test_runs_that_cannot_say_anything_are_a_line_each(trained, tiny_folder, tmp
     record["identity"]["task"] = "landmarks"
     (points / "run.json").write_text(json.dumps(record))
     result = reviewed("--model", trained / "model", points / "model", "--dataset", changed, "--output", tmp_path / "o")
-    assert result.code == 1 and "no mask could be reviewed" in result.errors
+    assert result.code == 1
+    assert "no mask could be reviewed" in result.errors
     assert f"{trained}: the data set has changed since the run: it is 14 + 4 images" in result.text
     assert f"{points}: its task is landmarks, and only masks of classes are reviewed" in result.text
     assert reviewed().code == 2
@@ -689,17 +725,22 @@ def test_a_calibrated_model_has_the_same_masks_and_is_as_sure_as_it_is_right(tra
     after = Predictor.from_pretrained(run / "model")(image)
     expected = at_temperature(before.probabilities, temperature)
     np.testing.assert_allclose(after.probabilities, expected, rtol=0, atol=1e-5)
-    assert np.array_equal(after.mask, before.mask) and temperature != 1
+    assert np.array_equal(after.mask, before.mask)
+    assert temperature != 1
     assert f"{run}: temperature {temperature:.3f}, expected calibration error" in result.text
     page = (tmp_path / "out" / "calibration.html").read_text()
-    assert page.count("<svg") == 2 and "before" in page and "after" in page
+    assert page.count("<svg") == 2
+    assert "before" in page
+    assert "after" in page
     assert (run / "model" / "README.md").read_bytes() == (trained / "model" / "README.md").read_bytes()
     before_and_after = re.search(r"error (\S+) before and (\S+) after", result.text)
     assert float(before_and_after[2]) < float(before_and_after[1])
     again = reviewed("--runs", run, *flags)
-    assert again.code == 0 and re.search(r"temperature (0\.99\d|1\.00\d)", again.text)
+    assert again.code == 0
+    assert re.search(r"temperature (0\.99\d|1\.00\d)", again.text)
     total = json.loads((run / "model" / "config.json").read_text())["temperature"]
     assert total == pytest.approx(temperature, rel=0.01)
     assert "temperature" not in json.loads((trained / "model" / "config.json").read_text())
     failed = reviewed("--runs", tmp_path / "nothing", *flags)
-    assert failed.code == 1 and "no model could be calibrated" in failed.errors
+    assert failed.code == 1
+    assert "no model could be calibrated" in failed.errors

@@ -192,7 +192,8 @@ def test_a_finished_run_is_recognized_without_the_password_that_its_file_holds(t
 
 def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path):
     run = finished(tmp_path, 20, 20, "--max-minutes", "3")  # fewer steps than the ten epochs of --epochs
-    assert run.line("--max-minutes", "3") and run.line("--max-minutes", "2")
+    assert run.line("--max-minutes", "3")
+    assert run.line("--max-minutes", "2")
     assert run.line("--max-minutes", "3.1") is None
 
 
@@ -216,7 +217,8 @@ class Published(SimpleNamespace):
 def test_only_a_run_with_all_its_files_is_marked_as_finished(tmp_path, capsys, saved, all_saved, is_marked):
     schedule = Schedule.from_args(settings_of(), 12, 20)
     finish_run(settings_of(), tmp_path, schedule, RunState(step=20), Published(saved=saved, folder=tmp_path), all_saved)
-    assert (tmp_path / "finished.json").exists() is is_marked and capsys.readouterr().out == ""
+    assert (tmp_path / "finished.json").exists() is is_marked
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("is_published", [True, False])
@@ -227,7 +229,8 @@ def test_a_run_out_of_patience_is_published_and_marked_if_that_went_well(tmp_pat
     state = RunState(step=7, evaluations_since_best=2)
     best_model = Published(saved=True, folder=tmp_path / "model")
     finish_run(args, tmp_path, Schedule.from_args(args, 12, 20), state, best_model, True)
-    assert pushed == [(tmp_path / "model", "me/cells")] and (tmp_path / "finished.json").exists() is is_published
+    assert pushed == [(tmp_path / "model", "me/cells")]
+    assert (tmp_path / "finished.json").exists() is is_published
 
 
 @pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
@@ -235,7 +238,8 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, w
     schedule = Schedule.from_args(settings_of(), 12, 20)
     finish_run(settings_of(), tmp_path, schedule, RunState(step=7), Published(saved=True, folder=tmp_path), all_saved)
     line = f"stopped after step 7 of 20; {words}; continue with --resume auto\n"
-    assert capsys.readouterr().out == line and not (tmp_path / "finished.json").exists()
+    assert capsys.readouterr().out == line
+    assert not (tmp_path / "finished.json").exists()
 
 
 def data_set(dataset: str, channels: int, images: int = 3) -> DatasetInfo:
@@ -303,12 +307,14 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
     assert options["extent"]["minutes since the last start"] == "12.6"
     assert (tmp_path / "images.csv").exists() is is_saved  # a resumed run may have lost it
     printed = capsys.readouterr().out
-    assert "it was fast\n" in printed and (scores.table() in printed) is is_saved
+    assert "it was fast\n" in printed
+    assert (scores.table() in printed) is is_saved
     if is_saved:
         assert (best.step, best.scores.sums.tolist(), len(views)) == (600, [[4, 0], [3, 0]], 3)
         assert [name.split(":")[0] for name in views] == ["i1", "i0", "i2"]  # the worst first
         assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
-        assert judgement[0].startswith("No pixel of b was found") and judgement[0] in printed
+        assert judgement[0].startswith("No pixel of b was found")
+        assert judgement[0] in printed
         assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
         (tmp_path / "predictions").rename(tmp_path / "others")
         (tmp_path / "predictions").touch()
@@ -316,15 +322,20 @@ def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypa
         (tmp_path / "metrics.jsonl").mkdir()
         publisher.write_results(state, [])
         printed = capsys.readouterr().out
-        assert "predictions/ could not be written" in printed and "report.html could not be written" in printed
-        assert len(reports) == 2 and reports[1][1]["judgement"] == [] and len(reports[1][1]["views"]) == 3
+        assert "predictions/ could not be written" in printed
+        assert "report.html could not be written" in printed
+        assert len(reports) == 2
+        assert reports[1][1]["judgement"] == []
+        assert len(reports[1][1]["views"]) == 3
     else:
         assert (best, views, list(judgement)) == (None, {}, [])
-        assert "best model" not in printed and not (tmp_path / "predictions").exists()
+        assert "best model" not in printed
+        assert not (tmp_path / "predictions").exists()
         monkeypatch.setattr(results, "write_report", Mock(side_effect=OSError(28, "No space left")))
         publisher.write_results(state, ["it was fast"])
         printed = capsys.readouterr().out
-        assert printed.startswith("report.html could not be written") and printed.endswith("it was fast\n")
+        assert printed.startswith("report.html could not be written")
+        assert printed.endswith("it was fast\n")
 
 
 class Calls(SimpleNamespace):
@@ -371,16 +382,19 @@ def test_an_evaluation_is_logged_shown_and_said_and_the_best_one_is_saved(tmp_pa
     assert run.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
     run.has_pictures = False
     assert "best" not in publish(6, 0.125, is_best=False)
-    assert (tmp_path / "model" / "README.md").read_text() == "settings of step 3" and len(run.shown) == 1
+    assert (tmp_path / "model" / "README.md").read_text() == "settings of step 3"
+    assert len(run.shown) == 1
     assert (tmp_path / "images.csv").read_text().splitlines()[1] == "i0,0.5"
     assert publish(9, 0.125, is_best=True).endswith(" (best so far, saved)\n")
     best_model.folder = tmp_path / "gone" / "model"
     run.output_dir = tmp_path / "gone"
     said = publish(12, 0.25, is_best=True)
-    assert "images.csv could not be written" in said and said.endswith(" (best so far)\n")
+    assert "images.csv could not be written" in said
+    assert said.endswith(" (best so far)\n")
     accelerator.is_main_process = False
     assert publish(15, 0.5, is_best=True) == ""
-    assert run.logged == [3, 6, 9, 12, 15] and len(barriers) == 5  # every process
+    assert run.logged == [3, 6, 9, 12, 15]
+    assert len(barriers) == 5
 
 
 def run_settings(**changes) -> RunSettings:
@@ -458,7 +472,9 @@ def test_checkpoints_are_named_by_their_step_in_eight_digits(tmp_path):
 def test_without_checkpoints_a_run_begins_anew_and_a_named_one_must_be_there(tmp_path):
     for resume in (None, "auto"):
         nothing = find_checkpoint(resume, tmp_path)
-        assert nothing == (None, None, []) and nothing.run_state() == RunState() and nothing.model_config() is None
+        assert nothing == (None, None, [])
+        assert nothing.run_state() == RunState()
+        assert nothing.model_config() is None
     with pytest.raises(CheckpointError, match=r"step-00000004: manifest\.json is missing"):
         find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
     for name in ("step-00000004", "step-00000006"):
@@ -476,7 +492,8 @@ def test_the_state_of_a_checkpoint_survives_its_file_and_names_what_is_missing_o
     assert {"model", "run", "score", "scaler", "flags", "identity", "total_steps"} <= content.keys()
     again = CheckpointState.from_json(content)
     assert (again.config, again.run_state, again.score, again.scaler) == (MODEL, RunState(step=4), 0.5, {"scale": 2.0})
-    assert again.settings.total_steps == 9 and again.settings.identity["seed"] == 0
+    assert again.settings.total_steps == 9
+    assert again.settings.identity["seed"] == 0
     assert again.settings.environment == {}  # which a checkpoint does not hold
     with pytest.raises(ValueError, match="lacks flags, run"):
         CheckpointState.from_json({key: value for key, value in content.items() if key not in ("flags", "run")})
@@ -501,10 +518,8 @@ def test_credentials_that_a_run_does_not_record_are_asked_for_again(capsys):
     recorded = {"dataset": "https://example.org/data.parquet"}
     say_credentials(parsed("--dataset", url), recorded, ["dataset"])
     text = capsys.readouterr().out
-    assert (
-        text.startswith("--dataset: user, password and query of the URL are those of this command")
-        and "secret" not in text
-    )
+    assert text.startswith("--dataset: user, password and query of the URL are those of this command")
+    assert "secret" not in text
     say_credentials(parsed("--dataset", recorded["dataset"]), recorded, ["dataset"])
     assert capsys.readouterr().out.startswith("--dataset: the run began with a user, password or query in the URL")
     say_credentials(parsed("--dataset", "other"), recorded, ["dataset"])

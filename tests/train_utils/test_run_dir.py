@@ -58,7 +58,8 @@ def test_a_run_without_a_folder_has_one_that_is_named_by_the_time(tmp_path, monk
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     folder = make_run_dir(None, None)
-    assert folder.parent == Path("runs") and (tmp_path / folder / "checkpoints").is_dir()
+    assert folder.parent == Path("runs")
+    assert (tmp_path / folder / "checkpoints").is_dir()
     assert abs(datetime.now() - datetime.strptime(folder.name, "%Y-%m-%d-%H%M%S")) < timedelta(minutes=1)
 
 
@@ -102,7 +103,8 @@ def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):
     with locks_released():
         start = open_run(args)
         assert (start.output_dir, start.init_from, start.finished_line) == (tmp_path, "m", None)
-        assert start.memory_limit == (2, True) and not leftover.exists()
+        assert start.memory_limit == (2, True)
+        assert not leftover.exists()
         with pytest.raises(SettingsError, match="is in use by process"):
             open_run(args)
 
@@ -140,7 +142,8 @@ def test_a_run_that_goes_on_needs_neither_its_first_model_nor_a_new_plan(tmp_pat
     start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), "gone")
     assert start.initial_model is None
     settings = start.with_plan(parsed("--dataset", "data"), info)
-    assert (settings.task, settings.batch_size) == ("classes", 7) and capsys.readouterr().out == ""
+    assert (settings.task, settings.batch_size) == ("classes", 7)
+    assert capsys.readouterr().out == ""
     with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images"):
         start.with_plan(parsed("--dataset", "data", "--crop-size", "4", "4", "4"), info)
 
@@ -159,7 +162,8 @@ def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
 def test_a_new_run_loads_its_first_model_once(tmp_path):
     UNet(MODEL).save_pretrained(tmp_path / "model")
     start = OpenedRun(tmp_path, FoundCheckpoint(None, None, []), MemoryLimit(), str(tmp_path / "model"))
-    assert start.initial_model.config == MODEL and start.initial_model is start.initial_model
+    assert start.initial_model.config == MODEL
+    assert start.initial_model is start.initial_model
     assert OpenedRun(tmp_path, FoundCheckpoint(None, None, []), MemoryLimit()).initial_model is None
 
 

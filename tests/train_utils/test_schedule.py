@@ -53,11 +53,13 @@ def test_a_schedule_follows_from_the_images_and_the_batch():
     assert (plain.steps_per_epoch, plain.total_steps, plain.warmup_steps) == (3, 30, 1)
     assert (plain.log_every, plain.eval_every, plain.checkpoint_every) == (10, 3, 3)
     assert (plain.peak, plain.kind, plain.patience, plain.encoder_factor) == (0.001, "cosine", None, 0.1)
-    assert schedule("--epochs", "13").warmup_steps == 1 and schedule("--epochs", "14").warmup_steps == 2
+    assert schedule("--epochs", "13").warmup_steps == 1
+    assert schedule("--epochs", "14").warmup_steps == 2
     assert schedule("--warmup-steps", "0").warmup_steps == 0
     assert schedule("--log-every", "0").log_every == 3
     assert schedule("--eval-every", "5", "--checkpoint-every", "7").checkpoint_every == 7
-    assert schedule(images=8).steps_per_epoch == 2 and schedule(images=9).steps_per_epoch == 3
+    assert schedule(images=8).steps_per_epoch == 2
+    assert schedule(images=9).steps_per_epoch == 3
     assert schedule(total_steps=77).total_steps == 77
 
 
@@ -75,13 +77,15 @@ def test_steps_that_log_evaluate_and_save():
     assert steps_of(plan.is_checkpoint_step) == [3, 6, 9, 11, 12]
     assert steps_of(plan.needs_results) == [3, 4, 5, 6, 8, 9, 10, 11, 12]
     assert steps_of(plan.is_last) == [11, 12]
-    assert plan.epoch(6) == 2.0 and plan.epoch(4) == 4 / 3
+    assert plan.epoch(6) == 2.0
+    assert plan.epoch(4) == 4 / 3
 
 
 def test_a_run_is_over_at_its_last_step_or_out_of_patience():
     plan = schedule("--patience", "2", total_steps=11)
     assert list(plan.remaining(RunState(step=8))) == [8, 9, 10]
-    assert not plan.is_over(RunState(step=10)) and plan.is_over(RunState(step=11))
+    assert not plan.is_over(RunState(step=10))
+    assert plan.is_over(RunState(step=11))
     for count, is_out in ((0, False), (1, False), (2, True), (3, True)):
         state = RunState(step=4, evaluations_since_best=count)
         assert plan.is_out_of_patience(state) is plan.is_over(state) is is_out
@@ -122,7 +126,9 @@ def test_the_optimizers_are_those_that_the_help_describes():
     sgd = build_optimizer(WithEncoder(), "sgd", 0.5, 0.01).defaults
     assert (sgd["momentum"], sgd["nesterov"], sgd["fused"]) == (0.9, True, True)
     adamw = build_optimizer(WithEncoder(), "adamw", 0.5, 0.01)
-    assert type(adamw) is torch.optim.AdamW and adamw.defaults["betas"] == (0.9, 0.999) and adamw.defaults["fused"]
+    assert type(adamw) is torch.optim.AdamW
+    assert adamw.defaults["betas"] == (0.9, 0.999)
+    assert adamw.defaults["fused"]
 
 
 def test_an_average_goes_on_from_its_file_or_from_the_weights_where_there_is_none(tmp_path: Path):
@@ -154,7 +160,8 @@ def test_the_best_evaluation_is_remembered_and_what_came_after_it_counted():
     assert improvements == [True, False, False]
     assert (state.best, state.best_step, state.evaluations_since_best) == (0.5, 6, 2)
     best = state.best_evaluation(Classes(("a", "b")))
-    assert (best.step, best.loss) == (6, None) and best.scores.sums.tolist() == [[100, 50], [50, 100]]
+    assert (best.step, best.loss) == (6, None)
+    assert best.scores.sums.tolist() == [[100, 50], [50, 100]]
     state.forget_best()
     assert (state.best, state.evaluations_since_best) == (-1.0, 0)
     assert state.best_evaluation(Classes(("a", "b"))) is None

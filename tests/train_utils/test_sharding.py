@@ -290,7 +290,8 @@ def test_fsdp_gathers_blocks_and_the_stages_of_an_encoder_as_a_whole():
     prepare_sharding(plain, network, SPLIT, 1.0)
     assert plain.state.fsdp_plugin.transformer_cls_names_to_wrap == ["Block"]
     assert plain.state.fsdp_plugin.mixed_precision_policy is None
-    assert "forward" not in vars(network) and network.stem.conv2.weight.is_contiguous()
+    assert "forward" not in vars(network)
+    assert network.stem.conv2.weight.is_contiguous()
     accelerator = fsdp()
     network = UNet(UNetConfig(base_channels=2, depth=5, encoder=lite0.CONFIG))
     for _ in range(2):  # a rehearsal has prepared a copy before
@@ -305,7 +306,8 @@ def test_a_tensor_that_is_spread_is_told_by_what_it_can_do():
     spread = SimpleNamespace(full_tensor=lambda: "whole", to_local=lambda: "here")
     plain = torch.ones(2)
     assert (unsharded(spread), local(spread)) == ("whole", "here")
-    assert unsharded(plain) is plain and local(plain) is plain
+    assert unsharded(plain) is plain
+    assert local(plain) is plain
 
 
 @pytest.mark.parametrize("is_main", [True, False])
@@ -320,7 +322,8 @@ def test_the_main_process_alone_has_copies_of_all_tensors(is_main):
         assert copies == {"model": {}, "average": {}}
         return
     assert copies["model"]["a"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert copies["model"]["a"].is_contiguous() and not copies["model"]["a"].requires_grad
+    assert copies["model"]["a"].is_contiguous()
+    assert not copies["model"]["a"].requires_grad
     assert {name: value.tolist() for name, value in copies["average"].items()} == {"a": [1, 1], "b": [1, 1]}
 
 
@@ -354,7 +357,8 @@ def test_what_zero_has_spread_is_saved_for_each_process_and_given_back_to_it():
     saved = dict(optimizer_tensors(ZeRO(0).accelerator, torch.nn.Module(), ZeRO(0).optimizer))
     names = [f"zero/{group}/{name}" for group in (0, 1) for name in ("weights", "exp_avg", "step")]
     assert list(saved) == names
-    assert saved["zero/0/exp_avg"].tolist() == [[0, 0, 0], [1, 1, 1]] and saved["zero/1/step"].tolist() == [5, 6]
+    assert saved["zero/0/exp_avg"].tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert saved["zero/1/step"].tolist() == [5, 6]
     for process in (0, 1):
         zero = ZeRO(7)
         zero.accelerator.process_index = process
@@ -391,6 +395,7 @@ def test_the_state_of_an_optimizer_comes_back_in_the_layout_of_its_parameter():
     assert saved.keys() == {f"{name}/exp_avg", f"{name}/step"}
     after = SimpleNamespace(state={weight: {}})
     restore_optimizer(plain, network, after, saved)
-    assert torch.equal(after.state[weight]["exp_avg"], momentum) and after.state[weight]["step"].item() == 3
+    assert torch.equal(after.state[weight]["exp_avg"], momentum)
+    assert after.state[weight]["step"].item() == 3
     assert after.state[weight]["exp_avg"].stride() == weight.stride() != momentum.stride()
     assert not after.state[weight]["exp_avg"].requires_grad

@@ -165,7 +165,8 @@ def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
     with in_float64():
         rest = run_train(tmp_path / "shared", *flags, "--max-steps", "2")
         whole = run_train(tmp_path / "whole", *flags, "--eval-every", "1", "--max-steps", "2")
-    assert rest.exit_code == whole.exit_code == 0 and "processes_per_volume" not in rest.output, rest.output
+    assert rest.exit_code == whole.exit_code == 0, rest.output
+    assert "processes_per_volume" not in rest.output, rest.output
     runs = [records(tmp_path / name) for name in ("whole", "shared")]
     for of_one, of_two in zip(*runs, strict=True):
         assert of_one["step"] == of_two["step"]
@@ -221,8 +222,10 @@ def test_a_network_whose_slabs_have_two_strides_can_be_cut():
 def test_slabs_begin_on_strides_and_the_last_one_has_the_rest():
     slabs = [Slabs(Mesh(3, slab), 8) for slab in range(3)]
     assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
-    assert slabs[0].largest(67) == 27 and Slabs(Mesh(), 8).largest(67) == 67
-    assert Slabs(Mesh(3), 8).largest(56) == 24 and Slabs(Mesh(3), 8).largest(48) == 16
+    assert slabs[0].largest(67) == 27
+    assert Slabs(Mesh(), 8).largest(67) == 67
+    assert Slabs(Mesh(3), 8).largest(56) == 24
+    assert Slabs(Mesh(3), 8).largest(48) == 16
 
 
 def test_a_network_is_cut_in_training_alone_and_one_that_no_one_shares_never():
@@ -235,8 +238,10 @@ def test_a_network_is_cut_in_training_alone_and_one_that_no_one_shares_never():
         assert network.eval()(torch.rand(1, 1, 8, 4)).shape == (1, 1, 8, 4)
     images = torch.rand(2, 3, 9, 4).contiguous(memory_format=torch.channels_last)
     cut = slabs.cut(images)
-    assert torch.equal(cut, images[:, :, 4:]) and slabs.length == 9
-    assert cut.is_contiguous(memory_format=torch.channels_last) and slabs.cut(images.contiguous()).is_contiguous()
+    assert torch.equal(cut, images[:, :, 4:])
+    assert slabs.length == 9
+    assert cut.is_contiguous(memory_format=torch.channels_last)
+    assert slabs.cut(images.contiguous()).is_contiguous()
     targets = slabs.cut_targets(ClassTarget(torch.arange(9).view(1, 9, 1)))
     assert targets.mask.flatten().tolist() == [4, 5, 6, 7, 8]
 

@@ -21,7 +21,8 @@ def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narr
     plain = start_from(None, {}).architecture
     assert (plain.base_channels, plain.depth, plain.norm, plain.upsample) == (64, 4, "batch", "transpose")
     with_encoder = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
-    assert with_encoder.architecture.base_channels == 16 and with_encoder.encoder.weights is None
+    assert with_encoder.architecture.base_channels == 16
+    assert with_encoder.encoder.weights is None
     assert with_encoder.trained_preprocess(3) is None
     assert start_from(None, {"depth": 2, "dropout": 0.5}).architecture.dropout == 0.5
 
@@ -112,7 +113,8 @@ def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes(
 def test_the_normalization_of_a_model_is_kept_for_as_many_channels():
     config = UNetConfig(in_channels=3, preprocess=Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3))
     start = StartingPoint(config, trained=config)
-    assert start.trained_preprocess(3) is config.preprocess and start.trained_preprocess(1) is None
+    assert start.trained_preprocess(3) is config.preprocess
+    assert start.trained_preprocess(1) is None
 
 
 def test_weights_of_another_shape_start_at_random():
@@ -137,13 +139,15 @@ def test_a_model_that_is_built_says_how_large_it_is(capsys):
     network = start_from(None, {"base_channels": 2, "depth": 1}).build(1, task, Preprocess())
     count = sum(parameter.numel() for parameter in network.parameters())
     assert capsys.readouterr().out == f"model: U-Net, {count:,} parameters\n"
-    assert network.config.num_classes == 2 and network.config.in_channels == 1
+    assert network.config.num_classes == 2
+    assert network.config.in_channels == 1
     assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
     frozen = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})._replace(freezes_encoder=True)
     network = frozen.build(3, task, Preprocess(mean=(1.0,) * 3, std=(1.0,) * 3, pixel_types=("uint16",)))
     text = capsys.readouterr().out
     encoder = sum(parameter.numel() for parameter in network.encoder.parameters())
-    assert text.startswith("model: U-Net with encoder ") and text.endswith(f", {encoder:,} of them frozen\n")
+    assert text.startswith("model: U-Net with encoder ")
+    assert text.endswith(f", {encoder:,} of them frozen\n")
     assert network.config.preprocess.mean == (1.0,) * 3  # of 16 bits: by the data's own statistics
 
 
@@ -152,7 +156,8 @@ def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     start = starting_point(NetworkSettings(base_channels=2), axes)
     assert (start.architecture.depth, start.architecture.strides) == (2, axes.strides)
     network = start.build(1, Classes(("a", "b")), Preprocess())
-    assert capsys.readouterr().out.startswith("model: 3-D U-Net, ") and type(network) is UNet
+    assert capsys.readouterr().out.startswith("model: 3-D U-Net, ")
+    assert type(network) is UNet
     assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last_3d)
     deep = starting_point(NetworkSettings(base_channels=2, depth=3, deep_supervision=True))
     assert type(deep.build(1, Classes(("a", "b")), Preprocess())) is DeeplySupervisedUNet
@@ -175,7 +180,8 @@ def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     start = start_from(None, {"encoder": "lite0", "encoder_weights": "random", "base_channels": 2})
     grey = start.build(1, Classes(("a", "b")), Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
     assert (grey.config.preprocess.mean, grey.config.preprocess.std) == ((7.0,) * 3, (2.0,) * 3)
-    assert grey.config.encoder["num_channels"] == 3 and "encoder: " not in capsys.readouterr().out
+    assert grey.config.encoder["num_channels"] == 3
+    assert "encoder: " not in capsys.readouterr().out
     two = start.build(2, Classes(("a", "b")), Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))
     assert two.config.encoder["num_channels"] == 2
     assert capsys.readouterr().out.startswith("encoder: its first filters, for 3 channels, are repeated for 2 channels")
@@ -189,7 +195,8 @@ def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     resumed = start._replace(encoder=None, trained=None)  # the run has the weights: no encoder is read again
     statistics = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5, pixel_types=("uint8",))
     several = resumed.build(5, Classes(("a", "b")), statistics)
-    assert several.config.encoder["num_channels"] == 5 and several.config.in_channels == 5
+    assert several.config.encoder["num_channels"] == 5
+    assert several.config.in_channels == 5
     line = "encoder: its first filters, for 3 channels, are repeated for 5 channels and rescaled\n"
     assert capsys.readouterr().out.startswith(line)
     fresh = "stem.conv1.weight (2 x 5 x 3 x 3 here, 2 x 3 x 3 x 3 there)"  # and nothing of the encoder

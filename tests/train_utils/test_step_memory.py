@@ -54,7 +54,8 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
     undone = []
     guard = SimpleNamespace(undo_passes=lambda: undone.append(True))
     memory.halve_or_raise(torch.OutOfMemoryError("CUDA out of memory"), guard)
-    assert undone == [True] and memory.size == 3
+    assert undone == [True]
+    assert memory.size == 3
     line = "memory: no room for micro-batches of 6, the step is made again in micro-batches of 3"
     effect = "; batch norm sees 3 images at a time from now on, so results change" if norm == "batch" else ""
     assert capsys.readouterr().out == f"{line}{effect} (CUDA out of memory)\n"
@@ -82,7 +83,8 @@ def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
     with pytest.raises(MemoryShortage) as caught, memory.shortage_recorded(7):
         raise MemoryError("full")
     line = f"process 9: out of memory in step 7 with micro-batches of {size}"
-    assert str(caught.value).startswith(line) and remedy in str(caught.value)
+    assert str(caught.value).startswith(line)
+    assert remedy in str(caught.value)
     is_last = (size, recomputes) == (1, True)
     assert str(caught.value).endswith(" (full)")
     assert (" and activation checkpointing; " in str(caught.value)) is is_last
@@ -137,7 +139,8 @@ def test_running_out_of_memory_has_many_faces(tmp_path, error):
     predicting = memory_shortage("a.png", "use tiles")
     for guard, line in ((predicting, "fit into memory; use tiles ("), (training(tmp_path), "micro-batches of 2 (")):
         said = str(raised_within(MemoryShortage, guard, error))
-        assert line in said and "\n" not in said
+        assert line in said
+        assert "\n" not in said
         assert one_line(error, 60) in said
     assert read_memory_limit(tmp_path / "runs" / "a") == (2, False)
 
@@ -200,7 +203,8 @@ def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, 
     with pytest.raises(RuntimeError, match="a bug"):
         halved.halve_or_raise(RuntimeError("a bug"), guard)
     halved.halve_or_raise(error, guard)
-    assert halved.size == 2 and read_memory_limit(tmp_path) == (2, False)
+    assert halved.size == 2
+    assert read_memory_limit(tmp_path) == (2, False)
     assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 
 
@@ -238,7 +242,8 @@ def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(t
         shutil.rmtree(begun / "checkpoints" / f"step-{step:08}")
     (begun / "finished.json").unlink()
     resumed = run_train(begun, *flags, "--max-steps", "3", "--resume", "auto")
-    assert resumed.exit_code == 0 and "resumed from" in resumed.output
+    assert resumed.exit_code == 0
+    assert "resumed from" in resumed.output
     for name, value in resumed.weights(3).items():
         assert torch.equal(value, short.weights(3)[name]), name
 

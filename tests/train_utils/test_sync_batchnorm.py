@@ -127,7 +127,8 @@ def test_a_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images
     assert result.returncode == 0, result.stderr
     with in_float64():
         assert run_train(tmp_path / "run-1", *flags).exit_code == 0
-    assert line in result.stdout and "batch norm sees" not in result.stdout
+    assert line in result.stdout
+    assert "batch norm sees" not in result.stdout
     runs = [(tmp_path / f"run-{count}" / "metrics.jsonl").read_text().splitlines() for count in (1, processes)]
     for both in zip(*[map(json.loads, lines) for lines in runs], strict=True):
         for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):
@@ -153,10 +154,12 @@ def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(cap
     keys = list(model.state_dict())
     synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, batch_split)
     norms = [norm for norm in model.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
-    assert norms and all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
+    assert norms
+    assert all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
     assert list(model.state_dict()) == keys
     said = capsys.readouterr().out
-    assert said.count("batch norm") == bool(line) and line in said
+    assert said.count("batch norm") == bool(line)
+    assert line in said
 
 
 def test_nothing_is_said_of_batch_norm_where_there_is_none(capsys):

@@ -98,14 +98,16 @@ def test_classes_that_overlap_are_told_one_by_one():
     mask = "(H, W) bits, the first class in the lowest"
     assert use_of(section, scores) == f'mask = predictor.mask("image.png")  # {mask}'
     assert tags_of(section, scores) == ["unet", "semantic-segmentation", "image-segmentation"]
-    assert section.unfound(scores) == ["b|c"] and section.label(0.25) == "IoU 0.2500"
+    assert section.unfound(scores) == ["b|c"]
+    assert section.label(0.25) == "IoU 0.2500"
     rows = [
         ["a", "0.5000", "0.6667", "0.7143", "0.6250", "8"],
         ["b|c", "0.0000", "0.0000", "n/a", "0.0000", "50"],
         ["d", "1.0000", "1.0000", "1.0000", "1.0000", "1,040"],
     ]
     html = cells_of(section.html(scores))
-    assert html[0] == ["class", "IoU", "Dice", "precision", "recall", "pixels"] and html[1:4] == rows
+    assert html[0] == ["class", "IoU", "Dice", "precision", "recall", "pixels"]
+    assert html[1:4] == rows
     assert html[4][:3] == ["mean", f"{means[0]:.4f}", f"{means[1]:.4f}"]
     assert html[5:] == [
         ["class", "found", "missed", "wrongly found", "rightly left out"],
@@ -116,8 +118,10 @@ def test_classes_that_overlap_are_told_one_by_one():
     colors = palette(4)[1:].tolist()
     assert [row["color"] for row in section.tables(scores)[0]["rows"]] == [f"rgb{tuple(color)}" for color in colors]
     markdown = section.markdown(scores)
-    assert rows_of(markdown)[2] == rows[0] and rows_of(markdown)[4] == rows[2]
-    assert f"Mean IoU {means[0]:.4f}" in markdown and f"Mean Dice {means[1]:.4f}" in markdown
+    assert rows_of(markdown)[2] == rows[0]
+    assert rows_of(markdown)[4] == rows[2]
+    assert f"Mean IoU {means[0]:.4f}" in markdown
+    assert f"Mean Dice {means[1]:.4f}" in markdown
 
 
 def test_regions_are_told_beside_the_labels_that_are_written():
@@ -150,14 +154,16 @@ def test_wrong_and_unknown_pixels_of_classes_that_overlap_are_marked():
     assert list(views) == ["image", "truth", "prediction", "errors"]
     is_unknown = unknown & 3 == 3
     is_wrong = np.array([[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]], bool)
-    assert (views["errors"][is_wrong] == RED).all() and (views["errors"][is_unknown] == GREY).all()
+    assert (views["errors"][is_wrong] == RED).all()
+    assert (views["errors"][is_unknown] == GREY).all()
     assert (views["errors"][~is_wrong & ~is_unknown] == 35).all()
     colors = palette(3)[1:]
     assert np.array_equal(views["image"], to_rgb(image))
     assert np.array_equal(views["truth"], outlined_classes(image, truth, colors))
     assert np.array_equal(views["prediction"], outlined_classes(image, pred, colors))
     panel = section.panel(image, pack_bits(truth, unknown), pred)
-    assert panel.shape == (3, 4 * 4 + 3 * 2, 3) and np.array_equal(panel[:, 18:], views["errors"])
+    assert panel.shape == (3, 4 * 4 + 3 * 2, 3)
+    assert np.array_equal(panel[:, 18:], views["errors"])
 
 
 def disc(size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> np.ndarray:
@@ -184,21 +190,24 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
         for other in ((row, column + 1), (row + 1, column)):
             edges[row, column] |= other[0] < 12 and other[1] < 16 and labels[other] != labels[row, column]
     expected[edges] = 0
-    assert np.array_equal(outlines(labels), edges) and np.array_equal(shown, expected)
+    assert np.array_equal(outlines(labels), edges)
+    assert np.array_equal(shown, expected)
     section = ObjectSection(ObjectReader())
     views = section.views(np.zeros((12, 16), np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
     assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
     assert np.array_equal(views["truth"], outlined(np.zeros((12, 16), np.uint8), shaded(true)))
     assert np.array_equal(views["prediction"], outlined(np.zeros((12, 16), np.uint8), shaded(pred)))
     panel = section.panel(np.zeros((12, 16), np.uint8), pack_labels(true, classes), pack_labels(pred, pred > 0))
-    assert panel.shape == (12, 4 * 16 + 3 * 2, 3) and (panel[:, 16:18] == 255).all()
+    assert panel.shape == (12, 4 * 16 + 3 * 2, 3)
+    assert (panel[:, 16:18] == 255).all()
 
 
 def test_objects_that_leave_no_pixel_between_them_have_their_colors():
     true = np.repeat([[1, 1, 1, 1, 2, 2]], 4, axis=0)
     pred = np.repeat([[1, 1, 1, 2, 3, 3]], 4, axis=0)
     shown = mark_objects(np.zeros((4, 6), np.uint8), pack_labels(true, true > 0), pack_labels(pred, pred > 0))
-    assert (shown[:, [0, 1, 2, 4, 5]] == GREEN).all() and (shown[:, 3] == 0).all()
+    assert (shown[:, [0, 1, 2, 4, 5]] == GREEN).all()
+    assert (shown[:, 3] == 0).all()
 
 
 def test_objects_are_told_by_class_and_size():
@@ -213,7 +222,8 @@ def test_objects_are_told_by_class_and_size():
     assert section.unfound(ObjectScores.none(("cell", "dirt"), 1, "cpu")) == []  # there is none to be found
     assert use_of(section, scores) == 'mask = predictor.mask("image.png")  # (H, W) numbers of objects'
     assert tags_of(section, scores) == ["unet", "instance-segmentation", "image-segmentation"]
-    assert section.unfound(scores) == ["dirt"] and section.label(0.5) == "AP@0.5 0.5000"
+    assert section.unfound(scores) == ["dirt"]
+    assert section.label(0.5) == "AP@0.5 0.5000"
     assert section.description() == "Instance segmentation: numbers for the objects of the classes cell, dirt."
     metrics = {metric.label: metric.value for metric in section.metrics(scores)}
     assert metrics["AP@0.5"] == pytest.approx((2 / 4 + 0) / 2)  # two of four cells and of no dirt
@@ -222,13 +232,15 @@ def test_objects_are_told_by_class_and_size():
     html = cells_of(section.html(scores))
     titles = ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "PQ", "F1", "Count error"]
     assert html[0] == ["class", *titles, "objects", "predicted", "found", "split", "merged"]
-    assert html[1][:2] == ["cell", "0.5000"] and html[1][-5:] == ["3", "3", "2", "0", "0"]
-    assert html[2][:2] == ["dirt", "0.0000"] and html[2][-5:] == ["1", "0", "0", "0", "0"]
+    assert html[1][:2] == ["cell", "0.5000"]
+    assert html[1][-5:] == ["3", "3", "2", "0", "0"]
+    assert html[2][:2] == ["dirt", "0.0000"]
+    assert html[2][-5:] == ["1", "0", "0", "0", "0"]
     assert [row[:2] for row in html[4:]] == [["below 64", "2"], ["64 to 255", "1"], ["256 to 1,023", "1"]]
     markdown = rows_of(section.markdown(scores))
-    assert (
-        markdown[2][0] == "cell" and markdown[-1] == ["256 to 1,023", "1", "1"] and ["below 64", "2", "0"] in markdown
-    )
+    assert markdown[2][0] == "cell"
+    assert markdown[-1] == ["256 to 1,023", "1", "1"]
+    assert ["below 64", "2", "0"] in markdown
 
 
 def landmark_scores() -> LandmarkScores:
@@ -246,23 +258,30 @@ def points_of(places: list, states: list[int]) -> PointSource:
 def test_landmarks_are_told_one_by_one_with_their_errors():
     section = LandmarkSection(PointReader(Landmarks(("nose", "ear"), unit="mm"), (0, 1)))
     scores = landmark_scores()
-    assert section.description() == "Detection of 2 landmarks: nose, ear." and section.label(0.5) == "closeness 0.5000"
+    assert section.description() == "Detection of 2 landmarks: nose, ear."
+    assert section.label(0.5) == "closeness 0.5000"
     keys = [metric.key for metric in section.metrics(scores)]
     assert keys == ["mean_radial_error", "median_radial_error", "presence_auroc"]
     metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
-    assert metrics[0] == ("Mean radial error (mm)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
-    assert metrics[2] == ("AUROC of presence", 1.0) and section.draw_pictures(scores) == {}
+    assert metrics[0] == ("Mean radial error (mm)", pytest.approx(37.5 / 4))
+    assert metrics[1][1] == pytest.approx(3.25)
+    assert metrics[2] == ("AUROC of presence", 1.0)
+    assert section.draw_pictures(scores) == {}
     answer = "name, position in pixels, presence and confidence of each"
     assert use_of(section, scores) == f'points = predictor.points("image.png")  # {answer}'
     assert tags_of(section, scores) == ["unet", "landmark-detection", "keypoint-detection"]
     errors = section._errors(scores)
     assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
     html = cells_of(section.html(scores))
-    assert html[0][:2] == ["landmark", "mean (mm)"] and [row[0] for row in html[1:]] == ["nose", "ear", "all"]
-    assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"] and html[2][-2:] == ["1", "1"]
-    assert "the mean 9.38 mm" in section.html(scores) and ">error in mm<" in section.html(scores)
+    assert html[0][:2] == ["landmark", "mean (mm)"]
+    assert [row[0] for row in html[1:]] == ["nose", "ear", "all"]
+    assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"]
+    assert html[2][-2:] == ["1", "1"]
+    assert "the mean 9.38 mm" in section.html(scores)
+    assert ">error in mm<" in section.html(scores)
     table = rows_of(section.markdown(scores))
-    assert table[0][1] == "mean (mm)" and [row[0] for row in table[2:]] == ["nose", "ear", "all"]
+    assert table[0][1] == "mean (mm)"
+    assert [row[0] for row in table[2:]] == ["nose", "ear", "all"]
     rings = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
     assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == rings
     scores.by_image[0, 1, PRESENCE] = 1.0
@@ -286,7 +305,8 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     section = new_section(info)
     assert isinstance(section, LandmarkSection)
     name, shown, truth, pred = section.example(info, 0, predictor)
-    assert (name, shown.shape) == ("i", (30, 40, 3)) and truth.points[0].tolist() == [3, 7]
+    assert (name, shown.shape) == ("i", (30, 40, 3))
+    assert truth.points[0].tolist() == [3, 7]
     np.testing.assert_allclose(pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4]])
     views = section.views(shown, truth, pred)
     expected = render_points(
@@ -311,10 +331,13 @@ def test_a_disc_lies_on_the_predicted_place_and_a_ring_about_the_true_one():
     assert is_line[int(y) - 1 : int(y) + 1, 250:296].any(axis=0).all()  # from the disc to within the ring
     is_first = (shown == colors[0]).all(axis=2)
     rows, columns = np.nonzero(is_first)
-    assert abs(rows.mean() - y) < 2 and columns.min() > x - 8 and abs(columns.max() - 50.5 * factor) < 8
+    assert abs(rows.mean() - y) < 2
+    assert columns.min() > x - 8
+    assert abs(columns.max() - 50.5 * factor) < 8
     assert not (shown == colors[1]).all(axis=2).any()
     large, times = enlarged(np.zeros((500, 900, 3), np.uint8))
-    assert times == 1 and large.shape == (500, 900, 3)
+    assert times == 1
+    assert large.shape == (500, 900, 3)
 
 
 def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
@@ -341,7 +364,9 @@ def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     spacing = (2.0, 1.0, 1.0)
     expected = render_volume_points(stored, spacing, predicted_places, is_found, true_places, is_present)
     np.testing.assert_array_equal(example.image, expected)
-    assert example.name == "v" and example.truth is None and example.image.dtype == np.uint8
+    assert example.name == "v"
+    assert example.truth is None
+    assert example.image.dtype == np.uint8
     assert list(section.views(example.image, None, None)) == ["truth and prediction"]
     assert np.array_equal(section.panel(example.image, None, None), example.image)
 
@@ -362,9 +387,11 @@ def test_each_task_has_its_section(task, reader, kind):
 def test_a_curve_shows_the_means_of_runs_and_the_last_values():
     steps = [(float(step), float(step % 7)) for step in range(1, 1001)]
     drawn = curve("Loss", {"training": steps, "validation": [(5.0, 0.5), (900.0, float("nan"))], "none": []}, 700)
-    assert drawn.last == {"training": 1000 % 7, "validation": 0.5} and drawn.title == "Loss"
+    assert drawn.last == {"training": 1000 % 7, "validation": 0.5}
+    assert drawn.title == "Loss"
     (path,) = re.findall(r'id="loss-series-0">\s*<path d="(.*?)"', drawn.svg, flags=re.DOTALL)
-    assert path.count("L") == MAX_POINTS - 1 and drawn.svg.count("loss-best-step") == 1
+    assert path.count("L") == MAX_POINTS - 1
+    assert drawn.svg.count("loss-best-step") == 1
     assert curve("Loss", {"training": [(1.0, float("inf"))]}) is None
     assert "best-step" not in curve("Loss", {"training": steps}, 1001).svg
 
@@ -374,14 +401,16 @@ def test_dots_of_errors_lie_on_a_logarithmic_axis_with_a_bar_at_their_median():
     rows = svg.split('id="errors-errors-')[1:]
     dots = [[tuple(map(float, dot)) for dot in re.findall(r'<use [^>]*x="(\S+)" y="(\S+)"', row)] for row in rows]
     (first, second, third), (other, *_) = dots[0][:3], dots[1][:3]
-    assert second[0] - first[0] == pytest.approx(third[0] - second[0]) and second[0] == pytest.approx(other[0])
+    assert second[0] - first[0] == pytest.approx(third[0] - second[0])
+    assert second[0] == pytest.approx(other[0])
     assert first[1] == second[1] == third[1] < other[1]  # the first row is the upper one
     bars = re.findall(r'<path d="M (\S+) (\S+) \s*L (\S+) (\S+) \s*"[^>]*stroke: var\(--series-1\)', svg)
     assert [(float(bar[0]), float(bar[2])) for bar in bars] == [pytest.approx((second[0],) * 2)] * 2
     assert [(float(bar[1]) + float(bar[3])) / 2 for bar in bars] == pytest.approx([first[1], other[1]], abs=1e-4)
     many = error_plot("Errors", {str(number): np.array([1.0]) for number in range(30)}, "px")
     assert re.findall(r">(\d+)</text>", svg) == ["1", "2", "5", "10", "20", "50", "100"]
-    assert 'viewBox="0 0 480 240"' in svg and f'viewBox="0 0 480 {18 * 32}"' in many
+    assert 'viewBox="0 0 480 240"' in svg
+    assert f'viewBox="0 0 480 {18 * 32}"' in many
     lowest = re.search(r'<use [^>]*y="(\S+)"', many.partition('id="errors-errors-29')[2])
     assert 480 < float(lowest[1]) < 18 * 32  # the rows fill the height
 
@@ -410,7 +439,8 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     stored, header = read_volume(image, "case")
     truth = np.where(labels == 9, 255, labels).transpose(2, 1, 0)
     center = busiest_voxel(truth)
-    assert example.name == "case" and header.spacing == (3.0, 1.0, 1.0)
+    assert example.name == "case"
+    assert header.spacing == (3.0, 1.0, 1.0)
     np.testing.assert_array_equal(example.image, orthogonal_slices(stored, center, (3.0, 1.0, 1.0)))
     np.testing.assert_array_equal(example.truth, orthogonal_slices(truth, center, (3.0, 1.0, 1.0), fill=255))
     shown = orthogonal_slices(pred.astype(np.uint8), center, (3.0, 1.0, 1.0), fill=255)
@@ -420,10 +450,13 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
 
 def test_errors_of_landmarks_are_dots_in_rows():
     svg = error_plot("Errors", {"$n$ose": np.array([1.0, 2.0]), "a" * 30: np.array([]), "Ear": np.array([5.0])}, "mm")
-    assert "error in mm" in svg and ">$n$ose<" in svg and f">{'a' * 11}…{'a' * 12}<" in svg
+    assert "error in mm" in svg
+    assert ">$n$ose<" in svg
+    assert f">{'a' * 11}…{'a' * 12}<" in svg
     assert svg.index(">$n$ose<") < svg.index("…") < svg.index(">Ear<")  # the rows from the top
     assert [row in svg for row in ("errors-errors-0", "errors-errors-1", "errors-errors-2")] == [True, True, True]
     assert error_plot("Errors", {"nose": np.array([])}, "mm") is None
     exact = error_plot("Errors", {"nose": np.array([0.0, 2.0, 50.0])}, "mm")  # there is no 0 on a logarithmic axis
     dots = re.findall(r'<use [^>]*x="([-\d.]+)"', exact.partition("errors-errors-0")[2])
-    assert len(dots) == 3 and min(map(float, dots)) > 0
+    assert len(dots) == 3
+    assert min(map(float, dots)) > 0

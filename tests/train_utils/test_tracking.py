@@ -49,7 +49,8 @@ def test_tensorboard_has_one_run_which_holds_its_hyper_parameters(tmp_path):
     assert start["flags.learning_rate"].number_value == 0.01
     assert start["flags.loss"].string_value == "ce"
     assert start["flags.crop_size"].string_value == "[32, 32]"
-    assert start["flags.cache"].number_value == 0 and start["total_steps"].number_value == 40
+    assert start["flags.cache"].number_value == 0
+    assert start["total_steps"].number_value == 40
     experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
     compared = {info.name.tag for info in experiment.metric_infos}
     assert compared == {"eval/mean_iou", "eval/mean_dice", "eval/loss"}
@@ -99,7 +100,8 @@ def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_pa
         log.write_pictures(step, {})
     log.finish()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 and "No space left on device" in lines[0]
+    assert len(lines) == 1
+    assert "No space left on device" in lines[0]
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
 
 
@@ -119,12 +121,14 @@ def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_
     log.write_pictures(5, {"pictures/a\x1bb": picture, "pictures/c": picture[:1]})
     (numbers, step), (pictures, given) = calls
     assert (numbers, step) == ({"train/loss": 0.0}, 3)
-    assert given == {"step": 5, **options} and pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
+    assert given == {"step": 5, **options}
+    assert pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
     assert pictures["pictures/c"].shape == (1, 1, 4, 3)
     log.accelerator.is_main_process = False
     log.write_pictures(6, {"pictures/a": picture})
     log.scalars(6, 0.5, {"train/loss": 1.0})
-    assert len(calls) == 2 and not log.takes_pictures()
+    assert len(calls) == 2
+    assert not log.takes_pictures()
 
 
 def test_another_tracker_than_tensorboard_gets_the_settings_and_any_failure_costs_no_run(tmp_path, capsys):
@@ -136,7 +140,9 @@ def test_another_tracker_than_tensorboard_gets_the_settings_and_any_failure_cost
     log = RunLog(accelerator, tmp_path, "wandb", settings, (), 0)
     ((project, settings),) = calls
     assert (project, settings["flags.crop_size"], settings["total_steps"]) == ("unet-accelerate", "[32, 32]", 40)
-    assert settings["flags.cache"] is False and settings["flags.nested.deeper"] == 1 and not log.takes_pictures()
+    assert settings["flags.cache"] is False
+    assert settings["flags.nested.deeper"] == 1
+    assert not log.takes_pictures()
 
     def fail(*given: object, **options: object) -> None:
         raise RuntimeError("first\nsecond " + "x" * 300)
@@ -145,7 +151,8 @@ def test_another_tracker_than_tensorboard_gets_the_settings_and_any_failure_cost
     log.scalars(8, 0.5, {"train/loss": 1.0})
     assert (log.tracker, accelerator.trackers) == ("none", [])
     line = capsys.readouterr().out
-    assert line.startswith("tracker wandb failed (RuntimeError: first second xxx") and 200 < len(line) < 400
+    assert line.startswith("tracker wandb failed (RuntimeError: first second xxx")
+    assert 200 < len(line) < 400
     assert line.endswith("training goes on without it, metrics.jsonl has the same numbers\n")
     accelerator.get_tracker = lambda name: SimpleNamespace(log_images=fail)
     log.tracker = "wandb"
@@ -175,7 +182,8 @@ def test_what_does_not_belong_into_the_log_of_a_resumed_run_is_counted_and_said(
     accelerator = SimpleNamespace(is_main_process=True)
     path = tmp_path / "metrics.jsonl"
     RunLog(accelerator, tmp_path, "none", SETTINGS, (), 0)
-    assert capsys.readouterr().out == "" and path.read_bytes() == b""
+    assert capsys.readouterr().out == ""
+    assert path.read_bytes() == b""
     path.unlink()
     RunLog(accelerator, tmp_path, "none", SETTINGS, (), 3)
     assert capsys.readouterr().out == f"{path} is gone: it begins again behind step 3\n"
@@ -188,7 +196,8 @@ def test_what_does_not_belong_into_the_log_of_a_resumed_run_is_counted_and_said(
 def test_only_the_first_process_says_that_a_tracker_is_missing(capsys, monkeypatch):
     monkeypatch.setattr("train_utils.monitoring.tracking.get_available_trackers", lambda: [])
     monkeypatch.setattr("train_utils.monitoring.tracking.is_first_process", lambda: False)
-    assert available_tracker("wandb") == "none" and capsys.readouterr().err == ""
+    assert available_tracker("wandb") == "none"
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -206,7 +215,8 @@ def test_a_tracker_is_finished_once(tmp_path, capsys, fails):
     accelerator.end_training = lambda: calls.extend(["end", *(tracker.finish() for tracker in accelerator.trackers)])
     log.accelerator = accelerator
     log.finish()
-    assert calls == ["finish", "end"] and ("tracker wandb failed (OSError: gone)" in capsys.readouterr().out) is fails
+    assert calls == ["finish", "end"]
+    assert ("tracker wandb failed (OSError: gone)" in capsys.readouterr().out) is fails
 
 
 class Disk:
@@ -249,7 +259,9 @@ def test_a_line_that_was_written_in_part_is_cut_off_and_written_with_the_next_on
     log.scalars(2, 0, {})
     assert path.read_bytes() == b"first\n"
     log.path.room = 2
-    assert not log.is_saved() and path.read_bytes() == b"first\n"
+    assert not log.is_saved()
+    assert path.read_bytes() == b"first\n"
     log.scalars(3, 0, {})
-    assert path.read_bytes() == b'first\n{"step": 2, "epoch": 0}\n{"step": 3, "epoch": 0}\n' and log.is_saved()
+    assert path.read_bytes() == b'first\n{"step": 2, "epoch": 0}\n{"step": 3, "epoch": 0}\n'
+    assert log.is_saved()
     assert capsys.readouterr().out.count("metrics.jsonl could not be written") == 1

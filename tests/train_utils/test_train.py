@@ -40,7 +40,8 @@ def test_a_launch_that_does_not_suit_ends_a_run_before_it_reads_anything(monkeyp
     monkeypatch.setattr(train, "check_launch", refuse)
     with pytest.raises(SettingsError, match=r"^no such device$"):
         run_train(tmp_path / "run", "--dataset", "shapes", "--deterministic")
-    assert environments == [True] and not (tmp_path / "run").exists()
+    assert environments == [True]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_writes_model_metrics_pictures_and_settings(trained):
@@ -102,7 +103,8 @@ def test_an_evaluation_with_pictures_leaves_training_as_it_was(tmp_path, monkeyp
         runs = [run_train(tmp_path / name, *flags, every) for name, every in (("often", "1"), ("once", "3"))]
     often, once = runs
     assert pictures == [1, 2, 3], often.output
-    assert often.steps("eval/loss") == [1, 2, 3] and once.steps("eval/loss") == [3]
+    assert often.steps("eval/loss") == [1, 2, 3]
+    assert once.steps("eval/loss") == [3]
     assert set(modes) == {(True, True), (False, False)}
     assert often.values("train/loss") == once.values("train/loss")
     floats = {key for key, value in once.weights(3).items() if value.is_floating_point()}
@@ -140,7 +142,8 @@ def test_dropout_draws_by_the_seed_the_step_and_the_process(tmp_path, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(Accelerator, "process_index", process)
             assert run_train(tmp_path / str(number), *flags, "--seed", seed).exit_code == 0
-    assert seeds[:2] == seeds[2:4] and len(seeds) == 8
+    assert seeds[:2] == seeds[2:4]
+    assert len(seeds) == 8
     assert len(set(seeds)) == 6  # those of a seed, step or process are no other's
 
 
@@ -283,7 +286,8 @@ def test_ignored_value_counts_nowhere_and_sizes_may_vary(tmp_path):
     )  # fmt: skip
     assert run.exit_code == 0, run.output
     assert "8 training and 4 validation images" in run.output
-    assert run.config["num_classes"] == 2 and run.config["preprocess"]["ignore_value"] == 7
+    assert run.config["num_classes"] == 2
+    assert run.config["preprocess"]["ignore_value"] == 7
     assert {f"eval/iou/{name}" for name in ("sky", "cell")} <= set(run.records[-1])
 
 
@@ -304,7 +308,8 @@ def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path
     run = run_train(tmp_path / "run", "--dataset", folder, *TINY, *flags)
     assert run.exit_code == 0, run.output
     assert "15 training" in run.output
-    assert len(run.values("train/loss")) == 4 and np.isfinite(run.values("train/loss")).all()
+    assert len(run.values("train/loss")) == 4
+    assert np.isfinite(run.values("train/loss")).all()
 
 
 def test_run_that_predicts_one_class_only_says_so(tmp_path):
@@ -335,7 +340,8 @@ def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, monkeypatc
         parse_args("")
     assert ended.value.code == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("train.py: error: ") and line in said
+    assert said.startswith("train.py: error: ")
+    assert line in said
 
 
 def test_a_scale_at_which_images_vanish_ends_the_run(tiny_folder, tmp_path):
@@ -352,7 +358,9 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
         output = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         with pytest.raises(UserError) as refusal:
             run_train(output, "--dataset", dataset or folder, *TINY, "--max-steps", "1", *flags)
-        assert refusal.value.exit_code == 1 and line in str(refusal.value) and "\n" not in str(refusal.value)
+        assert refusal.value.exit_code == 1
+        assert line in str(refusal.value)
+        assert "\n" not in str(refusal.value)
 
     (tmp_path / "empty").mkdir()
     launched = launch("train.py", "--dataset", tmp_path / "nowhere", "--output-dir", tmp_path / "launched", *TINY)
@@ -405,10 +413,13 @@ def test_help_begins_with_ten_flags_and_states_real_defaults():
     text = result.stdout
     first = text.partition("the ten flags to start with:")[2].partition("advanced: data:")[0]
     assert len([line for line in first.splitlines() if line.startswith("  --")]) == 10
-    assert "(default: None)" not in text and "(default: False)" not in text and text.count("accelerate launch") == 5
+    assert "(default: None)" not in text
+    assert "(default: False)" not in text
+    assert text.count("accelerate launch") == 5
     for flag in ("--dataset", "--batch-size", "--micro-batch-size", "--classes", "--ignore-index", "--output-dir"):
         assert flag in text
-    assert "--fp16" not in text and result.returncode == 0  # precision, device and processes are the profile's
+    assert "--fp16" not in text
+    assert result.returncode == 0
     assert (ROOT / "train.py").read_text().startswith('"""Train a U-Net')
 
 

@@ -35,7 +35,9 @@ def test_without_a_plan_the_flags_are_those_of_the_original():
     settings = parsed("--dataset", "shapes", "--plan", "none")
     assert (settings.scale, settings.batch_size, settings.epochs, settings.augment) == (1.0, 4, 10, "basic")
     assert (settings.eval_every, settings.checkpoint_every, settings.class_weights) == (0, 0, None)
-    assert settings.encoder is None and settings.base_channels is None and settings.crop_size is None
+    assert settings.encoder is None
+    assert settings.base_channels is None
+    assert settings.crop_size is None
 
 
 @pytest.mark.parametrize(("flags", "weights"), [((), "pretrained"), (("--encoder-weights", "random"), "random")])

@@ -72,7 +72,8 @@ def test_a_mistake_is_one_line_that_mends_it(typed, line, capsys):
         parsed("--dataset", "D", *typed.split())
     assert ended.value.code == 2
     (message,) = capsys.readouterr().err.splitlines()
-    assert message.startswith("train.py: error: ") and line in message
+    assert message.startswith("train.py: error: ")
+    assert line in message
 
 
 OUT_OF_RANGE = (
@@ -126,7 +127,8 @@ def test_what_may_be_nothing_may_be_0():
         words += [flag_of(name), "0"]
     args = parsed("--dataset", "D", *words)
     values = [getattr(args, name) for name in (*whole, *shares)]
-    assert values == [0] * 11 and [type(value) for value in values] == [int] * 7 + [float] * 4
+    assert values == [0] * 11
+    assert [type(value) for value in values] == [int] * 7 + [float] * 4
 
 
 PREDICT_MISTAKES = dict.fromkeys(("--source y", "--images y", "-i y"), "did you mean --input FILES?")

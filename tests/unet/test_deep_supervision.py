@@ -52,7 +52,8 @@ def test_evaluation_knows_nothing_of_the_heads(tmp_path):
 
 def test_a_shallow_network_has_one_level():
     network = deep(depth=1)
-    assert network.supervised_levels == 1 and len(network.train()(torch.rand(1, 3, 16, 16))) == 1
+    assert network.supervised_levels == 1
+    assert len(network.train()(torch.rand(1, 3, 16, 16))) == 1
 
 
 def test_levels_with_logits_and_the_way_between_them_are_all_but_the_lowest_two():

@@ -130,7 +130,8 @@ def test_a_trained_network_comes_back_bit_for_bit_and_takes_any_size(folders, tm
     with torch.inference_mode():
         for size in ((49, 75), (15, 15)):
             logits = network(images[:, :, : size[0], : size[1]])
-            assert logits.shape == (2, 2, *size) and logits.isfinite().all()
+            assert logits.shape == (2, 2, *size)
+            assert logits.isfinite().all()
             assert torch.equal(loaded(images[:, :, : size[0], : size[1]]), logits)
 
 
@@ -145,7 +146,8 @@ def test_the_features_are_the_backbones_own_and_channels_and_strides_are_what_th
     for ours, wanted in zip(features, expected, strict=True):  # channels-last sums in another order
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-4)
     first = 1 if family in ("pp_lcnet", "textnet") else 2
-    assert network.encoder.first_level == first and network.config.depth == 5
+    assert network.encoder.first_level == first
+    assert network.config.depth == 5
     assert [f.shape[-2:] for f in features] == [(64 >> level, 96 >> level) for level in range(first, 6)]
     assert [f.shape[1] for f in features] == network.encoder.channels
 
@@ -250,11 +252,13 @@ def test_a_frozen_encoder_keeps_nothing_for_the_backward_pass_and_stays_bit_for_
     assert all(torch.equal(value, before[name]) for name, value in frozen.encoder.state_dict().items())
     assert not any(parameter.requires_grad for parameter in frozen.encoder.parameters())
     assert all(parameter.grad is not None for parameter in frozen.ups.parameters())
-    assert not any(module.training for module in frozen.encoder.modules()) and frozen.ups.training
+    assert not any(module.training for module in frozen.encoder.modules())
+    assert frozen.ups.training
     with torch.no_grad():
         of_decoder = saved_bytes(frozen, images)
     assert all(feature.grad_fn is None for feature in frozen.encoder(torch.randn(1, 3, 64, 64)))
-    assert of_decoder == 0 and saved_bytes(frozen, images) < saved_bytes(trained, images)
+    assert of_decoder == 0
+    assert saved_bytes(frozen, images) < saved_bytes(trained, images)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +391,8 @@ def test_tiles_are_exact_where_the_encoder_looks_only_so_far(folders, family, is
     halo = needed[0] if needed else 96
     size = (3 * halo + 70, 45)
     tiling = choose_tiling(network.config, size, tile_size=2 * halo + 64)
-    assert tiling.exact == is_exact and tiling.grid == (32, 32)
+    assert tiling.exact == is_exact
+    assert tiling.grid == (32, 32)
     assert ("equal to the whole image's result" if is_exact else "blended") in str(tiling)
     image = torch.rand(3, *size, dtype=torch.float64) * 255
     with torch.inference_mode():
@@ -432,7 +437,8 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
     def refused(source: object, reason: str, **asked: object) -> None:
         with pytest.raises(ModelError, match=reason) as error:
             start_from(None, {"encoder": str(source), "encoder_weights": "pretrained"} | asked)
-        assert "\n" not in str(error.value) and str(source) in str(error.value)
+        assert "\n" not in str(error.value)
+        assert str(source) in str(error.value)
 
     refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), PLAIN_VIT)
     deep = config_folder(tmp_path / "deep", model_type="resnet", depths=[1, 1, 1001, 1])
@@ -484,7 +490,8 @@ def test_a_flag_of_an_encoder_is_refused_without_one(models, name, value, flag):
 
 
 def test_encoder_weights_are_pretrained_where_there_is_an_encoder_to_have_them():
-    assert parsed("--encoder", "x").encoder_weights == "pretrained" and parsed().encoder_weights is None
+    assert parsed("--encoder", "x").encoder_weights == "pretrained"
+    assert parsed().encoder_weights is None
     assert parsed("--encoder", "x", "--encoder-weights", "random").encoder_weights == "random"
 
 
@@ -549,7 +556,8 @@ def test_name_and_license_are_kept_without_the_folders_path(tmp_path):
     folder = write_encoder(tmp_path / "mine")
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A backbone\n")
     config = build(folder).config.encoder
-    assert config["_name_or_path"] == "mine" and config["license"] == "apache-2.0"
+    assert config["_name_or_path"] == "mine"
+    assert config["license"] == "apache-2.0"
     assert str(tmp_path) not in json.dumps(config)
 
 
@@ -564,10 +572,12 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
     asked = {"freeze_encoder": True}
     start = start_from(str(tmp_path), asked)
     again = start.build(3, classes(5), start.trained_preprocess(3))
-    assert again.config.preprocess == first.config.preprocess and again.encoder.frozen
+    assert again.config.preprocess == first.config.preprocess
+    assert again.encoder.frozen
     assert all(map(torch.equal, again.ups.parameters(), first.ups.parameters()))
     other = start_from(str(tmp_path), asked).build(5, classes(2), Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
-    assert other(pixels(1, 5, 33, 33)).shape == (1, 2, 33, 33) and other.encoder.frozen
+    assert other(pixels(1, 5, 33, 33)).shape == (1, 2, 33, 33)
+    assert other.encoder.frozen
     for name, weight in other.encoder.state_dict().items():
         source = first.encoder.state_dict()[name]
         if weight.shape != source.shape:  # the first filters, repeated and rescaled

@@ -91,27 +91,32 @@ def test_training_is_in_half_precision_and_scaled(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(DoubleConv, "forward", noted)
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "1")
-    assert run.exit_code == 0 and {(True, torch.float16), (False, torch.float16)} <= types
+    assert run.exit_code == 0
+    assert {(True, torch.float16), (False, torch.float16)} <= types
     assert scales(run) == [SCALE, SCALE]
 
 
 def test_an_overflow_lowers_the_scale_and_is_no_bad_step(data, tmp_path, monkeypatch):
     spoil(monkeypatch, range(3, 4), "overflow")
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
-    assert run.exit_code == 0 and "skipped" not in run.output
+    assert run.exit_code == 0
+    assert "skipped" not in run.output
     assert run.values("train/skipped_steps") == [0] * 5
     assert scales(run) == [SCALE, SCALE, SCALE, SCALE / 2, SCALE / 2, SCALE / 2]
-    assert unchanged(run, 2, 3) and not unchanged(run, 3, 4)
+    assert unchanged(run, 2, 3)
+    assert not unchanged(run, 3, 4)
     assert [value is None for value in run.values("train/loss")] == [False, False, True, False, False]
 
 
 def test_a_forward_pass_that_is_not_finite_is_a_bad_step_and_leaves_nothing_behind(data, tmp_path, monkeypatch):
     spoil(monkeypatch, range(3, 4), "nan")
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
-    assert run.exit_code == 0 and "step 3: loss or gradient not finite, step skipped" in run.output
+    assert run.exit_code == 0
+    assert "step 3: loss or gradient not finite, step skipped" in run.output
     assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
     assert scales(run)[3:] == [SCALE / 2] * 3  # the scaler takes notice
-    assert unchanged(run, 2, 3) and not unchanged(run, 3, 4)
+    assert unchanged(run, 2, 3)
+    assert not unchanged(run, 3, 4)
     assert None not in run.values("eval/loss")
     assert all(value.isfinite().all() for value in run.model.values())
 
@@ -123,7 +128,8 @@ def test_five_bad_steps_in_a_row_end_the_run_and_five_overflows_do_not(data, tmp
             run_train(tmp_path / "nan", "--dataset", data, *FLAGS, "--max-steps", "8")
     spoil(monkeypatch, range(2, 7), "overflow")
     run = run_train(tmp_path / "overflow", "--dataset", data, *FLAGS, "--max-steps", "8")
-    assert run.exit_code == 0 and scales(run)[6] == SCALE / 2**5
+    assert run.exit_code == 0
+    assert scales(run)[6] == SCALE / 2**5
     assert run.values("train/skipped_steps") == [0] * 8
 
 
@@ -136,5 +142,6 @@ def test_a_resumed_run_goes_on_with_the_scale_it_had(data, tmp_path, monkeypatch
         if folder.name > "step-00000004":
             shutil.rmtree(folder)
     again = run_train(tmp_path / "again", "--dataset", data, *FLAGS, "--max-steps", "8", "--resume", "auto")
-    assert scales(again) == scales(whole) and scales(whole)[-1] == SCALE  # grown again after four good steps
+    assert scales(again) == scales(whole)
+    assert scales(whole)[-1] == SCALE
     assert all(torch.equal(again.weights(8)[name], value) for name, value in whole.weights(8).items())

@@ -74,7 +74,8 @@ def test_the_features_of_a_photograph_are_those_of_the_packages_network():
     with torch.inference_mode():
         expected = packages_features(images)
         features = network.encoder(images)
-    assert network.encoder.first_level == 1 and network.config.depth == 5
+    assert network.encoder.first_level == 1
+    assert network.config.depth == 5
     assert network.encoder.channels == list(FEATURES.values())
     for ours, theirs in zip(features, expected, strict=True):
         assert theirs.abs().max() > 5
@@ -83,7 +84,8 @@ def test_the_features_of_a_photograph_are_those_of_the_packages_network():
 
 def test_a_photograph_is_normalized_as_in_the_pretraining():
     preprocess = built().config.preprocess
-    assert preprocess.mean == (127.0,) * 3 and preprocess.std == (128.0,) * 3
+    assert preprocess.mean == (127.0,) * 3
+    assert preprocess.std == (128.0,) * 3
 
 
 @pytest.mark.parametrize("channels", [5, *[pytest.param(channels, marks=pytest.mark.slow) for channels in (3, 1)]])
@@ -99,7 +101,8 @@ def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_si
     with torch.inference_mode():
         for size in ((61, 75), (15, 15)):
             logits = network(images[:, :, : size[0], : size[1]])
-            assert logits.shape == (2, 2, *size) and logits.isfinite().all()
+            assert logits.shape == (2, 2, *size)
+            assert logits.isfinite().all()
             assert torch.equal(loaded(images[:, :, : size[0], : size[1]]), logits)
 
 
@@ -252,6 +255,7 @@ def test_filters_for_five_channels_are_those_of_three_and_what_was_given_stays()
     weights = Lite0().state_dict()
     filters = weights["stem.conv.weight"]
     network.encoder.take(weights)
-    assert weights["stem.conv.weight"] is filters and filters.shape[1] == 3
+    assert weights["stem.conv.weight"] is filters
+    assert filters.shape[1] == 3
     repeated = network.encoder.backbone.stem.conv.weight
     torch.testing.assert_close(repeated, filters[:, [0, 1, 2, 0, 1]] * 0.6)

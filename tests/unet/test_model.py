@@ -126,7 +126,8 @@ def test_dropout_falls_on_the_lowest_level_alone_and_in_training_alone(kind):
     shapes = []
     network.dropout.register_forward_hook(lambda layer, inputs, output: shapes.append(tuple(output.shape)))
     network.train()(torch.rand(1, 1, 32, 48))
-    assert shapes == [(1, 16, 4, 6)] and network.dropout.p == 0.5
+    assert shapes == [(1, 16, 4, 6)]
+    assert network.dropout.p == 0.5
     network.eval()
     images = torch.rand(1, 1, 32, 48)
     assert network(images).equal(network(images))

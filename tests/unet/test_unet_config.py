@@ -59,7 +59,8 @@ def test_config_json_holds_what_most_models_do_not_have_only_where_there_is_some
     values = {"joined_values": ((4, 1),), "outside_class": 0, "bands": ("B04",), "place": True}
     assert not values.keys() & plain["preprocess"].keys()
     full = tiny(preprocess=Preprocess(**values), task={"name": "objects"}, temperature=1.5).to_json()
-    assert full["task"] == {"name": "objects"} and full["temperature"] == 1.5
+    assert full["task"] == {"name": "objects"}
+    assert full["temperature"] == 1.5
     assert {name: full["preprocess"][name] for name in values} == values
 
 

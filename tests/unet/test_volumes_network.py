@@ -79,7 +79,8 @@ def test_levels_of_volumes_are_at_most_as_wide_as_320_channels_or_the_first_one(
         with torch.device("meta"):
             model = UNet(UNetConfig(1, 3, channels, depth=3, dims=3)).eval()
             assert model(torch.empty(1, 1, 8, 8, 8)).shape == (1, 3, 8, 8, 8)
-        assert model.stem.conv2.out_channels == channels and model.downs[-1].conv.conv2.out_channels == lowest
+        assert model.stem.conv2.out_channels == channels
+        assert model.downs[-1].conv.conv2.out_channels == lowest
 
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])

@@ -86,7 +86,8 @@ class Monitor:
 
     def log_training(self, learning_rate: float) -> None:
         """Write a record of the steps since the last one, whose results must be known; every process must call it."""
-        assert self._last is not None and self._last.step == self.state.step
+        assert self._last is not None
+        assert self._last.step == self.state.step
         record = {
             "train/loss": self.window.mean(),
             "train/lr": learning_rate,

@@ -101,7 +101,8 @@ class PointTable:
 
     def predicted(self, row: int, column: int) -> tuple[float, float]:
         """Confidence and presence of a point that was predicted."""
-        assert self.confidence is not None and self.presence is not None
+        assert self.confidence is not None
+        assert self.presence is not None
         return float(self.confidence[row, column]), float(self.presence[row, column])
 
     def source(self, row: int) -> PointSource:

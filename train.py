@@ -42,11 +42,12 @@ from runtime.mesh import Mesh
 from runtime.parallel import workers_ended
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
-from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
+from train_utils.gradient_buckets import rebuild_buckets
+from train_utils.kernel_tuning import KernelTuning
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
@@ -68,10 +69,9 @@ from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import gathered_weights, prepare_sharding, share_statistics, unsharded
-from train_utils.spatial import Slabs, check_slabs, new_step_loss, split_network
+from train_utils.slabs import Slabs, check_slabs, new_step_loss, split_network
 from train_utils.step_memory import StepMemory
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
-from train_utils.tuning import KernelTuning
 
 
 def add_gradients(

@@ -46,8 +46,8 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "buckets compilation metrics_log microbatch preflight schedule tuning muon optim ema nan_guard step_memory"
-        " sharding spatial sync_batchnorm evaluation run_state",
+        "gradient_buckets compilation metrics_log microbatch preflight schedule kernel_tuning muon optim ema nan_guard"
+        " step_memory sharding slabs sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

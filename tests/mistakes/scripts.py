@@ -101,7 +101,7 @@ MUTANTS = [
         "set_seed(args.seed, deterministic=False)",
         "test_flags.py",
     ),
-    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_tuning.py"),
+    Mutant("train.py", "main", "tuning.for_shape(shapes.largest)", "tuning.for_shape(())", "test_kernel_tuning.py"),
     Mutant("train.py", "train_step", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
         "train.py",

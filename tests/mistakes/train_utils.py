@@ -3,14 +3,22 @@
 from mistakes.mutant import Mutant
 
 MUTANTS = [
-    Mutant("train_utils/buckets.py", "rebuild_buckets", "model.zero_grad()", "pass", "test_buckets.py"),
-    Mutant("train_utils/buckets.py", "rebuild_buckets", "buffer.copy_(buffers[name])", "pass", "test_buckets.py"),
     Mutant(
-        "train_utils/buckets.py",
+        "train_utils/gradient_buckets.py", "rebuild_buckets", "model.zero_grad()", "pass", "test_gradient_buckets.py"
+    ),
+    Mutant(
+        "train_utils/gradient_buckets.py",
+        "rebuild_buckets",
+        "buffer.copy_(buffers[name])",
+        "pass",
+        "test_gradient_buckets.py",
+    ),
+    Mutant(
+        "train_utils/gradient_buckets.py",
         "rebuild_buckets",
         "torch.stack([level.sum() for level in levels]).sum().backward()",
         "pass",
-        "test_buckets.py",
+        "test_gradient_buckets.py",
     ),
     Mutant(
         "train_utils/checkpoints/best_model.py",
@@ -1621,16 +1629,22 @@ MUTANTS = [
         "isinstance(m, BATCH_NORMS)",
         "test_encoder_training.py",
     ),
-    Mutant("train_utils/tuning.py", "", "ENOUGH_STEPS = 1000", "ENOUGH_STEPS = 500", "test_tuning.py"),
-    Mutant("train_utils/tuning.py", "KernelTuning.from_args", "steps / len(shapes)", "steps", "test_tuning.py"),
+    Mutant("train_utils/kernel_tuning.py", "", "ENOUGH_STEPS = 1000", "ENOUGH_STEPS = 500", "test_kernel_tuning.py"),
     Mutant(
-        "train_utils/tuning.py",
+        "train_utils/kernel_tuning.py",
+        "KernelTuning.from_args",
+        "steps / len(shapes)",
+        "steps",
+        "test_kernel_tuning.py",
+    ),
+    Mutant(
+        "train_utils/kernel_tuning.py",
         "KernelTuning.from_args",
         "total_steps is None and args.max_minutes",
         "args.max_minutes",
-        "test_tuning.py",
+        "test_kernel_tuning.py",
     ),
-    Mutant("train_utils/tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_tuning.py"),
+    Mutant("train_utils/kernel_tuning.py", "", "ENOUGH_MINUTES = 10", "ENOUGH_MINUTES = 9", "test_kernel_tuning.py"),
     Mutant(
         "train_utils/sharding.py",
         "_prepare_deepspeed",

@@ -9,10 +9,10 @@ from PIL import Image
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
-import train_utils.tuning
+import train_utils.kernel_tuning
 from runtime.launch import tune_kernels
+from train_utils.kernel_tuning import KernelTuning
 from train_utils.preflight import StepFit
-from train_utils.tuning import KernelTuning
 from unet import UNet
 
 SHAPES = np.array([(8, 8)] * 10 + [(8, 16)] * 6 + [(32, 32)] * 4)  # of twenty training images
@@ -72,8 +72,8 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
             first.setdefault(tuple(inputs[0].shape[2:]), torch.backends.cudnn.benchmark)
 
     on_cuda = torch.device("cuda")
-    monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
-    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 8)
+    monkeypatch.setattr(train_utils.kernel_tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
+    monkeypatch.setattr(train_utils.kernel_tuning, "ENOUGH_STEPS", 8)
     monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     growing = []

@@ -25,7 +25,7 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
-from train_utils.spatial import SlabConv2d, Slabs, check_slabs, new_step_loss, split_network
+from train_utils.slabs import SlabConv2d, Slabs, check_slabs, new_step_loss, split_network
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last

@@ -9,8 +9,8 @@ from forked import call_in_processes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train_utils import buckets
-from train_utils.buckets import rebuild_buckets
+from train_utils import gradient_buckets
+from train_utils.gradient_buckets import rebuild_buckets
 from unet import UNet, UNetConfig
 from unet.model import DeeplySupervisedUNet
 
@@ -83,7 +83,7 @@ def test_all_levels_of_deep_supervision_take_part_in_the_pass_that_orders_gradie
             super().__init__()
             self.forward = network.forward
 
-    monkeypatch.setattr(buckets, "DistributedDataParallel", Wrapped)
+    monkeypatch.setattr(gradient_buckets, "DistributedDataParallel", Wrapped)
     network = DeeplySupervisedUNet(UNetConfig(base_channels=2, depth=3))
     assert len(network.heads) == 1
     ready = []

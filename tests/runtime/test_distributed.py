@@ -156,9 +156,9 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
     [
         (RuntimeError("[x.cc:1] Connection closed by peer. More"), True, None),
         (
-            dist.DistError("[/a/tcp.cc:12] Connection closed by peer [::1]. More"),
+            dist.DistError("[/a/tcp.cc:12] Connection closed by peer [127.0.0.1]:295. More"),
             True,
-            "lost another process, which has",
+            "lost another process, which has ended (Connection closed by peer [127.0.0.1]:295); start again",
         ),
         (RuntimeError("gloo: Broken pipe"), True, "lost another process, which has ended (gloo: Broken pipe)"),
         (

@@ -15,7 +15,7 @@ from runtime.parallel import default_workers, map_ahead, map_indices, pipelined,
 
 def test_every_item_comes_out_once_and_errors_stay_with_their_item():
     def read(item: int) -> int:
-        if item == 3:
+        if item in (3, 10):
             raise ValueError("unreadable")
         return item * 10
 
@@ -29,9 +29,9 @@ def test_every_item_comes_out_once_and_errors_stay_with_their_item():
             raise ValueError("disk full")
         return data + 1
 
-    batches = [[0, 1], [2, 3, 4], [5], [3], [6], [7, 8], [9]]
+    batches = [[0, 1], [2, 3, 4], [5], [3], [6], [7, 10, 8], [9]]
     results = [(item, str(result)) for item, result in pipelined(batches, read, compute, (ValueError,))]
-    errors = {3: "unreadable", 5: "disk full", 7: "too large", 8: "too large"}
+    errors = {3: "unreadable", 10: "unreadable", 5: "disk full", 7: "too large", 8: "too large"}
     expected = [(item, errors.get(item, str(item * 10 + 1))) for batch in batches for item in batch]
     assert sorted(results) == sorted(expected)
 

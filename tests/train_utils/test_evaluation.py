@@ -3,11 +3,13 @@
 Modules: train_utils/results.py, inference/tiling/resizing.py.
 """
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerators import new_accelerator
 from conftest import write_folder
 from in_process import run_train
 from torch import Tensor
@@ -23,6 +25,7 @@ from inference.tiling import Tiling
 from inference.tiling.resizing import strips_at_sizes
 from tasks.calibration import no_counts
 from tasks.classes import Classes, ClassScores, ClassTarget
+from tasks.step_loss import StepLoss
 from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -152,6 +155,32 @@ def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_
         assert torch.equal(other.scores.sums, whole.scores.sums)
         assert torch.equal(other.scores.by_image, whole.scores.by_image)
         assert other.loss == pytest.approx(whole.loss, rel=1e-9)
+
+
+class Batches(list):
+    """Batches of validation images, as the loader has them."""
+
+    dataset = range(3)
+
+
+def test_the_loss_of_an_evaluation_is_the_mean_over_the_pixels_of_all_its_images():
+    network = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
+    with torch.no_grad():
+        network.head.conv.weight.zero_()
+        network.head.conv.bias.copy_(torch.tensor([0.0, math.log(3)]))  # a quarter and three quarters
+    accelerator = new_accelerator()
+    accelerator.unwrap_model = lambda model: model
+    accelerator.reduce = lambda values, reduction: values
+    batches = Batches()
+    for index, (side, value) in enumerate([(4, 1), (8, 0), (4, 255)]):
+        mask = torch.full((side, side), value)
+        batches.append({"images": torch.rand(1, 1, 8, 8), "targets": [ClassTarget(mask)], "indices": [index]})
+    criterion = StepLoss(Classes(("a", "b"), "ce"))
+    evaluation = train.evaluate(accelerator, network, batches, criterion, 7)
+    assert evaluation.step == 7
+    assert evaluation.loss == pytest.approx((16 * math.log(4 / 3) + 64 * math.log(4)) / 80)
+    assert network.training
+    assert train.evaluate(accelerator, network, Batches(batches[2:]), criterion, 7).loss == 0  # nothing is labeled
 
 
 @pytest.mark.parametrize("loss", ["ce+logdice", "focal+dice"])

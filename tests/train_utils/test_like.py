@@ -50,6 +50,9 @@ def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
 
 def test_where_and_how_long_a_run_was_made_is_not_repeated_beside_what_is_typed(like):
     assert like(("--processes-per-volume", "2")).processes_per_volume == 1
+    recorded = ("--processes-per-volume", "2", "--max-steps", "9", "--fold", "1/3")
+    args = like(recorded, "--epochs", "3", "--val-fraction", "0.3")
+    assert (args.processes_per_volume, args.max_steps, args.fold) == (1, None, None)
     for recorded, typed in (
         (("--fold", "1/3"), ("--val-fraction", "0.3")),
         (("--val-split", "dusk"), ("--fold", "2/3")),

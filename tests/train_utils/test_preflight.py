@@ -175,11 +175,12 @@ def test_no_size_is_tried_twice_where_activations_are_computed_again_already(mon
     ("split", "line"),
     [
         (BatchSplit(3, 4, 1, 1), "1 of 4 processes have no image in a step, and compute a repeated one"),
+        (BatchSplit(3, 4, 2, 1, is_fixed=True), "1 of 4 processes have no image in a step, and compute a repeated one"),
         (BatchSplit(10, 8, 1, 2), "6 of 8 processes have no image in the last micro-batch of a step, and compute"),
     ],
 )
 def test_processes_without_an_image_are_said_with_the_batch_that_uses_all(monkeypatch, capsys, split, line):
-    checked(monkeypatch, split, room=1)
+    checked(monkeypatch, split, room=2)
     text = capsys.readouterr().out.splitlines()[-1]
     assert text.startswith(f"batch: {line}")
     wanted = split.groups * split.accumulation

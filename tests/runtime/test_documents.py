@@ -3,16 +3,18 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from runtime.documents import parse_json, read_bytes, read_json, read_json_lines, read_yaml
+from runtime.documents import as_json, parse_json, read_bytes, read_json, read_json_lines, read_yaml
 
 DAMAGED = {
     "empty": b"",
     "nested": b"[" * 100_000,
     "nested a little": b"[" * 100 + b"]" * 100,
     "objects": b'{"a":' * 100 + b"1" + b"}" * 100,
+    "nested before what is not": b'{"a": ' + b"[" * 100 + b"]" * 100 + b', "b": [[]]}',
     "digits": b'{"a": ' + b"9" * 5000 + b"}",
     "digits that Python takes": b'{"a": ' + b"9" * 400 + b"}",
     "half a character": rb'{"a": "\ud800"}',
@@ -52,6 +54,11 @@ def test_lists_and_objects_may_be_sixty_four_levels_deep(tmp_path):
     (tmp_path / "a.yaml").write_text(nested(65))
     with pytest.raises(ValueError, match="it is nested deeper than 64 levels"):
         read_yaml(tmp_path / "a.yaml", list)
+
+
+def test_json_has_lists_for_tuples_and_texts_for_paths():
+    value = {"sides": (2, 3), "folder": Path("runs") / "a", "flag": None}
+    assert as_json(value) == {"sides": [2, 3], "folder": os.path.join("runs", "a"), "flag": None}
 
 
 def test_numbers_may_have_three_hundred_digits():

@@ -22,7 +22,7 @@ from inference import Predictor
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import DoubleConv, Up, norm_layer
-from unet.model import DeeplySupervisedUNet
+from unet.model import DeeplySupervisedUNet, layer_counts
 
 
 def reference(weights: list[torch.Tensor], x: torch.Tensor, depth: int) -> torch.Tensor:
@@ -360,3 +360,8 @@ def test_blocks_that_run_twice_are_all_that_are_trained():
     network.train()
     assert not any(module.training for module in network.encoder.modules())
     assert not any(parameter.requires_grad for parameter in network.encoder.parameters())
+
+
+def test_layers_are_counted_in_each_entry_that_names_them():
+    config = {"depths": [2, 7], "num_layers": 5, "block_type": "plain", "hidden_sizes": [64, 128]}
+    assert sorted(layer_counts(config)) == [0, 2, 5, 7]

@@ -288,6 +288,7 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
 
 def test_patches_are_pooled_at_most_five_times_and_to_no_fewer_than_four_pixels():
     assert len(level_axes((1, 1), (4096, 4096))[1]) == 5
+    assert len(level_axes((1, 1), (4096, 4096), depth=7)[1]) == 7
     assert level_axes((1, 1), (8, 8))[1] == ((2, 2),)
     assert level_axes((1, 1), (16, 15))[1] == ((2, 2), (2, 1))
     assert level_axes((1, 1), (7, 7))[1] == ((2, 2),)  # there is a step down in any case

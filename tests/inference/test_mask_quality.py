@@ -223,6 +223,8 @@ def test_in_a_large_image_a_strip_of_less_than_a_fiftieth_is_a_border():
     prediction[100:107, 50:200] = 1
     prediction[200:208, 50:200] = 1
     assert np.array_equal(np.flatnonzero(disagreeing_areas(prediction, mask).any(axis=1)), np.arange(200, 208))
+    columns = disagreeing_areas(prediction.T, mask.T).any(axis=0)  # of the shorter side, whichever it is
+    assert np.array_equal(np.flatnonzero(columns), np.arange(200, 208))
 
 
 def test_the_share_of_areas_is_of_all_objects_by_how_sure_the_model_is():
@@ -231,6 +233,9 @@ def test_the_share_of_areas_is_of_all_objects_by_how_sure_the_model_is():
     mask[30:46, 50:70] = 0  # 320 of 662 pixels
     mask[0:4] = 255
     assert area_share(probabilities_of(truth, 0.9), mask) == pytest.approx(320 * (0.9 - 0.05) / 662)
+    probabilities = probabilities_of(truth, 0.9)
+    probabilities[:, 30:38] = probabilities_of(truth, 0.6)[:, 30:38]  # half of the area is less sure
+    assert area_share(probabilities, mask) == pytest.approx((160 * (0.9 - 0.05) + 160 * (0.6 - 0.2)) / 662)
     assert area_share(probabilities_of(truth), truth) == 0
     seen = truth.copy()
     seen[30:46, 50:70] = 0
@@ -251,10 +256,12 @@ def test_a_shifted_mask_is_told_how_to_go_back(rows, columns):
     mask = np.roll(truth, (-rows, -columns), axis=(0, 1))
     assert best_shift(probabilities_of(truth), mask) == (rows, columns)
     large = np.kron(mask, np.ones((10, 10), np.uint8))  # is looked at in every third pixel
-    large_shift = best_shift(np.kron(probabilities_of(truth), np.ones((1, 10, 10), np.float32)), large)
+    large_probabilities = np.kron(probabilities_of(truth), np.ones((1, 10, 10), np.float32))
+    large_shift = best_shift(large_probabilities, large)
     if max(abs(rows), abs(columns)) < 5:
         assert large_shift is not None
         assert np.abs(np.subtract(large_shift, (10 * rows, 10 * columns))).max() <= 3
+        assert best_shift(large_probabilities.transpose(0, 2, 1), large.T) == large_shift[::-1]
     one_pixel = np.roll(truth, (0, 1), axis=(0, 1))
     assert best_shift(probabilities_of(truth), one_pixel) is None
 

@@ -153,6 +153,12 @@ def test_a_class_that_is_nowhere_has_no_score_and_one_that_is_missed_is_named():
         ["bone", "n/a", "n/a", "n/a", "n/a", "0"],
         ["mean", "0.3333", "0.4000"],
     ]
+    assert scores.brief() == {"mean_iou": 1 / 3, "mean_dice": pytest.approx(0.4)}
+    boundary = {"boundary_iou": [0.25, 0, None], "mean_boundary_iou": 0.125}
+    boundary |= {"hd95": [7.5, None, None], "mean_hd95": 6.5}
+    rows = [line.split() for line in scores.table(boundary).splitlines()]
+    assert rows[1] == ["heart", "0.6667", "0.8000", "0.2500", "7.5000", "1.0000", "0.6667", "3"]
+    assert rows[4] == ["mean", "0.3333", "0.4000", "0.1250", "6.5000"]
 
 
 def test_all_31_bits_are_kept():
@@ -273,6 +279,13 @@ def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
     whole = class_tables(prediction, targets.truth, targets.known, 3)
     monkeypatch.setattr(overlapping, "PIXELS_AT_ONCE", 77)
     assert torch.equal(class_tables(prediction, targets.truth, targets.known, 3), whole)
+
+
+def test_what_is_unknown_is_counted_nowhere_though_it_is_set():
+    found, truth = torch.tensor([[3, 0, 2, 1, 2]]), torch.tensor([[1, 3, 2, 0, 1]])
+    known = torch.tensor([[2, 1, 3, 0, 2]])
+    tables = class_tables(found, truth, known, 2)
+    assert tables.tolist() == [[[1, 0], [1, 0]], [[0, 2], [0, 1]]]
 
 
 def test_a_model_knows_which_classes_change_places_in_the_mirror_and_damaged_sides_are_refused():

@@ -11,8 +11,8 @@ from unet.config import UNetConfig
 
 def start_from(source: str | None, flags: dict[str, Any], checkpoint: UNetConfig | None = None) -> StartingPoint:
     """`starting_point` from `source`; `flags` may hold `dims`, `kernels` and `strides` of the data too."""
-    known = {field.name for field in fields(NetworkSettings)}
-    settings = NetworkSettings(init_from=source, **{name: flags[name] for name in flags.keys() & known})
+    field_names = {field.name for field in fields(NetworkSettings)}
+    settings = NetworkSettings(init_from=source, **{name: flags[name] for name in flags.keys() & field_names})
     axes = None
     if "dims" in flags:
         axes = NetworkAxes(**{name: flags[name] for name in NetworkAxes._fields if name in flags})

@@ -81,8 +81,8 @@ def test_a_candidate_of_the_recipe_may_be_several_changes():
 def test_lovasz_of_a_prediction_without_doubt_is_one_minus_the_iou(monkeypatch, dtype):
     monkeypatch.setattr(StepLoss, "sums", StepLoss.sums)
     CANDIDATES["Lovasz-softmax instead of Dice"][1]()
-    truth, found = torch.tensor([[[0, 0, 1, 1, 255]]]), torch.tensor([[[0, 1, 1, 1, 0]]])
-    logits = 100.0 * torch.nn.functional.one_hot(found, 3).movedim(-1, 1)
+    truth, predicted = torch.tensor([[[0, 0, 1, 1, 255]]]), torch.tensor([[[0, 1, 1, 1, 0]]])
+    logits = 100.0 * torch.nn.functional.one_hot(predicted, 3).movedim(-1, 1)
     regions = ClassLoss(3, "ce+logdice").sums(logits, truth.to(dtype))[1]
     assert regions.item() == pytest.approx((1 - 1 / 2) + (1 - 2 / 3))  # of classes 0 and 1; 2 is not in the truth
 
@@ -179,17 +179,17 @@ def test_photographs_of_many_sizes_have_masks_of_their_size(tmp_path, monkeypatc
         files = sorted((tmp_path / "data" / "train" / kind).iterdir())
         sizes[kind] = {file.name: Image.open(file).size for file in files}
     assert sizes["images"] == sizes["masks"]
-    found = set(sizes["images"].values())
-    assert len(found) == 12
-    assert min(map(min, found)) >= 8
-    assert max(map(max, found)) <= 24
+    image_sizes = set(sizes["images"].values())
+    assert len(image_sizes) == 12
+    assert min(map(min, image_sizes)) >= 8
+    assert max(map(max, image_sizes)) <= 24
 
 
 def test_losses_add_up_to_what_is_lost():
     alone = {"padding": 10.0, "data_wait": 1.0, "communication": 0.0}
-    found = losses({"padding": 19.0, "data_wait": 3.0, "communication": 5.0}, alone, efficiency=0.8)
+    shares = losses({"padding": 19.0, "data_wait": 3.0, "communication": 5.0}, alone, efficiency=0.8)
     expected = {"padding": 10, "data wait": 2, "communication": 5, "the rest": 3}
-    assert found == pytest.approx(expected)
+    assert shares == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("size", [[20, 24], [12, 14, 16]])
@@ -197,9 +197,11 @@ def test_each_way_to_the_targets_of_landmarks_gives_the_same(size):
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(3, len(size), generator=generator) * (torch.tensor(size) - 1)
     logits = torch.randn(3, *size, generator=generator)
-    drawn = (logits * drawn_maps(points, size)).flatten(1).sum(dim=1)
-    torch.testing.assert_close(along_axes(points, logits), drawn, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close((logits * cubes_in_place(points, size)).flatten(1).sum(dim=1), drawn, rtol=0, atol=0.01)
+    expected_sums = (logits * drawn_maps(points, size)).flatten(1).sum(dim=1)
+    torch.testing.assert_close(along_axes(points, logits), expected_sums, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        (logits * cubes_in_place(points, size)).flatten(1).sum(dim=1), expected_sums, rtol=0, atol=0.01
+    )
 
 
 def test_places_are_read_from_drawn_gaussians_in_two_ways():
@@ -249,30 +251,30 @@ def test_border_weights_follow_equation_2_of_the_paper():
 
 def test_maps_of_candidates_tell_touching_objects_apart():
     ids = torch.from_numpy(label_image().astype(np.int64))[None]
-    known = torch.ones_like(ids, dtype=torch.bool)
-    edges = objects.edge_map(ids, known)[0]
+    is_known = torch.ones_like(ids, dtype=torch.bool)
+    edges = objects.edge_map(ids, is_known)[0]
     assert edges[15, 15] == 1
     assert edges[15, 21] == edges[15, 22] == edges[10, 15] == edges[0, 0] == 0
-    centers = objects.center_map(ids, known)[0]
+    centers = objects.center_map(ids, is_known)[0]
     assert centers[14, 15] > 0.95 > centers[14, 20] > centers[14, 21]
     assert centers[0, 0] == 0
     target = ObjectTarget((ids > 0).to(torch.uint8), ids)
-    drawn = objects.draw_apart(Objects(), target)
-    assert (drawn.mask[0, 15, 20:24] == torch.tensor([1, 0, 0, 1])).all()
-    assert drawn.mask[0, 10, 15] == 1
-    gaps = np.where((target.mask - drawn.mask)[0].numpy() > 0, 0, label_image())
-    np.testing.assert_allclose(drawn.depth[0], objects.border_weights(gaps), rtol=1e-6, atol=1e-12)
+    maps = objects.draw_apart(Objects(), target)
+    assert (maps.mask[0, 15, 20:24] == torch.tensor([1, 0, 0, 1])).all()
+    assert maps.mask[0, 10, 15] == 1
+    gaps = np.where((target.mask - maps.mask)[0].numpy() > 0, 0, label_image())
+    np.testing.assert_allclose(maps.depth[0], objects.border_weights(gaps), rtol=1e-6, atol=1e-12)
 
 
 def test_weighted_cross_entropy_is_that_of_the_paper():
     ids = torch.from_numpy(label_image().astype(np.int64))[None]
     target = ObjectTarget((ids > 0).to(torch.uint8), ids)
     target.mask[0, :4] = 255
-    drawn = objects.draw_apart(Objects(), target)
+    maps = objects.draw_apart(Objects(), target)
     logits = torch.randn(1, 3, 60, 90, generator=torch.Generator().manual_seed(0))
-    *_, weighted = objects.weighted_partial(Objects(), logits, drawn)
-    errors = F.cross_entropy(logits[:, :2], drawn.mask.long(), ignore_index=255, reduction="none")
-    assert weighted.item() == pytest.approx((errors * drawn.depth).sum().item(), rel=1e-5)
+    *_, weighted = objects.weighted_partial(Objects(), logits, maps)
+    errors = F.cross_entropy(logits[:, :2], maps.mask.long(), ignore_index=255, reduction="none")
+    assert weighted.item() == pytest.approx((errors * maps.depth).sum().item(), rel=1e-5)
 
 
 def test_components_are_a_way_of_decoding():

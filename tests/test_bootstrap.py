@@ -92,20 +92,20 @@ class TestWithoutEnsurepip:
             wheel.writestr(f"{dist_info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{dist_info}/RECORD", "")
         (repository / "requirements-dev.txt").write_text(f"--find-links {package.as_posix()}\nmarker==1.0\n")
-        done = bootstrap(repository, "python", "-c", "import marker; print(marker.__file__)")
-        assert done.returncode == 0, done.stderr
-        assert Path(done.stdout.strip()).is_relative_to(repository / ".venv")
+        process = bootstrap(repository, "python", "-c", "import marker; print(marker.__file__)")
+        assert process.returncode == 0, process.stderr
+        assert Path(process.stdout.strip()).is_relative_to(repository / ".venv")
         assert not list((repository / ".venv").rglob("pip"))
 
     def test_without_any_pip_it_says_what_to_install(self, repository, no_ensurepip):
         (no_ensurepip / "pip").mkdir()
         (no_ensurepip / "pip" / "__init__.py").touch()
         (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
-        done = bootstrap(repository, "python", "-c", "")
-        assert done.returncode == 1
-        assert "neither ensurepip nor pip" in last_line(done)
-        assert "apt install python3-venv" in last_line(done)
-        assert "Traceback" not in done.stderr
+        process = bootstrap(repository, "python", "-c", "")
+        assert process.returncode == 1
+        assert "neither ensurepip nor pip" in last_line(process)
+        assert "apt install python3-venv" in last_line(process)
+        assert "Traceback" not in process.stderr
         shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")  # now it is installed
         assert bootstrap(repository, "python", "-c", "").returncode == 0
 
@@ -120,13 +120,13 @@ class TestEnvironment:
     @pytest.mark.parametrize("file", ["requirements.txt", pytest.param("requirements-dev.txt", marks=pytest.mark.slow)])
     def test_changed_requirements_are_installed_into_the_same_environment(self, repository, file):
         bootstrap(repository, "python", "-c", "")
-        kept = repository / ".venv" / "kept"
-        kept.touch()
+        marker = repository / ".venv" / "kept"
+        marker.touch()
         with open(repository / file, "a") as requirements:
             requirements.write("# changed\n")
         assert "installing" in bootstrap(repository, "python", "-c", "").stderr
         assert bootstrap(repository, "python", "-c", "").stderr == ""
-        assert kept.exists()
+        assert marker.exists()
 
     def test_an_install_that_failed_is_done_again(self, repository):
         requirements = repository / "requirements-dev.txt"
@@ -143,31 +143,31 @@ class TestEnvironment:
     def test_half_an_environment_is_completed(self, repository):
         bootstrap(repository, "python", "-c", "")
         (repository / ".venv" / "bootstrap-stamp").unlink()
-        done = bootstrap(repository, "python", "-c", "print('ran')")
-        assert done.stdout == "ran\n"
-        assert "making" in done.stderr
-        assert "installing" in done.stderr
+        process = bootstrap(repository, "python", "-c", "print('ran')")
+        assert process.stdout == "ran\n"
+        assert "making" in process.stderr
+        assert "installing" in process.stderr
 
     @pytest.mark.slow
     def test_a_moved_environment_is_made_anew(self, repository):
         bootstrap(repository, "python", "-c", "")
         (repository / ".venv" / "old").touch()
         moved = repository.rename(repository.with_name("moved"))
-        done = bootstrap(moved, "python", "-c", "import sys; print(sys.prefix)")
-        assert done.stdout == f"{moved / '.venv'}\n"
+        process = bootstrap(moved, "python", "-c", "import sys; print(sys.prefix)")
+        assert process.stdout == f"{moved / '.venv'}\n"
         assert not (moved / ".venv" / "old").exists()
 
     def test_an_unknown_command_is_one_line(self, repository):
         bootstrap(repository, "python", "-c", "")
-        done = bootstrap(repository, "no-such-command")
-        assert done.returncode == 1
-        assert done.stderr.count("\n") == 1
-        assert "'no-such-command'" in done.stderr
+        process = bootstrap(repository, "no-such-command")
+        assert process.returncode == 1
+        assert process.stderr.count("\n") == 1
+        assert "'no-such-command'" in process.stderr
 
     def test_the_command_finds_its_own_environment_first(self, repository):
         code = "import os, shutil; print(shutil.which('python'), os.environ['VIRTUAL_ENV'])"
-        found, environment = bootstrap(repository, "python", "-c", code).stdout.split()
-        assert Path(found).is_relative_to(repository / ".venv")
+        command_path, environment = bootstrap(repository, "python", "-c", code).stdout.split()
+        assert Path(command_path).is_relative_to(repository / ".venv")
         assert environment == str(repository / ".venv")
 
     @pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process")
@@ -198,21 +198,21 @@ def test_uv_installs_where_it_is_there_and_pip_where_it_fails(repository, tmp_pa
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     script = repository / "hello.py"
     script.write_text("import sys; print('hello', sys.argv[1:])")
-    done = bootstrap(repository, str(script), "--flag")  # a script needs no `python` before it
-    assert (done.returncode, done.stdout) == (0, "hello ['--flag']\n"), done.stderr
+    process = bootstrap(repository, str(script), "--flag")  # a script needs no `python` before it
+    assert (process.returncode, process.stdout) == (0, "hello ['--flag']\n"), process.stderr
     requirements = repository / "requirements-dev.txt"
     arguments = (tmp_path / "arguments").read_text().split()
     assert arguments[:3] == ["pip", "install", "--python"]
     assert arguments[-2:] == ["-r", str(requirements)]
-    assert done.stderr.count("bootstrap: installing") == 1 + code
+    assert process.stderr.count("bootstrap: installing") == 1 + code
 
 
 def test_an_old_python_is_told_so_in_one_line():
     command = [sys.executable, PROGRAMS / "on_python_3_9.py", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("bootstrap: needs Python 3.10 or newer and this is 3.9")
-    assert done.stderr.count("\n") == 1
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert process.stderr.startswith("bootstrap: needs Python 3.10 or newer and this is 3.9")
+    assert process.stderr.count("\n") == 1
 
 
 def test_an_old_python_can_read_as_far_as_that_line():
@@ -220,9 +220,9 @@ def test_an_old_python_can_read_as_far_as_that_line():
 
 
 def test_without_a_command_it_shows_how_it_is_called(repository):
-    done = bootstrap(repository)
-    assert done.returncode == 2
-    assert "python3 bootstrap.py pytest" in done.stdout
+    process = bootstrap(repository)
+    assert process.returncode == 2
+    assert "python3 bootstrap.py pytest" in process.stdout
     assert not (repository / ".venv").exists()
 
 

@@ -186,12 +186,12 @@ def test_commands_links_and_flags_are_found_to_be_checked():
 
 
 def test_every_flag_named_in_the_text_exists():
-    known, checked = known_flags(), set()
+    existing_flags, checked = known_flags(), set()
     for page in PAGES:
         spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
-        named = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
-        assert named - known - FOREIGN == set(), page.name
-        checked |= named
+        mentioned_flags = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
+        assert mentioned_flags - existing_flags - FOREIGN == set(), page.name
+        checked |= mentioned_flags
     assert len(checked) > 30
 
 

@@ -209,16 +209,16 @@ def imports_of_tests(folder: Path) -> list[str]:
 
 def modules_without_tests(root: Path) -> list[str]:
     """Modules of the packages that no file of tests is named after, and none names in its docstring."""
-    named: set[str] = set()
+    mentioned_modules: set[str] = set()
     for path in (root / "tests").rglob("test_*.py"):
         _, _, from_docstring_on = path.read_text(encoding="utf-8").partition('"""')
         documentation, _, _ = from_docstring_on.partition('"""')
-        named |= {word.rstrip(".,") for word in documentation.split()}
-        named.add(path.name.removeprefix("test_"))
+        mentioned_modules |= {word.rstrip(".,") for word in documentation.split()}
+        mentioned_modules.add(path.name.removeprefix("test_"))
     missing = []
     for path in modules(root):
         name = Path(path).name
-        if "/" in path and name != "__init__.py" and not {name, path} & named:
+        if "/" in path and name != "__init__.py" and not {name, path} & mentioned_modules:
             missing.append(path)
     return missing
 

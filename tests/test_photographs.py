@@ -18,9 +18,9 @@ FLAGS += ["--val-fraction", "0.25", "--augment", "none", "--learning-rate", "0.0
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    found = run_train(tmp_path_factory.mktemp("photographs") / "run", "--dataset", PHOTOGRAPHS, *FLAGS)
-    assert found.exit_code == 0, found.output
-    return found
+    result = run_train(tmp_path_factory.mktemp("photographs") / "run", "--dataset", PHOTOGRAPHS, *FLAGS)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def test_a_network_learns_photographs(run):

@@ -37,8 +37,8 @@ def test_isbi_slices_train_and_predict_reproduces_the_score(tmp_path):
     assert (config.in_channels, config.preprocess.class_values) == (1, (0, 255))
     held_out = [record["image"] for record in load_info(data).val.records]
     assert 0 < len(held_out) < 30
-    others = sorted((data / "images").iterdir())[:2]
-    for output, images in (("others", others), ("held_out", held_out)):
+    two_slices = sorted((data / "images").iterdir())[:2]
+    for output, images in (("others", two_slices), ("held_out", held_out)):
         result = predict(tmp_path / "run" / "model", images, tmp_path / output, "--truth", data / "masks")
         assert result.returncode == 0, result.stderr
     assert len(list((tmp_path / "others").glob("*.png"))) == 2

@@ -104,17 +104,17 @@ def folder(tmp_path) -> Path:
 def test_masks_are_those_of_pycocotools_pixel_for_pixel(folder):
     train, val = loaded(folder)
     official = COCO(folder / "annotations/instances_train2017.json")
-    drawn = masks(train)
-    assert [*drawn] == ["1.png", "2.png", "3.png"]
+    masks_by_name = masks(train)
+    assert [*masks_by_name] == ["1.png", "2.png", "3.png"]
     assert [*masks(val)] == ["1.png", "2.png"]
     for number in (1, 2, 3):
         expected = np.zeros(SIZE, np.uint8)
         objects = official.loadAnns(official.getAnnIds(number))
         for found in sorted(objects, key=lambda found: -int(official.annToMask(found).sum())):
             expected[official.annToMask(found) == 1] = VALUES[found["category_id"]]
-        np.testing.assert_array_equal(drawn[f"{number}.png"], expected)
-    assert set(np.unique(drawn["2.png"])) == {0, 1, 2, 3}
-    assert not drawn["3.png"].any()
+        np.testing.assert_array_equal(masks_by_name[f"{number}.png"], expected)
+    assert set(np.unique(masks_by_name["2.png"])) == {0, 1, 2, 3}
+    assert not masks_by_name["3.png"].any()
 
 
 def test_random_run_lengths_are_decoded_as_pycocotools_does(tmp_path):
@@ -128,9 +128,9 @@ def test_random_run_lengths_are_decoded_as_pycocotools_does(tmp_path):
     write(tmp_path / "annotations.json", objects, tmp_path, 30)
     (tmp_path / "val").mkdir()
     write(tmp_path / "val" / "annotations.json", [], tmp_path / "val", 1)
-    drawn = masks(loaded(tmp_path)[0])
+    masks_by_name = masks(loaded(tmp_path)[0])
     for number, mask in enumerate(expected, 1):
-        np.testing.assert_array_equal(drawn[f"{number}.png"], mask)
+        np.testing.assert_array_equal(masks_by_name[f"{number}.png"], mask)
 
 
 def test_classes_are_numbered_by_category_id_in_all_splits(folder):
@@ -210,9 +210,9 @@ ROOTS = {  # JSON file -> folder of the images
 def test_images_are_found_where_tools_put_them(tmp_path, file, images):
     write(tmp_path / file, [entry(1, 1, 3, [box(1, 1, 9, 9)])], tmp_path / images)
     train, val = loaded(tmp_path)
-    found = masks(train) | masks(val)
-    assert [*sorted(found)] == ["1.png", "2.png", "3.png"]
-    assert found["1.png"].sum() == 81
+    masks_by_name = masks(train) | masks(val)
+    assert [*sorted(masks_by_name)] == ["1.png", "2.png", "3.png"]
+    assert masks_by_name["1.png"].sum() == 81
     assert all(read_image(record["image"]).shape == (*SIZE, 3) for record in [*train, *val])
 
 
@@ -281,9 +281,9 @@ def test_images_of_16_bits_and_sizes_that_the_file_leaves_out(tmp_path):
     for number in (1, 2, 3):
         Image.fromarray(np.full(SIZE, 1000 * number, np.uint16)).save(tmp_path / f"{number}.png")
     train, val = loaded(tmp_path)
-    found = masks(train) | masks(val)
-    assert found["1.png"].shape == SIZE
-    assert found["1.png"].sum() == 81
+    masks_by_name = masks(train) | masks(val)
+    assert masks_by_name["1.png"].shape == SIZE
+    assert masks_by_name["1.png"].sum() == 81
     assert load_dataset_info(DataConfig(str(tmp_path))).normalization.pixel_types == ("uint16",)
 
 
@@ -540,8 +540,8 @@ def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypa
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     info = load_dataset_info(DataConfig(str(tmp_path), crop_size=(8, 8)))
-    found = [*info.train.class_locations.values()]
-    assert found
+    class_locations = [*info.train.class_locations.values()]
+    assert class_locations
     assert info.reader.class_map.names[1] == "ant"
 
 
@@ -567,9 +567,13 @@ def test_several_files_of_one_split_are_joined(tmp_path, names):
     """Two people have drawn different things, each with ids from 1, on images of which they share one."""
     cars, people = (tmp_path / "annotations" / f"instances_{name}.json" for name in names)
     write(cars, [entry(1, 1, 1, [box(1, 1, 9, 9)])], tmp_path / "images", 1, [{"id": 1, "name": "car"}])
-    both = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
+    categories = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
     write(
-        people, [entry(1, 1, 1, [box(12, 12, 5, 5)]), entry(2, 2, 2, [box(2, 2, 4, 4)])], tmp_path / "images", 2, both
+        people,
+        [entry(1, 1, 1, [box(12, 12, 5, 5)]), entry(2, 2, 2, [box(2, 2, 4, 4)])],
+        tmp_path / "images",
+        2,
+        categories,
     )
     train, val = loaded(tmp_path)
     assert train.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "dog"))
@@ -578,14 +582,14 @@ def test_several_files_of_one_split_are_joined(tmp_path, names):
     records = coco.load(tmp_path, coco.find(tmp_path, ()), allow_unpaired=True)["train"]()
     assert labels_of(records) == {"2.png": ("dog", "person")}
     (tmp_path / "1.bak").rename(tmp_path / "images/1.png")
-    drawn = {**masks(train), **masks(val)}
-    assert [np.unique(drawn[f"{i}.png"]).tolist() for i in (1, 2)] == [[0, 1, 2], [0, 3]]
+    masks_by_name = {**masks(train), **masks(val)}
+    assert [np.unique(masks_by_name[f"{i}.png"]).tolist() for i in (1, 2)] == [[0, 1, 2], [0, 3]]
     for file in (cars, people):
         before = loaded(tmp_path)[0].digest
         text = file.read_text()
         file.write_text(text.replace('"id": 1', '"id":  1'))
         assert loaded(tmp_path)[0].digest != before
-    write(people, [entry(1, 2, 8, [box(2, 2, 4, 4)])], None, 2, both)
+    write(people, [entry(1, 2, 8, [box(2, 2, 4, 4)])], None, 2, categories)
     train, val = loaded(tmp_path)
     message = f"{people}: annotation 1 of 2.png is of category '8', which the file does not list"
     with pytest.raises(DataError, match=re.escape(message)):
@@ -659,9 +663,9 @@ def test_outlines_far_outside_are_read_up_to_a_million_pixels(tmp_path):
     objects = [entry(1, 1, 3, [[0, 0, 999_000, 0, 0, 999_000]]), entry(2, 2, 3, [box(500, 500, 9, 9)])]
     write(tmp_path / "annotations.json", objects, tmp_path)
     train, val = loaded(tmp_path)
-    drawn = masks(train) | masks(val)
-    assert drawn["1.png"].all()
-    assert not drawn["2.png"].any()
+    masks_by_name = masks(train) | masks(val)
+    assert masks_by_name["1.png"].all()
+    assert not masks_by_name["2.png"].any()
     write(tmp_path / "annotations.json", [entry(1, 1, 3, [[0, 0, 1_000_000, 0, 0, 9]])], tmp_path)
     assert "polygon 1 has a coordinate that is NaN, infinite or far outside" in error_of(tmp_path)
 
@@ -703,9 +707,9 @@ def test_a_file_is_looked_for_by_its_name_as_it_stands_first_and_with_its_folder
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     folders = [str(tmp_path / "images"), str(tmp_path / "data")]
-    found = {name: find_file(name, folders) for name in ("a%20b.png", "a%20b.jpg", "sub/1.png", "1.png")}
+    file_of_name = {name: find_file(name, folders) for name in ("a%20b.png", "a%20b.jpg", "sub/1.png", "1.png")}
     expected = {"a%20b.png": names[0], "a%20b.jpg": None, "sub/1.png": names[3], "1.png": names[2]}
-    assert found == {name: path and str(tmp_path / path) for name, path in expected.items()}
+    assert file_of_name == {name: path and str(tmp_path / path) for name, path in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -831,8 +835,8 @@ def test_a_category_may_have_the_number_0(tmp_path):
 def test_a_split_may_be_called_by_what_a_pattern_would_be(tmp_path):
     for name in ("train", "fold(1_cars", "fold(1_people"):
         write(tmp_path / f"annotations/instances_{name}.json", [])
-    found = coco.find(tmp_path, ("train", "fold(1"))
-    assert {*found} == {"train", "fold(1/fold(1_cars", "fold(1/fold(1_people"}
+    splits = coco.find(tmp_path, ("train", "fold(1"))
+    assert {*splits} == {"train", "fold(1/fold(1_cars", "fold(1/fold(1_people"}
 
 
 def test_crowds_alone_in_one_split_are_no_mistake(tmp_path):

@@ -66,8 +66,13 @@ def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
     info = load_dataset_info(DataConfig(str(tmp_path)))
     assert len(info.reader.class_map) == 19
     assert info.reader.class_map.ignore_value == 255
-    named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
-    assert (named[7], named[8], named[26], named[33]) == ("road", "sidewalk", "car", "bicycle")
+    name_of_value = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
+    assert (name_of_value[7], name_of_value[8], name_of_value[26], name_of_value[33]) == (
+        "road",
+        "sidewalk",
+        "car",
+        "bicycle",
+    )
     assert "annotations: Cityscapes; 4 images" in check_data(DataConfig(str(tmp_path)))[0]
 
 
@@ -77,8 +82,13 @@ def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     assert isinstance(train[0]["target"], str)
     assert train[0]["target"].endswith("_labelTrainIds.png")
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
-    assert (named[0], named[13], named[18], info.reader.class_map.ignore_value) == ("road", "car", "bicycle", 255)
+    name_of_value = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
+    assert (name_of_value[0], name_of_value[13], name_of_value[18], info.reader.class_map.ignore_value) == (
+        "road",
+        "car",
+        "bicycle",
+        255,
+    )
     next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
     assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
 

@@ -48,13 +48,13 @@ def folder(tmp_path) -> Path:
 
 def test_polygons_are_scaled_to_the_image_and_filled(folder):
     train, val = loaded(folder)
-    drawn = masks(train)
+    masks_by_name = masks(train)
     expected = np.zeros(SIZE, np.uint8)
     expected[10:31, 16:33] = 1  # with their outline
-    np.testing.assert_array_equal(drawn["a.jpg"], expected)
-    assert drawn["b.jpg"].shape == SIZE
-    assert not drawn["b.jpg"].any()
-    assert not drawn["c.jpg"].any()
+    np.testing.assert_array_equal(masks_by_name["a.jpg"], expected)
+    assert masks_by_name["b.jpg"].shape == SIZE
+    assert not masks_by_name["b.jpg"].any()
+    assert not masks_by_name["c.jpg"].any()
     np.testing.assert_array_equal(masks(val)["d.jpg"], 2 * expected)
     info = load_dataset_info(DataConfig(str(folder)))
     assert info.reader.class_map.names == ("background", "car", "dog")
@@ -129,10 +129,10 @@ def test_splits_are_found_as_tools_lay_them_out(tmp_path, settings, images, labe
     for split, stems in (("train", "ab"), ("val", "c")):  # as CVAT writes them
         lines = [f"data/images/{split}/{stem}.jpg\n" for stem in stems]
         (tmp_path / f"{split}.txt").write_text("".join(lines))
-    found = loaded(tmp_path)
-    assert [[*masks(split)] for split in found] == [["a.jpg", "b.jpg"], ["c.jpg"]]
-    assert all(mask.any() for split in found for mask in masks(split).values())
-    assert found[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+    splits = loaded(tmp_path)
+    assert [[*masks(split)] for split in splits] == [["a.jpg", "b.jpg"], ["c.jpg"]]
+    assert all(mask.any() for split in splits for mask in masks(split).values())
+    assert splits[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
 
 
 def test_images_of_training_are_not_validated_on(folder):
@@ -397,8 +397,8 @@ def test_images_of_one_name_in_two_folders_have_label_files_of_their_own(tmp_pat
     for site, line in (("north", TREE), ("south", TREE.replace("0 ", "1 ", 1))):
         write(tmp_path, f"images/train/{site}", f"labels/train/{site}", {"a": line})
     (tmp_path / "data.yaml").write_text("train: images/train\nval: images/train\n" + LIST)
-    drawn = {name: int(mask.max()) for split in loaded(tmp_path) for name, mask in masks(split).items()}
-    assert drawn == {"north/a.jpg": 1, "south/a.jpg": 2}
+    highest_values = {name: int(mask.max()) for split in loaded(tmp_path) for name, mask in masks(split).items()}
+    assert highest_values == {"north/a.jpg": 1, "south/a.jpg": 2}
 
 
 def test_settings_that_cannot_be_opened_are_named(tmp_path):

@@ -256,12 +256,13 @@ def test_tiny_images_pass(strength, size):
 
 def test_mirror_does_nothing_but_mirror_left_and_right():
     images, masks = batch(count=1)
-    found = [run(images, masks, [(0, i)], "mirror") for i in range(40)]
+    mirrored_pairs = [run(images, masks, [(0, i)], "mirror") for i in range(40)]
     flipped = images.float().flip(-1)
     mirrored = [
-        torch.allclose(image, flipped, atol=1e-2) and torch.equal(mask, masks.flip(-1)) for image, mask in found
+        torch.allclose(image, flipped, atol=1e-2) and torch.equal(mask, masks.flip(-1))
+        for image, mask in mirrored_pairs
     ]
-    same = [torch.equal(image, images.float()) and torch.equal(mask, masks) for image, mask in found]
+    same = [torch.equal(image, images.float()) and torch.equal(mask, masks) for image, mask in mirrored_pairs]
     assert all(a != b for a, b in zip(mirrored, same, strict=True))
     assert 10 <= sum(mirrored) <= 30
 
@@ -343,8 +344,8 @@ def test_gamma_keeps_the_mean_also_where_it_lies_outside_of_a_channel():
 def test_values_are_bent_before_their_contrast_changes():
     image, mask = torch.tensor([[[[0.0, 10, 40, 100]]]]), torch.zeros(1, 1, 4).long()
     fill, std = torch.tensor([40.0]), torch.tensor([8.0])
-    both = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
-    changed, _ = apply(image, mask, [both], fill, std)
+    augmentation = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
+    changed, _ = apply(image, mask, [augmentation], fill, std)
     bent, _ = apply(image, mask, [Draw(gamma=2.0)], fill, std)
     assert torch.allclose(changed, 40 + 2 * (bent - 40) + 4)
     bent_afterwards, _ = apply(2 * image - 36, mask, [Draw(gamma=2.0)], fill, std)
@@ -374,8 +375,8 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
 def test_a_share_of_the_voxels_is_rounded_to_whole_ones():
     volume = torch.rand((1, 1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
     for shares, is_same in (((0.96, 0.95001, 1.0), True), ((0.94, 1.0, 1.0), False)):
-        drawn = Draw(np.eye(3), resolution=shares)
-        changed, _ = apply(volume, torch.zeros(1, 10, 10, 10).long(), [drawn], torch.zeros(1), torch.ones(1))
+        augmentation = Draw(np.eye(3), resolution=shares)
+        changed, _ = apply(volume, torch.zeros(1, 10, 10, 10).long(), [augmentation], torch.zeros(1), torch.ones(1))
         assert torch.allclose(changed, volume) is is_same
 
 

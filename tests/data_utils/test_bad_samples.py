@@ -94,9 +94,9 @@ def test_a_report_names_twenty_files_of_a_problem(tmp_path):
 def test_lines_that_differ_in_numbers_only_become_one_with_a_count():
     texts = [f"{name}.png: mask values {name}7, 4 belong to no class" for name in range(12)]
     texts += ["a.png: image is 40 x 56, its mask 10 x 20", "b.png: image is 40 x 56, its mask 10 x 21", "alone"]
-    first, *others = merge_equal(texts)
+    first, *further_lines = merge_equal(texts)
     assert first == "12 files (0.png, 1.png, 2.png, ...): mask values 07, 4 belong to no class"
-    assert others == texts[12:]
+    assert further_lines == texts[12:]
 
 
 def test_a_report_names_the_flags_that_train_without_the_files(broken):

@@ -281,15 +281,15 @@ def test_the_order_of_an_evaluation_is_the_one_that_older_runs_had(dims, digest)
 
 
 def test_an_epoch_makes_the_batches_of_the_steps_that_are_made_and_no_others(monkeypatch):
-    made = []
-    monkeypatch.setattr(batch_sampler, "Batch", lambda *values: made.append(values) or Batch(*values))
+    calls = []
+    monkeypatch.setattr(batch_sampler, "Batch", lambda *values: calls.append(values) or Batch(*values))
     shapes = np.full((100_000, 2), 32)
     for group_sizes in (None, np.full(1000, 100)):
-        made.clear()
+        calls.clear()
         sampler = iter(TrainingSampler(shapes, BatchSplit(4, 1, 4, 1), 0, range(24_000, 25_000), group_sizes))
         for _ in range(3):
             next(sampler)
-        assert len(made) == 3
+        assert len(calls) == 3
 
 
 @pytest.mark.parametrize("array", [sizes(100, 1), sizes(100, 1, dims=3), np.zeros((5, 2), np.int64), sizes(1)])

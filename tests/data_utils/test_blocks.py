@@ -136,8 +136,10 @@ def test_folds_hold_out_each_block_once(tmp_path):
     with pytest.raises(DataError, match=r"--fold 1/30: there are only 12 blocks, and each fold needs one"):
         load_records(config(tmp_path, fold=(1, 30)))
     for settings in ({}, {"fold": (1, 4)}):
-        drawn = {tuple(load_records(config(tmp_path, seed=seed, **settings))[1].indices) for seed in range(4)}
-        assert len(drawn) > 1
+        held_out_indices = {
+            tuple(load_records(config(tmp_path, seed=seed, **settings))[1].indices) for seed in range(4)
+        }
+        assert len(held_out_indices) > 1
 
 
 def test_the_windows_of_an_image_and_of_its_mask_are_told_apart_and_blocks_of_another_side_are_others(tmp_path):

@@ -53,12 +53,12 @@ CHOICES = [
 
 @pytest.mark.parametrize(("flag", "outside", "names", "values", "indices"), CHOICES)
 def test_classes_are_chosen_and_joined(flag, outside, names, values, indices):
-    chosen = class_map(flag, outside)
-    assert (chosen.names, chosen.values) == (names, values)
-    np.testing.assert_array_equal(chosen.encode(MASK, "m"), np.uint8(indices))
+    classes = class_map(flag, outside)
+    assert (classes.names, classes.values) == (names, values)
+    np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8(indices))
     for value in np.unique(MASK).tolist():  # one answer, whoever asks
         assert (
-            chosen.index_of(value) == indices[0 if value < 3 else 1][value if value < 3 else (0 if value == 3 else 2)]
+            classes.index_of(value) == indices[0 if value < 3 else 1][value if value < 3 else (0 if value == 3 else 2)]
         )
 
 
@@ -87,25 +87,25 @@ def test_classes_that_are_chosen_by_name_stand_once_and_after_the_background():
 
 
 def test_several_values_are_ignored():
-    chosen = class_map("1=car,2=dog", ignore="0,3,255", file_classes=())
-    np.testing.assert_array_equal(chosen.encode(MASK, "m"), np.uint8([[255, 0, 1], [255, 255, 255]]))
-    chosen = resolve_classes(dict.fromkeys((0, 1, 2, 3), 1), (), "3,0")
-    assert (chosen.values, chosen.ignore_value, chosen.joined) == ((1, 2), 3, ((0, IGNORE_INDEX),))
+    classes = class_map("1=car,2=dog", ignore="0,3,255", file_classes=())
+    np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8([[255, 0, 1], [255, 255, 255]]))
+    classes = resolve_classes(dict.fromkeys((0, 1, 2, 3), 1), (), "3,0")
+    assert (classes.values, classes.ignore_value, classes.joined) == ((1, 2), 3, ((0, IGNORE_INDEX),))
 
 
 def test_colors_are_joined():
     red, green, blue = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     classes = parse_classes("#ff0000=warm,#00ff00=warm,#0000ff=cold")
-    chosen = resolve_classes({red: 1, green: 1, blue: 1}, classes, None)
-    np.testing.assert_array_equal(chosen.encode(np.uint8([[red, green, blue]]), "m"), [[0, 0, 1]])
-    np.testing.assert_array_equal(chosen.decode(np.uint8([[0, 1]])), [[red, blue]])
+    class_list = resolve_classes({red: 1, green: 1, blue: 1}, classes, None)
+    np.testing.assert_array_equal(class_list.encode(np.uint8([[red, green, blue]]), "m"), [[0, 0, 1]])
+    np.testing.assert_array_equal(class_list.decode(np.uint8([[0, 1]])), [[red, blue]])
 
 
 def test_a_json_file_joins_too(tmp_path):
     file = tmp_path / "classes.json"
     file.write_text(json.dumps({"0": "bg", "3": "person", "7": "person"}))
-    chosen = resolve_classes(dict.fromkeys((0, 3, 7), 1), parse_classes(str(file)), None)
-    assert (chosen.names, chosen.values, chosen.joined) == (("bg", "person"), (0, 3), ((7, 1),))
+    classes = resolve_classes(dict.fromkeys((0, 3, 7), 1), parse_classes(str(file)), None)
+    assert (classes.names, classes.values, classes.joined) == (("bg", "person"), (0, 3), ((7, 1),))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_a_run_on_chosen_classes_writes_and_scores_them(tmp_path):
     assert "joined_values" not in preprocess
     truth = load_info(data).val.records[0]["target"].render()
     model = UNet.from_pretrained(run.folder / "model")
-    chosen = ClassMap.of_model(model.config.preprocess, 2)
-    np.testing.assert_array_equal(chosen.encode(truth, "truth"), truth == 3)  # what --truth compares with
+    classes = ClassMap.of_model(model.config.preprocess, 2)
+    np.testing.assert_array_equal(classes.encode(truth, "truth"), truth == 3)  # what --truth compares with
     mask, _ = Predictor.from_pretrained(run.folder / "model")(np.zeros((24, 32, 3), np.uint8))
     assert set(np.unique(mask)) <= {0, 3}
     with pytest.raises(CheckpointError, match="the checkpoint's classes is"):

@@ -250,23 +250,23 @@ def test_noise_is_counted_like_numpy_does():
 
 
 def test_progress_sees_every_mask_once(monkeypatch):
-    seen = []
+    calls = []
 
     def track(items, total, title):
         for item in items:
-            seen.append(total)
+            calls.append(total)
             yield item
 
     monkeypatch.setattr("data_utils.analysis.inspectors.track", track)
     discover([(INDICES, str(i)) for i in range(5)])
-    assert seen == [5] * 5
+    assert calls == [5] * 5
 
 
 def test_a_color_mask_that_holds_only_greys_is_still_a_color_mask():
     black = np.zeros((2, 3, 3), np.uint8)
-    found = discover([(black, "black"), (FORMATS["RGB png"], "street")])
-    assert found == {color: 40 + 6 * (color == (0, 0, 0)) for color in COLORS}
-    class_map = resolve_classes(found, (), None)
+    classes = discover([(black, "black"), (FORMATS["RGB png"], "street")])
+    assert classes == {color: 40 + 6 * (color == (0, 0, 0)) for color in COLORS}
+    class_map = resolve_classes(classes, (), None)
     np.testing.assert_array_equal(class_map.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
 
 
@@ -574,10 +574,12 @@ def test_values_are_written_and_turned_as_colors_and_greys():
 
 
 def test_where_two_values_or_more_hold_most_pixels_the_others_may_be_invented():
-    others = {value: 4 for value in range(10, 20)}
-    assert describe_invented({0: 30, 9: 30} | others).startswith("60.0% of the pixels hold 0, 9; the others look like")
-    others = {value: 41 for value in range(10, 20)}
-    assert describe_invented({0: 300, 9: 290} | others).startswith("63.1% of the pixels hold 0, 9, 10; the others")
+    rare_values = {value: 4 for value in range(10, 20)}
+    assert describe_invented({0: 30, 9: 30} | rare_values).startswith(
+        "60.0% of the pixels hold 0, 9; the others look like"
+    )
+    rare_values = {value: 41 for value in range(10, 20)}
+    assert describe_invented({0: 300, 9: 290} | rare_values).startswith("63.1% of the pixels hold 0, 9, 10; the others")
     assert describe_invented({0: 97, 9: 2, 10: 1}).startswith("99.0% of the pixels hold 0, 9;")  # two at least
     assert describe_invented(dict.fromkeys(range(20), 5)) is describe_invented({0: 5}) is None
     assert describe_invented({0: 57, 9: 38, 1: 5}).startswith("100.0% of the pixels hold 0, 1, 9;")  # a twentieth
@@ -596,9 +598,9 @@ def test_other_values_are_mistakes_where_no_class_is_the_background():
 def test_two_colors_of_which_one_is_black_are_background_and_foreground():
     assert resolve_classes({(0, 0, 0): 1, (1, 2, 3): 1}, (), None).names == ("background", "foreground")
     assert resolve_classes({(9, 9, 9): 1, (1, 2, 3): 1}, (), None).names == ("#010203", "#090909")
-    named = parse_classes("#000000=road,#ffffff=car")
+    classes = parse_classes("#000000=road,#ffffff=car")
     colors = {(0, 0, 0): 1, (255, 255, 255): 1, (1, 2, 3): 1}
-    assert resolve_classes(colors, named, None).values == ((0, 0, 0), (255, 255, 255))
+    assert resolve_classes(colors, classes, None).values == ((0, 0, 0), (255, 255, 255))
 
 
 @pytest.mark.parametrize(("count", "is_refused"), [(32, False), (33, True)])

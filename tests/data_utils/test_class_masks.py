@@ -22,15 +22,15 @@ from tasks.overlapping import unpack_bits
 
 
 def test_what_one_mask_of_a_class_shows_is_known_although_another_ignores_it():
-    shown = ClassMask(np.array([[5, 0, 0]]), 2, "first")
+    first_mask = ClassMask(np.array([[5, 0, 0]]), 2, "first")
     ignored = ClassMask(np.array([[9, 9, 0]]), 2, "second")
     missing = ClassMask(None, 1, "third")
-    truth, unknown = unpack_bits(combined([shown, missing, ignored], ignored=(9,)))
+    truth, unknown = unpack_bits(combined([first_mask, missing, ignored], ignored=(9,)))
     assert truth.tolist() == [[4, 0, 0]]
     assert unknown.tolist() == [[2, 6, 2]]
     for shape in ((2, 3), (1, 2)):
         with pytest.raises(DataError, match=f"other: is {shape[0]} x {shape[1]}, but first 1 x 3; store both at one"):
-            combined([shown, ClassMask(np.zeros(shape), 0, "other")], ())
+            combined([first_mask, ClassMask(np.zeros(shape), 0, "other")], ())
 
 
 def test_two_colors_are_two_values_of_a_mask_of_one_class():

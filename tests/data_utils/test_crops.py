@@ -31,13 +31,13 @@ from unet.config import IGNORE_INDEX, Preprocess
 def test_crops_favor_rare_classes_and_stay_inside(size):
     mask = np.zeros((40, 56), np.uint8)
     mask[38, 54] = 3
-    seen = 0
+    rare_crops = 0
     for seed in range(600):
         window = tuple(slice(*part) for part in crop_window(mask, IGNORE_INDEX, size, np.random.default_rng(seed)))
         assert mask[window].shape == tuple(np.minimum(size, mask.shape))
-        seen += 3 in mask[window]
+        rare_crops += 3 in mask[window]
     # a third of the crops are around one of the two classes; the others meet the pixel in a corner by chance
-    assert seen == 600 if size == (64, 64) else 60 < seen < 200
+    assert rare_crops == 600 if size == (64, 64) else 60 < rare_crops < 200
 
 
 def test_crops_of_an_ignored_mask_are_taken_anywhere():
@@ -142,8 +142,8 @@ def test_a_third_of_the_crops_is_taken_around_a_class():
         crop_around([np.array([(100, 100)])], mask.shape, mask.shape, (1, 1), np.random.default_rng(seed))
         for seed in range(900)
     ]
-    found = windows.count(((100, 101), (100, 101)))
-    assert 300 - 4 * 200**0.5 < found < 300 + 4 * 200**0.5  # four standard deviations
+    crops_around_class = windows.count(((100, 101), (100, 101)))
+    assert 300 - 4 * 200**0.5 < crops_around_class < 300 + 4 * 200**0.5  # four standard deviations
 
 
 def write_large(folder: Path, *, colored: bool = False) -> Path:

@@ -138,17 +138,19 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(f
     dataset = training(folder, crop_size=(8, 12))
     pixels, classes = stored(dataset, 0)
     whole = np.concatenate([pixels, classes[None]])
-    seen = set()
+    crops = set()
     for epoch in range(12):
         image, target, *_ = dataset[Slot(0, epoch, (8, 12))]
         again = dataset[Slot(0, epoch, (8, 12))]
         assert torch.equal(image, again[0])
         assert torch.equal(target.mask, again[1].mask)
-        both = np.concatenate([image.numpy(), target.mask[None].numpy()])
-        places = [(y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == both).all()]
+        image_with_mask = np.concatenate([image.numpy(), target.mask[None].numpy()])
+        places = [
+            (y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == image_with_mask).all()
+        ]
         assert len(places) == 1
-        seen.update(places)
-    assert len(seen) > 6
+        crops.update(places)
+    assert len(crops) > 6
     other = training(folder, crop_size=(8, 12), seed=1)  # the same records: the validation part is apart
     assert not torch.equal(other[Slot(0, 0, (8, 12))][0], dataset[Slot(0, 0, (8, 12))][0])
 
@@ -160,9 +162,9 @@ def test_crops_around_a_rare_class_find_it(tmp_path):
         mask[5, 60] = 255
         Image.fromarray(mask).save(file)
     dataset = training(tmp_path, crop_size=(8, 8), classes="0=background,255=speck")
-    found = sum(bool((dataset[Slot(0, epoch, (8, 8))][1].mask == 1).any()) for epoch in range(90))
+    crops_with_class = sum(bool((dataset[Slot(0, epoch, (8, 8))][1].mask == 1).any()) for epoch in range(90))
     # one crop in three looks for a class, one of the two in the mask: a sixth of 90, by chance alone one or two
-    assert 7 <= found <= 25
+    assert 7 <= crops_with_class <= 25
 
 
 @pytest.mark.parametrize(
@@ -225,10 +227,10 @@ def test_a_crop_is_drawn_by_the_seed_the_epoch_and_the_image_and_apart_from_the_
                 cut, _ = dataset.sample(slot)
                 sides = tuple(slice(*side) for side in window)
                 assert (cut == image[(slice(None), *sides)]).all()
-                drawn = dataset[slot][2]
+                augmentation = dataset[slot][2]
                 expected = draw((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
-                assert (drawn.matrix == expected.matrix).all()
-                assert drawn.noise_seed == expected.noise_seed
+                assert (augmentation.matrix == expected.matrix).all()
+                assert augmentation.noise_seed == expected.noise_seed
                 crops[seed, epoch, index] = cut.tobytes()
     assert len(set(crops.values())) == len(crops)
 
@@ -262,10 +264,10 @@ def test_one_crop_in_three_is_taken_around_a_pixel_that_a_target_names(info, see
 
 def test_a_sample_is_drawn_for_its_own_spacing(info):
     dataset = TrainingDataset(info.train, info, Preprocess())
-    asked = []
-    dataset.samples.spacing = asked.append
+    calls = []
+    dataset.samples.spacing = calls.append
     dataset[Slot(2, 0, (8, 8))]
-    assert asked == [2]
+    assert calls == [2]
 
 
 def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(info, tmp_path, monkeypatch):

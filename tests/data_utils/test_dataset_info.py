@@ -39,14 +39,14 @@ from unet.config import IGNORE_INDEX, Preprocess
 @pytest.fixture
 def looks(monkeypatch) -> list[str]:
     """Names of the records that have been looked at, in any thread."""
-    seen: list[str] = []
+    calls: list[str] = []
 
     def noted(record: Record, **rules: bool) -> Inspection | Problem:
-        seen.append(record["name"])
+        calls.append(record["name"])
         return inspect(record, **rules)
 
     monkeypatch.setattr(inspectors, "inspect", noted)
-    return seen
+    return calls
 
 
 def same(a: DatasetInfo, b: DatasetInfo) -> bool:
@@ -135,11 +135,11 @@ def test_the_normalization_is_that_of_the_images_that_this_run_measures(tmp_path
         *({"seed": seed, "classes": "0=a,1=b", "on_bad_sample": "skip"} for seed in (0, 1)),
     ]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    found = [load_info(tmp_path, **way).normalization for way in ways]
+    normalizations = [load_info(tmp_path, **way).normalization for way in ways]
     for number, way in enumerate(ways):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache_{number}"))
-        assert load_info(tmp_path, **way).normalization == found[number], way
-    assert len({normalization.mean for normalization in found}) >= 4
+        assert load_info(tmp_path, **way).normalization == normalizations[number], way
+    assert len({normalization.mean for normalization in normalizations}) >= 4
 
 
 def test_findings_depend_on_how_records_are_looked_at():
@@ -287,8 +287,8 @@ def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):
     Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
     (line,) = load_info(folder).warnings
     assert line.startswith("some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first")
-    both = np.where(np.array(Image.open(folder / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
-    Image.fromarray(both).save(folder / "masks" / "cell_04.png")  # so 255 is a border
+    two_values = np.where(np.array(Image.open(folder / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
+    Image.fromarray(two_values).save(folder / "masks" / "cell_04.png")  # so 255 is a border
     assert load_info(folder).warnings == ()
 
 
@@ -593,10 +593,10 @@ def test_twenty_skipped_samples_of_both_splits_are_named():
 def test_crops_are_taken_around_classes_in_their_order_that_an_image_is_labeled_for():
     class_map = ClassMap(("ground", "car", "dog"), (0, 5, 9), 255, joined=((7, 1), (8, IGNORE_INDEX)))
     reader = SimpleNamespace(class_map=class_map)
-    found = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
+    locations_of_value = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
 
     def located(background: int | None, labeled: set[int] | None = None) -> list[list[int]]:
-        return [pixels[:, 0].tolist() for pixels in list_locations(found, reader, background, labeled)]
+        return [pixels[:, 0].tolist() for pixels in list_locations(locations_of_value, reader, background, labeled)]
 
     assert located(None) == [[0], [7, 5], [9]]
     assert located(0) == [[7, 5], [9]]

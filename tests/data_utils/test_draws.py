@@ -64,16 +64,16 @@ def test_pictures_are_blurred_and_noisy_in_a_range_around_the_middle():
 
 
 def test_a_volume_that_is_not_augmented_stays_on_its_three_axes():
-    drawn = draw((0, 0), strength="none", seed=0, size=(8, 9, 10), channels=1, spacing=(1.0, 1.0, 1.0))
-    assert drawn.is_identity
-    assert drawn.matrix.tolist() == np.eye(3).tolist()
+    augmentation = draw((0, 0), strength="none", seed=0, size=(8, 9, 10), channels=1, spacing=(1.0, 1.0, 1.0))
+    assert augmentation.is_identity
+    assert augmentation.matrix.tolist() == np.eye(3).tolist()
 
 
 def test_the_numbers_of_a_draw_are_packed_in_their_order():
-    drawn = Draw(
+    augmentation = Draw(
         np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(18.0).reshape(2, 3, 3), gain=5.0, shift=np.array([6.0, 7.0])
     )
-    numbers = pack_draws([drawn, Draw()], channels=2)
+    numbers = pack_draws([augmentation, Draw()], channels=2)
     assert numbers.shape == (2, 4 + 18 + 4)
     assert numbers[0].tolist() == [1, 2, 3, 4, *range(18), 5, 5, 6, 7]
     assert numbers[1].tolist() == [1, 0, 0, 1, *[0] * 18, 1, 1, 0, 0]
@@ -119,11 +119,16 @@ def test_draws_are_those_that_older_runs_had(strength, size, channels, spacing, 
     rows = []
     for index in range(24):
         options = {"size": size, "channels": channels, "spacing": spacing, "may_mirror": may_mirror}
-        drawn = draw((index // 5, index), strength=strength, seed=7, **options)
-        elastic = () if drawn.elastic is None else drawn.elastic.ravel()
-        numbers = [*drawn.matrix.ravel(), *elastic, *np.atleast_1d(drawn.gain), *np.atleast_1d(drawn.shift)]
-        numbers += [drawn.blur, drawn.noise, drawn.gamma, *(drawn.resolution or ())]
-        rows.append(([round(float(number), 7) + 0.0 for number in numbers], drawn.noise_seed))  # -0.0 is 0
+        augmentation = draw((index // 5, index), strength=strength, seed=7, **options)
+        elastic = () if augmentation.elastic is None else augmentation.elastic.ravel()
+        numbers = [
+            *augmentation.matrix.ravel(),
+            *elastic,
+            *np.atleast_1d(augmentation.gain),
+            *np.atleast_1d(augmentation.shift),
+        ]
+        numbers += [augmentation.blur, augmentation.noise, augmentation.gamma, *(augmentation.resolution or ())]
+        rows.append(([round(float(number), 7) + 0.0 for number in numbers], augmentation.noise_seed))  # -0.0 is 0
     assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == expected
 
 

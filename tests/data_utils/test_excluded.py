@@ -18,16 +18,16 @@ def names(dataset, **settings) -> list[list[str]]:
 def test_the_images_of_a_list_are_left_out_and_no_other_image_changes_its_split(tmp_path):
     folder = write_folder(tmp_path / "data", 10, seed=0)
     train, val = names(folder, val_fraction=0.3)
-    listed = tmp_path / "list.txt"
-    listed.write_text(f"# wrong masks\n{train[2]}\n\n  {val[0]} \n")
-    left = names(folder, val_fraction=0.3, exclude=str(listed))
+    list_file = tmp_path / "list.txt"
+    list_file.write_text(f"# wrong masks\n{train[2]}\n\n  {val[0]} \n")
+    left = names(folder, val_fraction=0.3, exclude=str(list_file))
     assert left == [[*train[:2], *train[3:]], val[1:]]
-    info = load_info(folder, val_fraction=0.3, exclude=str(listed))
+    info = load_info(folder, val_fraction=0.3, exclude=str(list_file))
     assert len(info.train) == 6
     assert len(info.val) == 2
     assert info.fingerprint() != load_info(folder, val_fraction=0.3).fingerprint()
-    listed.write_text(val[0])
-    splits = [load_records(DataConfig(str(folder), val_fraction=0.3, exclude=file)) for file in (None, str(listed))]
+    list_file.write_text(val[0])
+    splits = [load_records(DataConfig(str(folder), val_fraction=0.3, exclude=file)) for file in (None, str(list_file))]
     (whole_train, whole_val), (same_train, other_val) = splits
     assert same_train.digest == whole_train.digest
     assert other_val.digest != whole_val.digest
@@ -48,15 +48,15 @@ def test_images_of_a_stream_cannot_be_left_out(tmp_path):
 def test_a_list_that_cannot_be_used_is_one_line(tmp_path):
     folder = write_folder(tmp_path / "data", 4, seed=0)
     train, val = names(folder)
-    listed = tmp_path / "list.txt"
+    list_file = tmp_path / "list.txt"
     for content, line in (
         (b"nobody.png\n", "the data set has no nobody.png; take such lines out of the list"),
         ("\n".join(val).encode(), "leaves no validation image; shorten the list"),
         ("\n".join(train).encode(), "leaves no training image; shorten the list"),
         (b"\xff\xfe", "is no list of names"),
     ):
-        listed.write_bytes(content)
+        list_file.write_bytes(content)
         with pytest.raises(DataError, match=line):
-            names(folder, exclude=str(listed))
+            names(folder, exclude=str(list_file))
     with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\)"):
         names(folder, exclude=str(tmp_path / "none.txt"))

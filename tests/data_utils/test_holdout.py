@@ -38,12 +38,12 @@ def test_whole_files_of_a_stream_are_held_out_and_one_is_left_to_train_on(sizes,
 def test_files_of_a_stream_are_drawn_by_the_seed_until_their_groups_hold_enough_records():
     groups = np.array([(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)])
     sizes = np.array([30, 30, 10, 10, 10])
-    drawn = set()
+    held_out_files = set()
     for seed in range(8):
         train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, sizes), 0.3, seed)
         files = val.groups[:, 0].tolist()
         assert len(val) >= 27
         assert not set(files) & set(train.groups[:, 0])
-        drawn.add(tuple(files))
-    assert (0, 0) in drawn
-    assert (1, 2, 3) in drawn
+        held_out_files.add(tuple(files))
+    assert (0, 0) in held_out_files
+    assert (1, 2, 3) in held_out_files

@@ -94,8 +94,8 @@ def test_only_a_palette_that_is_no_gifs_says_what_indices_look_like(tmp_path):
     picture.putpalette([9, 9, 9, 200, 140, 80])
     for name, colors in (("a.png", [[[9, 9, 9], [200, 140, 80]]]), ("a.gif", None)):
         picture.save(tmp_path / name)
-        found = read_palette_mask(str(tmp_path / name), "a")
-        assert (None if found is None else found.tolist()) == colors
+        mask = read_palette_mask(str(tmp_path / name), "a")
+        assert (None if mask is None else mask.tolist()) == colors
 
 
 def test_numbers_of_32_bits_without_sign_stay_what_they_are(tmp_path):

@@ -27,27 +27,32 @@ def test_a_look_at_a_volume_finds_where_each_value_lies_and_the_intensities_of_l
     label[1, 1, 1] = 255
     label[1, 3, 0] = 2
     image = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
-    found = look_at_volume(tmp_path, image, label)
-    assert (found.size, found.mask_size, found.spacing, found.kind) == ((3, 4, 5), (3, 4, 5), (2, 1, 1), "numbers")
-    assert found.pixels == {0: 55, 2: 1, 7: 3, 255: 1}
-    assert found.class_locations[7].tolist() == [[0, 1, 2], [2, 0, 0], [2, 3, 4]]
-    assert found.class_locations[2].tolist() == [[1, 3, 0]]
-    assert found.class_locations[255].tolist() == [[1, 1, 1]]
-    voxels = found.class_locations[0]
+    inspection = look_at_volume(tmp_path, image, label)
+    assert (inspection.size, inspection.mask_size, inspection.spacing, inspection.kind) == (
+        (3, 4, 5),
+        (3, 4, 5),
+        (2, 1, 1),
+        "numbers",
+    )
+    assert inspection.pixels == {0: 55, 2: 1, 7: 3, 255: 1}
+    assert inspection.class_locations[7].tolist() == [[0, 1, 2], [2, 0, 0], [2, 3, 4]]
+    assert inspection.class_locations[2].tolist() == [[1, 3, 0]]
+    assert inspection.class_locations[255].tolist() == [[1, 1, 1]]
+    voxels = inspection.class_locations[0]
     assert len({tuple(voxel) for voxel in voxels.tolist()}) == 55
     assert not label[tuple(voxels.T)].any()
-    assert found.foreground.ravel().tolist() == [7, 35, 40, 59]  # of 7, 2, 7, 7: neither 0 nor 255 is a label
+    assert inspection.foreground.ravel().tolist() == [7, 35, 40, 59]  # of 7, 2, 7, 7: neither 0 nor 255 is a label
 
 
 def test_of_many_voxels_a_thousand_are_remembered(tmp_path):
     label = np.ones((11, 40, 40), np.uint8)
     label[:2] = 0
-    found = look_at_volume(tmp_path, label.astype(np.float32), label)
-    voxels = found.class_locations[1]
+    inspection = look_at_volume(tmp_path, label.astype(np.float32), label)
+    voxels = inspection.class_locations[1]
     assert len(voxels) == 1000
     assert len(np.unique(voxels, axis=0)) == 1000
     assert label[tuple(voxels.T)].all()
-    assert len(found.foreground) == 10_000
+    assert len(inspection.foreground) == 10_000
     assert set(voxels[:, 0].tolist()) == set(range(2, 11))
     again = look_at_volume(tmp_path, label.astype(np.float32), label)
     assert np.array_equal(voxels, again.class_locations[1])

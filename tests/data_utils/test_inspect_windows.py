@@ -35,17 +35,17 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_
     record = write_pair(tmp_path, mask)
     whole = inspect(record)
     in_strips(monkeypatch, 64)
-    found = inspect_in_windows(record)
-    assert (found.size, found.mask_size, found.kind, found.pixels) == (
+    inspection = inspect_in_windows(record)
+    assert (inspection.size, inspection.mask_size, inspection.kind, inspection.pixels) == (
         whole.size,
         whole.mask_size,
         "numbers",
         whole.pixels,
     )
-    assert found.mode == "uint8 x 3"
-    assert found.class_locations[9].tolist() == [[150, 7]]
+    assert inspection.mode == "uint8 x 3"
+    assert inspection.class_locations[9].tolist() == [[150, 7]]
     for value in (0, 5):
-        pixels = found.class_locations[value]
+        pixels = inspection.class_locations[value]
         assert len(pixels) == 64
         assert (mask[tuple(pixels.T)] == value).all()
         assert pixels[:, 0].min() < 40
@@ -87,14 +87,14 @@ def test_strips_of_grey_in_a_color_mask_hold_colors(tmp_path, monkeypatch):
     mask[64:, :5] = 9
     mask[40, 50] = 200, 9, 9
     in_strips(monkeypatch, 64)
-    found = inspect_in_windows(write_color_pair(tmp_path, mask))
+    inspection = inspect_in_windows(write_color_pair(tmp_path, mask))
     ground = 96 * 64 - 32 * 7 - 32 * 5 - 1
-    assert (found.kind, found.pixels) == ("colors", {(0, 0, 0): ground, (9, 9, 9): 32 * 12, (200, 9, 9): 1})
-    assert found.class_locations.keys() == found.pixels.keys()
-    for value, pixels in found.class_locations.items():
+    assert (inspection.kind, inspection.pixels) == ("colors", {(0, 0, 0): ground, (9, 9, 9): 32 * 12, (200, 9, 9): 1})
+    assert inspection.class_locations.keys() == inspection.pixels.keys()
+    for value, pixels in inspection.class_locations.items():
         assert (mask[tuple(pixels.T)] == value).all()
-    assert set(found.class_locations[9, 9, 9][:, 0] // 32) == {0, 2}
-    assert set(found.class_locations[0, 0, 0][:, 0] // 32) == {0, 1, 2}  # of grey strips and of the one in color
+    assert set(inspection.class_locations[9, 9, 9][:, 0] // 32) == {0, 2}
+    assert set(inspection.class_locations[0, 0, 0][:, 0] // 32) == {0, 1, 2}  # of grey strips and of the one in color
     mask[40, 50] = 9
     assert inspect_in_windows(write_color_pair(tmp_path, mask)).kind == "greys"
     mask[:32] = np.arange(32 * 64).reshape(32, 64, 1) % 200
@@ -109,24 +109,24 @@ def test_values_are_too_many_over_all_strips_and_numbers_of_objects_have_places(
     in_strips(monkeypatch, 64)
     record = write_pair(tmp_path, mask)
     assert inspect_in_windows(record).kind == "too many mask values"
-    found = inspect_in_windows(record, has_classes=False)
-    assert len(found.pixels) == 400
-    assert set(found.class_locations) == set(range(400))
+    inspection = inspect_in_windows(record, has_classes=False)
+    assert len(inspection.pixels) == 400
+    assert set(inspection.class_locations) == set(range(400))
     mask[:32] = np.arange(32 * 64).reshape(32, 64) % 300
-    found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
-    objects = found.class_locations[1]
+    inspection = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
+    objects = inspection.class_locations[1]
     assert len(objects) == 64
     assert mask[tuple(objects.T)].all()
     assert len(set(mask[tuple(objects.T)].tolist())) > 9
-    assert not mask[tuple(found.class_locations[0].T)].any()
+    assert not mask[tuple(inspection.class_locations[0].T)].any()
 
 
 def test_masks_that_are_resized_are_read_in_windows_and_others_are_problems(tmp_path, monkeypatch):
     in_strips(monkeypatch, 64)
     record = write_pair(tmp_path, np.zeros((64, 96), np.uint8))
     tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 48), np.uint8), photometric="minisblack", tile=(32, 32))
-    found = inspect_in_windows(record)
-    assert (found.size, found.mask_size) == ((64, 96), (32, 48))
+    inspection = inspect_in_windows(record)
+    assert (inspection.size, inspection.mask_size) == ((64, 96), (32, 48))
     tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 40), np.uint8), photometric="minisblack", tile=(32, 32))
     problem = inspect_in_windows(record)
     assert problem.kind == "mask and image differ in proportions"
@@ -152,8 +152,8 @@ def test_a_large_jpeg_of_three_values_has_invented_some(tmp_path, monkeypatch, s
     Image.fromarray(mask).save(record["target"], "jpeg", quality=100)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     assert inspect_in_windows(record, has_classes=False).pixels == inspect(record, has_classes=False).pixels
-    found = inspect_in_windows(record)
-    assert getattr(found, "kind", "") == ("lossy mask" if values == 3 else "numbers")
+    inspection = inspect_in_windows(record)
+    assert getattr(inspection, "kind", "") == ("lossy mask" if values == 3 else "numbers")
 
 
 def test_pixels_of_a_class_are_sampled_to_the_last_and_each_once(tmp_path, monkeypatch):
@@ -170,9 +170,9 @@ def test_pixels_of_a_class_are_sampled_to_the_last_and_each_once(tmp_path, monke
 def test_objects_that_leave_no_background_in_a_strip_have_places(tmp_path, monkeypatch):
     mask = 1 + np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
     in_strips(monkeypatch, 64)
-    found = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
-    assert [*found.class_locations] == [1]
-    assert len(found.class_locations[1]) == 64
+    inspection = inspect_in_windows(write_pair(tmp_path, mask), has_classes=False)
+    assert [*inspection.class_locations] == [1]
+    assert len(inspection.class_locations[1]) == 64
 
 
 def test_a_mask_that_is_given_by_its_path_is_read_in_windows(tmp_path, monkeypatch):

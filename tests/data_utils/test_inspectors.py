@@ -46,8 +46,8 @@ def test_masks_of_few_values_may_hold_too_many_together_unless_classes_have_name
     inspector = ImageInspector(has_classes=True)
     with pytest.raises(DataError, match="the masks up to 2 hold more than 255 values: 0, 1, 2"):
         inspect_split(records, "reading", inspector)
-    named = inspect_split(records, "reading", inspector, has_names=True)
-    assert len(total_pixels([(named, records)])) == 300
+    inspection = inspect_split(records, "reading", inspector, has_names=True)
+    assert len(total_pixels([(inspection, records)])) == 300
     unlimited = inspect_split(records, "reading", ImageInspector(has_classes=False))
     assert unlimited.members.tolist() == [0, 1, 2]
 

@@ -70,12 +70,12 @@ def test_a_row_speaks_of_an_image_or_of_a_page_of_a_file_that_lies_with_it():
 
 def labels(folder: Path, **settings) -> dict[str, tuple[str, ...] | None]:
     """What each image of both splits is labeled for, by its name."""
-    found = {}
+    labels_of_image = {}
     for records in load_records(DataConfig(str(folder), **settings)):
         for i in range(len(records)):
             assert records[i].get("labeled") == records.labeled(i)
-            found[records.name(i)] = records.labeled(i)
-    return found
+            labels_of_image[records.name(i)] = records.labeled(i)
+    return labels_of_image
 
 
 def info(folder: Path, **settings):
@@ -85,11 +85,11 @@ def info(folder: Path, **settings):
 def flags(folder: Path, **settings) -> dict[str, list[int]]:
     """The classes that each image is labeled for, by index."""
     data = info(folder, **settings)
-    found = {}
+    flags_of_image = {}
     for split in (data.train, data.val):
         for i in range(len(split)):
-            found[split.records.name(i)] = list(data.reader.labeled_classes(split.records.labeled(i)))
-    return found
+            flags_of_image[split.records.name(i)] = list(data.reader.labeled_classes(split.records.labeled(i)))
+    return flags_of_image
 
 
 LISTS = {
@@ -171,8 +171,8 @@ def test_a_table_comes_before_what_the_annotations_say(tmp_path):
     assert [annotated.labeled(i) for i in range(len(records))] == [("car",)] * len(records)
     name = records.name(0)
     (tmp_path / "classes.csv").write_text(f"image,classes\n{name},dog\n")
-    (both,) = read_label_files([annotated], tmp_path)
-    assert [both.labeled(i) for i in range(len(records))] == [("dog",), ("car",)]
+    (split,) = read_label_files([annotated], tmp_path)
+    assert [split.labeled(i) for i in range(len(records))] == [("dog",), ("car",)]
 
 
 def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tmp_path):
@@ -181,11 +181,11 @@ def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tm
     again = ImageLabels(("car",), "second")
     dog = ImageLabels(("dog",), "third")
     cat = ImageLabels(("cat",), "third")
-    some = with_labels(records, [car, dog, again])
-    assert some.label_sets == {("car",): "first", ("dog",): "third"}
-    others = [records, with_labels(records, [car, dog, dog]), with_labels(records, [car, cat, again])]
-    others += [with_labels(records, [car, dog, None])]
-    assert len({each.digest for each in (some, *others)}) == 5
+    labeled_records = with_labels(records, [car, dog, again])
+    assert labeled_records.label_sets == {("car",): "first", ("dog",): "third"}
+    other_records = [records, with_labels(records, [car, dog, dog]), with_labels(records, [car, cat, again])]
+    other_records += [with_labels(records, [car, dog, None])]
+    assert len({each.digest for each in (labeled_records, *other_records)}) == 5
     assert with_labels(records, [None] * 3) is records
     assert with_labels(records, [None] * 3, ["a.png"]).unlisted == ("a.png",)
 
@@ -437,9 +437,9 @@ def test_volumes_and_their_slices_are_labeled_too(tmp_path):
     write_msd(tmp_path, 3)
     (tmp_path / "classes.csv").write_text("image,classes\nscan_00,front\nscan_01.nii.gz,front\n")
     for dims, count in ((3, 1), (2, 16)):
-        found = labels(tmp_path, dims=dims)
-        assert len(found) == 3 * count
-        for name, names in found.items():
+        labels_by_name = labels(tmp_path, dims=dims)
+        assert len(labels_by_name) == 3 * count
+        for name, names in labels_by_name.items():
             assert names == (None if name.startswith("scan_02") else ("front",)), name
     data = load_info(tmp_path)
     numbers = {}
@@ -491,11 +491,11 @@ def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(tmp_pat
     folder = write(tmp_path, ["a", "b", "c"])
     (folder / "classes.csv").write_text("image,classes\na,1\nb,2;3\nc,1;2;3\n")
     data = load_info(folder, val_fraction=0.34, regions="whole=1+2+3;pets=2+3")
-    known = {}
+    known_of_image = {}
     for split in (data.train, data.val):
         for record in split.records:
-            known[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
-    assert known == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
+            known_of_image[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
+    assert known_of_image == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
     labeled = [data.reader.labeled_in_map(labels) for labels in (("1",), ("2", "3"), None)]
     assert labeled == [set(), {2, 3}, {1, 2, 3}]
     band = SIZE[0] // 4 * SIZE[1]

@@ -99,15 +99,15 @@ def warnings_of(
 
 @pytest.mark.parametrize(("training", "validation", "is_said"), [(1, 1, True), (2, 1, True), (3, 1, False)])
 def test_fewer_than_four_images_of_both_splits_are_very_few(training, validation, is_said):
-    both = {0: 10, 1: 10}
-    lines = warnings_of(split_of(*[both] * training), split_of(*[both] * validation))
+    pixels = {0: 10, 1: 10}
+    lines = warnings_of(split_of(*[pixels] * training), split_of(*[pixels] * validation))
     assert len(lines) == is_said
     if is_said:
         counts = (
             f"{training + validation} images are very few ({training} for training and {validation} for validation)"
         )
         assert lines[0].startswith(f"{counts}: the score will be luck")
-    assert warnings_of(split_of(*[both] * training), split_of(*[both] * validation), class_map=None) == []
+    assert warnings_of(split_of(*[pixels] * training), split_of(*[pixels] * validation), class_map=None) == []
 
 
 @pytest.mark.parametrize(("ignored_pixels", "is_said"), [(20, False), (21, True)])

@@ -136,13 +136,13 @@ def test_predictions_are_scored_at_the_size_of_the_true_masks(model, tmp_path, s
     values = np.array((10, 200, 255), np.uint8)
     truth = rng.integers(0, 3, size)
     Image.fromarray(values[truth]).save(tmp_path / "truth" / "image.png")
-    found = []
+    scores = []
     for _ in range(2):
         result = predict(model, [tmp_path / "image.png"], tmp_path / "out", "--truth", tmp_path / "truth")
         assert result.returncode == 0, result.stderr
-        found.append(json.loads((tmp_path / "out" / "metrics.json").read_text())["confusion_matrix"])
+        scores.append(json.loads((tmp_path / "out" / "metrics.json").read_text())["confusion_matrix"])
     written = np.searchsorted(values, np.array(Image.open(tmp_path / "out" / "image.png")))
     under = [((np.arange(want) + 0.5) * have / want).astype(int) for want, have in zip(size, (20, 30), strict=True)]
     expected = np.zeros((3, 3), int)
     np.add.at(expected, (truth, written[np.ix_(*under)]), 1)
-    assert found == [expected.tolist()] * 2
+    assert scores == [expected.tolist()] * 2

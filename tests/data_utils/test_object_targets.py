@@ -151,8 +151,8 @@ def test_objects_of_other_classes_are_none_and_may_count_nowhere():
         assert ObjectReader.of_values({}, ((0, "none"), (9, "a")), config) == ObjectReader((), ((9, "a"),), outside)
     colors = (((9, 9, 9), "a"),)
     assert ObjectReader.of_values({}, colors, DataConfig()) == ObjectReader()
-    both = ObjectReader.of_values({}, (*colors, (9, "b")), DataConfig(ignore_index="3"))
-    assert both == ObjectReader((3,), ((9, "b"),))
+    reader_of_two = ObjectReader.of_values({}, (*colors, (9, "b")), DataConfig(ignore_index="3"))
+    assert reader_of_two == ObjectReader((3,), ((9, "b"),))
 
 
 def test_pixels_of_objects_are_those_of_their_classes_and_the_others_background():
@@ -284,8 +284,8 @@ def test_check_data_counts_objects_and_those_that_touch(tmp_path):
     Image.fromarray(ids).save(tmp_path / "masks" / "00.png")
     report, problems = check_data(DataConfig(dataset=str(tmp_path), task="objects"))
     assert problems == 0, report
-    others = [np.array(Image.open(file)) for file in sorted((tmp_path / "masks").iterdir())[1:]]
-    total = 3 + sum(int(values.max()) for values in others)
+    other_masks = [np.array(Image.open(file)) for file in sorted((tmp_path / "masks").iterdir())[1:]]
+    total = 3 + sum(int(values.max()) for values in other_masks)
     assert f"objects: {total} in 4 of 4 images;" in report
     assert "sizes of objects in pixels: 16 to " in report
     assert ") touch another object" in report

@@ -172,8 +172,8 @@ def test_what_a_mask_or_the_labels_of_an_image_leave_open_is_in_no_share_and_is_
     reader = reader.partly_labeled({("a",): "t"}, (), {("a",): {is_a: 10, unknown_a: 30, 0: 10}})
     assert reader.class_pixels == (10, 0)
     assert reader.shares == (0.5, 0)
-    shown = reader.shown_truth(OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32)))
-    truth, unknown = unpack_bits(shown)
+    truth_in_pictures = reader.shown_truth(OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32)))
+    truth, unknown = unpack_bits(truth_in_pictures)
     assert truth.tolist() == [[1, 0]]
     assert (unknown & 3).tolist() == [[0, 1]]
 
@@ -192,8 +192,8 @@ def test_detail_is_measured_of_what_an_image_is_labeled_for_and_a_small_mask_kee
 
 def test_classes_are_chosen_joined_and_ordered_by_the_flag(folders):
     blue, green, red = np.moveaxis(np.stack(true_masks(4, 0)), 1, 0)
-    chosen = targets_of(folders, classes="red,blue")
-    assert (np.stack([planes(target.truth, 2) for target in chosen]) == np.stack([red, blue], axis=1)).all()
+    targets = targets_of(folders, classes="red,blue")
+    assert (np.stack([planes(target.truth, 2) for target in targets]) == np.stack([red, blue], axis=1)).all()
     joined = targets_of(folders, classes="1=cold,2=warm,3=warm")
     expected = np.stack([blue, green | red], axis=1)
     assert (np.stack([planes(target.truth, 2) for target in joined]) == expected).all()
@@ -227,9 +227,9 @@ def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
     mask[:5] = 9
     write_mask(folders / "train" / "masks" / "blue", "01.png", mask)
     assert "01.png: mask of one class holds 0, 1, 9, expected 0 and one other value" in error_of(folders)
-    known = targets_of(folders, ignore_index="9")[1].known
-    assert (known[:5] == 0b110).all()
-    assert (known[5:] == 7).all()
+    known_bits = targets_of(folders, ignore_index="9")[1].known
+    assert (known_bits[:5] == 0b110).all()
+    assert (known_bits[5:] == 7).all()
 
 
 @pytest.mark.parametrize("width", [3, 28])
@@ -447,8 +447,8 @@ def test_an_array_of_three_channels_of_a_byte_is_a_color(tmp_path, ending, chann
 
 def test_colors_are_classes_where_the_task_says_so_and_folders_where_it_says_nothing_else(folders, tmp_path):
     (folders / "train" / "masks" / "notes").mkdir()
-    found = class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig())
-    assert [folder.name for folder in found] == list(NAMES)
+    folders_of_classes = class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig())
+    assert [folder.name for folder in folders_of_classes] == list(NAMES)
     assert "have no mask" in error_of(folders, task="classes")
     touch(folders / "train" / "images" / "site", "a.png")
     assert class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig()) == []
@@ -470,8 +470,8 @@ def test_one_mask_of_several_values_or_that_cannot_be_read_does_not_make_folders
             file.write_bytes(b"")
     else:
         touch(masks, "00.png")
-    found = class_folders(folders / "train" / "images", masks, DataConfig())
-    assert [folder.name for folder in found] == ([] if odd == "a mask beside the folders" else list(NAMES))
+    folders_of_classes = class_folders(folders / "train" / "images", masks, DataConfig())
+    assert [folder.name for folder in folders_of_classes] == ([] if odd == "a mask beside the folders" else list(NAMES))
 
 
 def test_more_classes_than_bits_are_refused(tmp_path):
@@ -598,14 +598,14 @@ def write_volumes(folder: Path, count: int, *, by_channel: bool = False) -> list
     labels = []
     for seed in range(count):
         image, label = case(seed)
-        both = np.stack([label > 0, label > 1])
+        class_masks = np.stack([label > 0, label > 1])
         write_nifti(folder / "images" / f"c{seed}.nii.gz", image)
         if by_channel:
-            write_nifti(folder / "masks" / f"c{seed}.nii.gz", np.moveaxis(both, 0, -1).astype(np.uint8))
+            write_nifti(folder / "masks" / f"c{seed}.nii.gz", np.moveaxis(class_masks, 0, -1).astype(np.uint8))
         else:
-            for name, values in zip(("inner", "whole"), both[::-1], strict=True):
+            for name, values in zip(("inner", "whole"), class_masks[::-1], strict=True):
                 write_nifti(folder / "masks" / name / f"c{seed}.nii.gz", values.astype(np.uint8))
-        labels.append(both)
+        labels.append(class_masks)
     return labels
 
 
@@ -750,12 +750,12 @@ def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):
     write_volumes(tmp_path, 4)
     (tmp_path / "masks" / "inner" / "c1.nii.gz").unlink()
     info = info_of(tmp_path)
-    known = {}
+    known_of_volume = {}
     for records in (info.train.records, info.val.records):
         for record in records:
             _, header = read_volume(record["image"], record["name"])
-            known[record["name"]] = np.unique(info.reader.read_volume(record, header).known).tolist()
-    assert known == {"c0": [3], "c1": [0b10], "c2": [3], "c3": [3]}
+            known_of_volume[record["name"]] = np.unique(info.reader.read_volume(record, header).known).tolist()
+    assert known_of_volume == {"c0": [3], "c1": [0b10], "c2": [3], "c3": [3]}
     (tmp_path / "masks" / "whole" / "c1.nii.gz").unlink()
     assert "c1.nii.gz: image without mask" in error_of(tmp_path)
     assert sum(map(len, load_records(DataConfig(str(tmp_path), allow_unpaired=True)))) == 3

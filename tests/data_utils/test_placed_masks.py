@@ -123,13 +123,13 @@ def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
 
 def test_a_grid_without_crs_may_be_that_of_any_and_one_of_another_size_is_another():
     plain = Place((10.0, 0.0, 500.0, 0.0, -10.0, 900.0), None, ())
-    named = plain._replace(crs=Crs(None, ("own",)))
-    for image, mask in ((plain, named), (named, plain), (named, named)):
+    place_with_crs = plain._replace(crs=Crs(None, ("own",)))
+    for image, mask in ((plain, place_with_crs), (place_with_crs, plain), (place_with_crs, place_with_crs)):
         check_crs(image, mask, "a")
     with pytest.raises(
         DataError, match=r"a: mask is in EPSG:7, its image in a CRS without .*there \(gdalwarp -r near\)$"
     ):
-        check_crs(named, plain._replace(crs=Crs(7, ())), "a")
+        check_crs(place_with_crs, plain._replace(crs=Crs(7, ())), "a")
 
 
 def test_a_mask_of_another_size_is_placed_and_one_without_crs_is_not(tmp_path):
@@ -209,8 +209,8 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     assert isinstance(placed[1]["target"], PlacedMask)
     plain = tmp_path / "plain.tif"
     tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
-    listed = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])
-    assert with_places(listed) is listed
+    plain_records = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])
+    assert with_places(plain_records) is plain_records
     empty = ListRecords([])
     volumes = ListRecords(records)
     volumes.dims = 3
@@ -504,8 +504,8 @@ def test_a_split_may_have_a_file_of_polygons_of_its_own_and_not_two(tmp_path):
         write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
     write_geojson(tmp_path / "areas.GEOJSON", [feature(square(0, 0, 5))])
     write_geojson(tmp_path / "val" / "areas.geojson", [feature(square(0, 0, 7))])
-    found = {split: int(records[0]["target"].render().sum()) for split, records in areas_of(tmp_path).items()}
-    assert found == {"train": 25, "val": 49}
+    pixels_of_split = {split: int(records[0]["target"].render().sum()) for split, records in areas_of(tmp_path).items()}
+    assert pixels_of_split == {"train": 25, "val": 49}
     for name in ("zones", "more", "fields", "houses"):
         write_geojson(tmp_path / "val" / f"{name}.geojson", [feature(square(0, 0, 7))])
     names = ", ".join(f"{name}.geojson" for name in ("areas", "fields", "houses", "more", "zones"))

@@ -58,9 +58,9 @@ def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():
 
 def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
     monkeypatch.setattr("data_utils.targets.points.PointRecords", ListRecords)
-    records, others = ListRecords([]), ListRecords([])
-    splits = [Subset(records, np.arange(0)), Subset(Subset(records, np.arange(0)), np.arange(0)), others]
-    assert point_records(splits) == [records, others]
+    records, other_records = ListRecords([]), ListRecords([])
+    splits = [Subset(records, np.arange(0)), Subset(Subset(records, np.arange(0)), np.arange(0)), other_records]
+    assert point_records(splits) == [records, other_records]
 
 
 def test_a_reader_has_the_task_of_its_points():
@@ -75,17 +75,17 @@ def test_the_task_of_points_follows_from_their_names_and_the_settings():
     points = ListRecords([])
     points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels")
     assert PointReader.of_records(points, {}, (), DataConfig(classes="nose, ")).names == ("nose",)
-    chosen = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
-    assert (chosen.chosen, chosen.landmarks.partners, chosen.landmarks.unit) == ((2, 1), (1, 0), "px")
-    assert (chosen.landmarks.layout, chosen.landmarks.space) == ("long", "pixels")
-    assert (chosen.landmarks.absent, chosen.mirrors) == ("unknown", True)
+    eyes = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
+    assert (eyes.chosen, eyes.landmarks.partners, eyes.landmarks.unit) == ((2, 1), (1, 0), "px")
+    assert (eyes.landmarks.layout, eyes.landmarks.space) == ("long", "pixels")
+    assert (eyes.landmarks.absent, eyes.mirrors) == ("unknown", True)
     plain = PointReader.of_records(points, {}, (), DataConfig(augment="none", absent="not-there"))
     assert (plain.names, plain.landmarks.absent, plain.mirrors) == (points.landmarks[0], "not-there", False)
     with pytest.raises(DataError, match=r"^--classes nose,tail: expected some of nose, right_eye, left_eye$"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,tail"))
     swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
     assert swapped.landmarks.partners == (2, 1, 0)
-    assert chosen.warnings([]) == ("in the mirror left_eye and right_eye change places",)
+    assert eyes.warnings([]) == ("in the mirror left_eye and right_eye change places",)
     with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))
     points.landmarks = LandmarkNames(("nose",), "slicer", "LPS")

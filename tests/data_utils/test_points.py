@@ -524,9 +524,9 @@ def test_points_of_images_that_cannot_be_read_or_have_another_shape_are_problems
 def test_a_look_at_a_volume_with_points_finds_their_voxels_and_brightness_anywhere(tmp_path):
     file = write_volume(tmp_path / "a.nii", np.arange(60, dtype=np.int16).reshape(3, 4, 5))
     source = PointSource("points.csv", "RAS", np.array([[3.0, 2.0, 2.0]]), np.array([PRESENT]))
-    found = inspect_volume_points({"image": VolumeFile((str(file),)), "target": source, "name": "a"})
-    assert {number: places.tolist() for number, places in found.class_locations.items()} == {1: [[1, 2, 3]]}
-    assert (found.mode, found.spacing, found.foreground.dtype, found.foreground.shape) == (
+    inspection = inspect_volume_points({"image": VolumeFile((str(file),)), "target": source, "name": "a"})
+    assert {number: places.tolist() for number, places in inspection.class_locations.items()} == {1: [[1, 2, 3]]}
+    assert (inspection.mode, inspection.spacing, inspection.foreground.dtype, inspection.foreground.shape) == (
         "int16",
         (2, 1, 1),
         np.float32,
@@ -551,10 +551,10 @@ def test_a_crop_may_be_taken_around_the_pixel_of_each_present_point(tmp_path, mo
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 80)
     assert inspect_points(record).class_locations is None
     for windows in (False, True):
-        found = PointInspector(has_classes=False, windows=windows).inspect(record).class_locations
-        assert (found is not None) is windows
-    found = inspect_points(record, windows=True).class_locations
-    assert {number: pixels.tolist() for number, pixels in found.items()} == {1: [[2, 3]], 2: [[0, 7]], 4: [[9, 0]]}
+        inspection = PointInspector(has_classes=False, windows=windows).inspect(record).class_locations
+        assert (inspection is not None) is windows
+    inspection = inspect_points(record, windows=True).class_locations
+    assert {number: pixels.tolist() for number, pixels in inspection.items()} == {1: [[2, 3]], 2: [[0, 7]], 4: [[9, 0]]}
 
 
 def test_points_of_images_that_are_resized_follow_them(tmp_path):
@@ -855,12 +855,12 @@ def test_some_rows_of_a_table_keep_their_own_points_and_a_size_of_0_is_none():
     states = np.array([[PRESENT], [ABSENT], [UNKNOWN]])
     table = PointTable("long", ("p",), ("a", "b", "c"), np.arange(6.0).reshape(3, 1, 2), states, ("1", "2", "3"))
     table = replace(table, sizes=np.array([[0, 0], [3, 4], [0, 7]]))
-    chosen = table.rows([2, 1])
-    assert chosen.images == ("c", "b")
-    assert chosen.positions.tolist() == [[[4, 5]], [[2, 3]]]
-    assert chosen.states.tolist() == [[UNKNOWN], [ABSENT]]
-    assert [chosen.source(row).size for row in (0, 1)] == [None, (3, 4)]
-    assert [chosen.source(row).file for row in (0, 1)] == ["3", "2"]
+    two_rows = table.rows([2, 1])
+    assert two_rows.images == ("c", "b")
+    assert two_rows.positions.tolist() == [[[4, 5]], [[2, 3]]]
+    assert two_rows.states.tolist() == [[UNKNOWN], [ABSENT]]
+    assert [two_rows.source(row).size for row in (0, 1)] == [None, (3, 4)]
+    assert [two_rows.source(row).file for row in (0, 1)] == ["3", "2"]
 
 
 def test_a_predicted_point_is_there_from_a_presence_of_one_half_on():
@@ -942,9 +942,9 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
         confidence=np.array([[1 / 3, 2 / 3]]),
     )
     assert files.content(table).decode().split("\n") == [*HEADINGS[layout], ROWS[layout], ""]
-    chosen = replace(table, states=np.array([[PRESENT, UNKNOWN]]))
+    predicted_table = replace(table, states=np.array([[PRESENT, UNKNOWN]]))
     last_row = ROWS[layout].replace("absent", "unknown")
-    assert files.content(chosen).decode().splitlines()[-1] == last_row
+    assert files.content(predicted_table).decode().splitlines()[-1] == last_row
     truth = replace(table, presence=None, confidence=None)
     lines = files.content(truth).decode().splitlines()
     assert lines[-1] == {"long": "i,2,,,absent"}.get(layout, "i,0.5,2.0,,")

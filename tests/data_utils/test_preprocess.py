@@ -208,9 +208,9 @@ def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     images = [ImageInput.read(source, preprocess, 3).whole() for source in sources]
     for image in images:
         np.testing.assert_array_equal(image, images[0])
-    given = Image.open(tmp_path / "a.jpg")
-    assert ImageInput.read(given, preprocess, 3).whole().shape == (3, 100, 130)
-    assert given.size == (400, 320)  # an image that was handed in stays as it is
+    picture = Image.open(tmp_path / "a.jpg")
+    assert ImageInput.read(picture, preprocess, 3).whole().shape == (3, 100, 130)
+    assert picture.size == (400, 320)  # an image that was handed in stays as it is
 
 
 def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():

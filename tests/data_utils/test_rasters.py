@@ -452,9 +452,9 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
         for _ in range(2):
             for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((33, 34), (17, 18)), ((60, 90), (60, 70))):
                 window = picture.read(*rows, *columns)
-                wanted = expected[slice(*rows), slice(*columns)]
-                assert np.array_equal(np.ma.getmaskarray(window), np.ma.getmaskarray(wanted))
-                assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(wanted, 7))
+                expected_window = expected[slice(*rows), slice(*columns)]
+                assert np.array_equal(np.ma.getmaskarray(window), np.ma.getmaskarray(expected_window))
+                assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(expected_window, 7))
 
 
 def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch):

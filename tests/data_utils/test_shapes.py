@@ -92,8 +92,8 @@ def test_color_alone_does_not_tell_the_classes():
 
 def test_export_writes_pairs_that_read_back(tmp_path):
     out = tmp_path / "data"
-    done = export(out, "--train", 3, "--val", 2, "--seed", 5)
-    assert done.returncode == 0, done.stderr
+    result = export(out, "--train", 3, "--val", 2, "--seed", 5)
+    assert result.returncode == 0, result.stderr
     for split, records in (("train", Shapes(3, seed=5)), ("val", Shapes(2, seed=5, first=VAL_FIRST))):
         names = [f"{record['name']}.png" for record in records]
         for kind in ("images", "masks"):
@@ -109,9 +109,9 @@ def test_export_writes_pairs_that_read_back(tmp_path):
 def test_export_refuses_what_it_would_spoil(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     for args in ([tmp_path], [tmp_path / "mine.txt"], [tmp_path / "new", "--train", -1]):
-        done = export(*args)
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1
+        result = export(*args)
+        assert result.returncode == 2
+        assert len(result.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert (tmp_path / "mine.txt").read_text() == "kept"
 

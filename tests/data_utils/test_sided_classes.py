@@ -42,17 +42,17 @@ def test_a_mirrored_image_calls_its_left_lung_the_right_one(tmp_path):
     info, dataset = dataset_of(write_organs(tmp_path))
     assert info.reader.class_partners == (0, 2, 1)
     assert "in the mirror left_lung and right_lung change places" in info.warnings
-    seen = set()
+    mirrorings = set()
     for epoch in range(12):
-        _, target, drawn, *_ = dataset[Slot(0, epoch, (24, 24))]
+        _, target, augmentation, *_ = dataset[Slot(0, epoch, (24, 24))]
         columns = {}
         for bit, organ in enumerate(ORGANS):
             columns[organ] = int((target.truth >> bit & 1).sum(dim=1).max())
-        seen.add(drawn.is_mirrored)
+        mirrorings.add(augmentation.is_mirrored)
         # the image is mirrored later: until then, the lung that is 10 pixels high goes by the other one's name
-        assert int((target.truth >> 1 & 1).sum()) == (96 if drawn.is_mirrored else 60)
+        assert int((target.truth >> 1 & 1).sum()) == (96 if augmentation.is_mirrored else 60)
         assert columns["heart"] == 8
-    assert seen == {True, False}
+    assert mirrorings == {True, False}
 
 
 def test_what_is_known_of_the_left_is_known_of_the_right_in_the_mirror(tmp_path):

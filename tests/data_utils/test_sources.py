@@ -731,11 +731,13 @@ def test_sizes_are_those_of_the_images_in_order(tmp_path, monkeypatch):
     write(tmp_path, "images/3.png", "masks/3.png", size=(2, 2))
     train, _ = loaded(tmp_path, val_fraction=0.0)
     expected = {"1.png": [5, 9], "2.jpg": [7, 3], "3.png": [2, 2]}
-    seen = []
-    monkeypatch.setattr("data_utils.analysis.inspectors.track", lambda items, total, title: seen.append(total) or items)
+    calls = []
+    monkeypatch.setattr(
+        "data_utils.analysis.inspectors.track", lambda items, total, title: calls.append(total) or items
+    )
     sizes = check_sizes(train)
     assert sizes.tolist() == [expected[name] for name in names(train)]
-    assert (sizes.dtype, seen) == (np.int64, [2])
+    assert (sizes.dtype, calls) == (np.int64, [2])
 
 
 def test_files_that_cannot_be_used_are_named_together(tmp_path):

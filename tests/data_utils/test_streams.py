@@ -514,12 +514,12 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
     assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]
     assert train.dataset.threads == (4 if num_workers == 16 else 1)
     counted.clear()
-    found = []
+    groups_read = []
     for batch in train:
         for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
             if (mask != 255).any():
-                found.append((slot.epoch, slot.index, int(image.long().sum())))
-    assert found == order
+                groups_read.append((slot.epoch, slot.index, int(image.long().sum())))
+    assert groups_read == order
     groups = len(records.group_sizes)
     # in the middle of a group, or at its border, another piece of the order may begin
     pieces = 4 * 4

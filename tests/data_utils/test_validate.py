@@ -90,9 +90,9 @@ def test_problems_are_listed_with_the_flags_that_train_without_them():
     assert list_problems({"lossy": ["a: is lossy"]}, 0)[-1] == skip
     for kind in ("classes", "too many mask values"):  # no file alone has these
         assert list_problems({kind: ["of all"]}, 0)[-1] == "    of all"
-    both = list_problems({"file without partner": ["a: x"], "lossy": ["b: y"]}, 0)
-    assert both[0] == "problems: 2"
-    assert both[-2:] == [remedy, skip]
+    report = list_problems({"file without partner": ["a: x"], "lossy": ["b: y"]}, 0)
+    assert report[0] == "problems: 2"
+    assert report[-2:] == [remedy, skip]
     many = [f"{name}: is {name * 3}" for name in "abcdefghijklmnopqrstuvwxyz"]
     assert list_problems({"lossy": many}, 0)[2:-1] == [f"    {text}" for text in many[:20]] + ["    ..."]
 

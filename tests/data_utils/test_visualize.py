@@ -249,8 +249,8 @@ def test_the_slices_shown_are_those_with_most_of_the_classes():
 def test_a_legend_shows_each_class_but_the_first_in_its_color():
     colors = palette(3)
     picture = np.asarray(legend(("ground", "cell", "wall"), colors))
-    found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}
-    assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= found
+    legend_colors = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}
+    assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= legend_colors
     assert len(picture) == 60
     squares = picture[:20, 4:15].reshape(-1, 3)
     assert (squares == 255).all()  # the first class is not tinted
@@ -371,12 +371,14 @@ def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_plane_superior_and_an
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
     colors = [tuple(color) for color in palette(4)[1:].tolist()]
     image = np.zeros((480, 480), np.uint8)
-    found = np.array([[100.0, 100.0], [200.0, 100.0], [300.0, 100.0]])
+    predicted_points = np.array([[100.0, 100.0], [200.0, 100.0], [300.0, 100.0]])
     true = np.array([[100.0, 200.0], [200.0, 200.0], [300.0, 200.0]])
-    picture = render_points(image, found, np.array([True, True, False]), true, np.array([True, False, True]))
-    seen = [[tuple(picture[row, column].tolist()) for column in (100, 150, 200, 205)] for row in (100, 200, 300)]
+    picture = render_points(image, predicted_points, np.array([True, True, False]), true, np.array([True, False, True]))
+    picture_colors = [
+        [tuple(picture[row, column].tolist()) for column in (100, 150, 200, 205)] for row in (100, 200, 300)
+    ]
     black, white = (0, 0, 0), (255, 255, 255)
-    assert seen == [
+    assert picture_colors == [
         [colors[0], white, white, colors[0]],
         [colors[1], black, black, black],
         [black, black, black, colors[2]],
@@ -395,10 +397,10 @@ def test_a_small_picture_is_enlarged_with_its_points():
 def test_points_and_lines_are_thicker_in_a_large_picture(width, radius, thickness):
     image = np.zeros((80, width), np.uint8)
     is_there = np.array([True])
-    found = np.array([[40.0, 60.0]])
-    column = render_points(image, found, is_there)[:, 60].any(axis=1)
+    predicted_points = np.array([[40.0, 60.0]])
+    column = render_points(image, predicted_points, is_there)[:, 60].any(axis=1)
     assert np.flatnonzero(column).tolist() == list(range(41 - radius, 40 + radius))  # the outline is black
-    lines = render_points(image, found, is_there, np.array([[40.0, 160.0]]), is_there)
+    lines = render_points(image, predicted_points, is_there, np.array([[40.0, 160.0]]), is_there)
     assert (lines[:, 110] == 255).all(axis=1).sum() == thickness
 
 

@@ -55,10 +55,13 @@ def test_an_axis_is_resampled_linearly_beyond_three_times_the_finest_spacing():
         for axis in range(3):
             sides = [1.0, 1.0, 1.0]
             sides[axis] = spacing
-            wanted = [1.0, 1.0, 1.0]
-            wanted[axis] = spacing / 2
+            target_spacing = [1.0, 1.0, 1.0]
+            target_spacing[axis] = spacing / 2
             volume = VolumeInput(
-                np.moveaxis(step, 0, axis), header((8, 8, 8), tuple(sides)), Preprocess(spacing=tuple(wanted)), 1
+                np.moveaxis(step, 0, axis),
+                header((8, 8, 8), tuple(sides)),
+                Preprocess(spacing=tuple(target_spacing)),
+                1,
             )
             rings[spacing, axis] = bool(volume.whole().max() > 101)
     assert rings == {(spacing, axis): spacing == 3.0 for spacing in (3.0, 3.1) for axis in range(3)}

@@ -111,14 +111,19 @@ def test_intensities_of_a_volume_with_points_are_those_of_voxels_anywhere(tmp_pa
     nibabel.save(nibabel.Nifti1Image(voxels, AFFINES["RAS"]), tmp_path / "a.nii")
     source = PointSource("points.csv", "pixels", np.array([[4.2, 0.4, 1.8], [1, 1, 1]]), np.array([PRESENT, ABSENT]))
     record = {"image": VolumeFile((str(tmp_path / "a.nii"),)), "target": source, "name": "a"}
-    found = inspect_volume_points(record)
-    assert (found.size, found.mask_size, found.spacing, found.mode) == ((3, 4, 5), (3, 4, 5), (2, 1.5, 1), "float32")
-    assert found.class_locations.keys() == {1}
-    assert found.class_locations[1].tolist() == [[2, 0, 4]]
-    assert found.foreground.shape == (10_000, 1)
-    assert set(found.foreground.ravel().tolist()) == set(range(60))
-    assert np.array_equal(inspect_volume_points(record).foreground, found.foreground)
-    assert not np.array_equal(inspect_volume_points({**record, "name": "b"}).foreground, found.foreground)
+    inspection = inspect_volume_points(record)
+    assert (inspection.size, inspection.mask_size, inspection.spacing, inspection.mode) == (
+        (3, 4, 5),
+        (3, 4, 5),
+        (2, 1.5, 1),
+        "float32",
+    )
+    assert inspection.class_locations.keys() == {1}
+    assert inspection.class_locations[1].tolist() == [[2, 0, 4]]
+    assert inspection.foreground.shape == (10_000, 1)
+    assert set(inspection.foreground.ravel().tolist()) == set(range(60))
+    assert np.array_equal(inspect_volume_points(record).foreground, inspection.foreground)
+    assert not np.array_equal(inspect_volume_points({**record, "name": "b"}).foreground, inspection.foreground)
 
 
 @pytest.mark.parametrize("space", ["pixels", "LPS", "RAS"])

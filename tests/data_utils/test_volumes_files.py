@@ -86,9 +86,9 @@ def test_a_mask_is_written_in_the_axes_and_header_of_its_image(tmp_path, affine)
     assert np.array_equal(back.dataobj, label)
     assert np.array_equal(back.affine, expected.affine)
     for form in ("sform", "qform"):
-        found, wanted = (getattr(of, f"get_{form}")(coded=True) for of in (back, expected))
-        assert np.array_equal(found[0], wanted[0])
-        assert found[1] == wanted[1]
+        written_form, expected_form = (getattr(of, f"get_{form}")(coded=True) for of in (back, expected))
+        assert np.array_equal(written_form[0], expected_form[0])
+        assert written_form[1] == expected_form[1]
     assert back.header.get_zooms() == expected.header.get_zooms()
     assert back.header.get_xyzt_units() == expected.header.get_xyzt_units()
     assert back.get_data_dtype() == np.uint8
@@ -307,9 +307,9 @@ def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_p
     to_lps = np.eye(4)
     to_lps[:2, :2], to_lps[:2, 3] = -np.eye(2), [11, 9]
     turned = write_nifti(tmp_path / "t.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
-    found = inspect_volume({"image": source(image), "target": source(turned), "name": "a"})
-    assert isinstance(found, Inspection)
-    assert found.pixels[0] == (LABEL == 0).sum()
+    inspection = inspect_volume({"image": source(image), "target": source(turned), "name": "a"})
+    assert isinstance(inspection, Inspection)
+    assert inspection.pixels[0] == (LABEL == 0).sum()
     moved = write_nifti(tmp_path / "m.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
     problem = inspect_volume({"image": source(image), "target": source(moved), "name": "a"})
     assert isinstance(problem, Problem)

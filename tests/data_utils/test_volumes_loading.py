@@ -107,17 +107,17 @@ def test_mirrors_move_voxels_without_mixing_them(axis, dim):
 )
 @pytest.mark.parametrize(("strength", "degrees"), [("basic", 15), ("strong", 30)])
 def test_volumes_turn_only_between_axes_of_alike_spacings_and_rigidly_in_mm(spacing, mixed, strength, degrees):
-    seen, tilts, zooms = set(), [], []
+    turned_axes, tilts, zooms = set(), [], []
     mm = np.array(spacing[::-1])
     for i in range(200):
         matrix = drawn((0, i), strength, spacing).matrix
-        seen |= {(a, b) for a in range(3) for b in range(a + 1, 3) if matrix[a, b] or matrix[b, a]}
+        turned_axes |= {(a, b) for a in range(3) for b in range(a + 1, 3) if matrix[a, b] or matrix[b, a]}
         rigid = mm[:, None] * matrix / mm
         zooms.append(abs(np.linalg.det(rigid)) ** (-1 / 3))
         rigid = rigid * zooms[-1]
         np.testing.assert_allclose(rigid @ rigid.T, np.eye(3), atol=1e-12)
         tilts.append(math.degrees(math.acos(min(1.0, np.abs(rigid.diagonal()).max()))))
-    assert seen == mixed
+    assert turned_axes == mixed
     assert 0.8 <= min(zooms) < 0.82
     assert 1.22 < max(zooms) <= 1.25
     if len(mixed) == 1:  # about one axis, which stays where it is
@@ -220,9 +220,9 @@ def write_volumes(folder: Path, sizes: list[tuple[int, int, int]], spacing=CUBIC
         image, mask = (VolumeFile((str(file),)) for file in files)
         records.append({"image": image, "target": mask, "name": f"volume {i}"})
         locations[i] = [np.argwhere(label == value) for value in range(3)]
-    listed = ListRecords(records)
-    listed.dims, listed.digest = 3, digest(str(folder))
-    split = Split(listed, np.array(sizes), {}, locations, np.tile(spacing, (len(sizes), 1)))
+    records_with_spacing = ListRecords(records)
+    records_with_spacing.dims, records_with_spacing.digest = 3, digest(str(folder))
+    split = Split(records_with_spacing, np.array(sizes), {}, locations, np.tile(spacing, (len(sizes), 1)))
     config = DataConfig(str(folder), **settings)
     reader = ClassReader(ClassMap(("background", "half", "speck"), (0, 1, 2), None), (1, 1, 1))
     return DatasetInfo(config, split, split, reader, Normalization((0.0,), (1.0,), ("float32",)))
@@ -240,7 +240,7 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask_and_another_in_each_epoch
     classes = target.mask
     assert whole.shape == (1, 20, 24, 28)
     assert classes.shape == (20, 24, 28)
-    seen = set()
+    patches = set()
     for epoch in range(12):
         slot = Slot(1, epoch, (8, 12, 16))
         image, target, drawn_, _, problem = cached[slot]
@@ -253,8 +253,8 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask_and_another_in_each_epoch
         part = tuple(slice(at, at + side) for at, side in zip(corner, slot.shape, strict=True))
         assert (whole[0][part] == image[0].numpy()).all()
         assert (classes[part] == target.mask.numpy()).all()
-        seen.add(tuple(corner))
-    assert len(seen) > 6
+        patches.add(tuple(corner))
+    assert len(patches) > 6
 
 
 def test_of_the_cache_no_more_is_copied_than_the_patch(tmp_path):
@@ -284,9 +284,9 @@ def test_patches_favor_classes(tmp_path):
     info = write_volumes(tmp_path, [(40, 40, 40)], crop_size=(8, 8, 8))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
-    found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
+    patches_with_class = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
     # a third of the patches are around one of three classes: a ninth of 180, by chance alone one
-    assert 9 <= found <= 33
+    assert 9 <= patches_with_class <= 33
 
 
 def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
@@ -294,8 +294,8 @@ def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
     assert dataset.samples.decoded[0][1].mask.shape == (40, 40, 40)
-    found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
-    assert 9 <= found <= 33
+    patches_with_class = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
+    assert 9 <= patches_with_class <= 33
 
 
 def test_turns_of_a_patch_follow_the_spacing_of_the_network(tmp_path):
@@ -360,7 +360,7 @@ def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tm
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     info = write_volumes(tmp_path, LARGE, crop_size=(8, 8, 8))
     batch_split = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
-    seen = [
+    preprocessings = [
         STANDARDIZED,
         STANDARDIZED,
         *(
@@ -369,7 +369,7 @@ def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tm
         ),
     ]
     counts = []
-    for preprocess in seen:
+    for preprocess in preprocessings:
         config = UNetConfig(1, 3, dims=3, depth=2, preprocess=preprocess)
         build_loaders(
             info, config, network_shapes(info, config), batch_split, range(1), num_workers=0, device=torch.device("cpu")

@@ -86,12 +86,12 @@ def config(root: Path, **settings) -> DataConfig:
 
 def samples(records: Records) -> list[tuple]:
     """(name, voxels, affine, mask) of all records."""
-    found = []
+    samples_of_epoch = []
     for record in records:
         voxels, header = read_volume(record["image"], record["name"])
         mask, _ = read_label_volume(record["target"], record["name"])
-        found.append((record["name"], voxels.tolist(), header.affine.tolist(), mask.tolist()))
-    return found
+        samples_of_epoch.append((record["name"], voxels.tolist(), header.affine.tolist(), mask.tolist()))
+    return samples_of_epoch
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -321,31 +321,31 @@ def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
     files = [write_nifti(tmp_path / f"{i}.nii.gz", array, RAS) for i, array in enumerate((image, label))]
     image_file, label_file = (VolumeFile((str(path),)) for path in files)
     record = {"image": image_file, "target": label_file, "name": "a"}
-    found = inspect_volume(record)
-    assert isinstance(found, Inspection)
-    assert found.size == (30, 36, 40)
-    assert found.pixels == {value: (label == value).sum() for value in range(3)}
-    for value, places in found.class_locations.items():
+    inspection = inspect_volume(record)
+    assert isinstance(inspection, Inspection)
+    assert inspection.size == (30, 36, 40)
+    assert inspection.pixels == {value: (label == value).sum() for value in range(3)}
+    for value, places in inspection.class_locations.items():
         assert len(np.unique(places, axis=0)) == min(1000, (label == value).sum())
         assert (label.T[tuple(places.T)] == value).all()
-    assert len(found.foreground) == min(10_000, (label > 0).sum())
-    assert set(found.foreground[:, 0]) <= set(image[label > 0].tolist())
+    assert len(inspection.foreground) == min(10_000, (label > 0).sum())
+    assert set(inspection.foreground[:, 0]) <= set(image[label > 0].tolist())
     again = inspect_volume(record)
-    assert all(np.array_equal(found.class_locations[value], again.class_locations[value]) for value in range(3))
+    assert all(np.array_equal(inspection.class_locations[value], again.class_locations[value]) for value in range(3))
 
 
 def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
     train, _ = load_records(config(decathlon(tmp_path, channels=2)))
-    found = inspect_split(train, "reading", choose_inspector(train))
-    kept = VolumeSplitInspection.from_json(json.loads(json.dumps(found.to_json())))
-    assert np.array_equal(found.sizes, kept.sizes)
-    assert np.array_equal(found.volumes.spacings, kept.volumes.spacings)
-    assert found.volumes.foreground == kept.volumes.foreground
-    for i, locations in found.class_locations.items():
-        assert all(np.array_equal(places, kept.class_locations[i][value]) for value, places in locations.items())
-    assert [found.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")] == [
-        kept.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")
-    ]
+    inspection = inspect_split(train, "reading", choose_inspector(train))
+    restored = VolumeSplitInspection.from_json(json.loads(json.dumps(inspection.to_json())))
+    assert np.array_equal(inspection.sizes, restored.sizes)
+    assert np.array_equal(inspection.volumes.spacings, restored.volumes.spacings)
+    assert inspection.volumes.foreground == restored.volumes.foreground
+    for i, locations in inspection.class_locations.items():
+        assert all(np.array_equal(places, restored.class_locations[i][value]) for value, places in locations.items())
+    assert [
+        inspection.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")
+    ] == [restored.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")]
 
 
 def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):
@@ -353,12 +353,12 @@ def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):
     train, _ = load_records(config(root))
     pairs = [(read_volume(r["image"], "a")[0], read_label_volume(r["target"], "a")[0]) for r in train]
     labeled = np.concatenate([voxels[mask > 0] for voxels, mask in pairs]).astype(np.float64)
-    seen = load_dataset_info(config(root)).preprocess()
-    assert seen.clip == pytest.approx(np.percentile(labeled, [0.5, 99.5]))
-    assert (seen.mean[0], seen.std[0]) == (pytest.approx(labeled.mean()), pytest.approx(labeled.std()))
-    assert seen.spacing == (4.0, 0.75, 0.5)
-    assert not seen.standardize
-    assert seen.class_names[1] == "liver"
+    preprocess = load_dataset_info(config(root)).preprocess()
+    assert preprocess.clip == pytest.approx(np.percentile(labeled, [0.5, 99.5]))
+    assert (preprocess.mean[0], preprocess.std[0]) == (pytest.approx(labeled.mean()), pytest.approx(labeled.std()))
+    assert preprocess.spacing == (4.0, 0.75, 0.5)
+    assert not preprocess.standardize
+    assert preprocess.class_names[1] == "liver"
     assert load_dataset_info(config(root, normalization="z-score")).preprocess().standardize
     mri = decathlon(tmp_path / "mri", channels=2)
     alone = load_dataset_info(config(mri)).preprocess()

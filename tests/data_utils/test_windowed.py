@@ -193,8 +193,8 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
     whole = ImageInput.read(path, preprocess, 3).whole()
     predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
     inputs = predictor.inputs(path)
-    (shown,) = inputs.tensors
-    np.testing.assert_array_equal(shown, whole)
+    (network_input,) = inputs.tensors
+    np.testing.assert_array_equal(network_input, whole)
     with open_windowed_file(path) as picture:
         assert picture.size == inputs.size == read_image(path).shape[:2]
         less = picture.draft_for(preprocess)

@@ -54,8 +54,8 @@ def images(photos, tmp_path) -> Path:
 
 def pictures(html: str) -> list[Image.Image]:
     """The mask, the image and the tint of the overlay, as the browser gets them."""
-    found = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
-    return [Image.open(BytesIO(base64.b64decode(text))) for text in found]
+    encoded_pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    return [Image.open(BytesIO(base64.b64decode(text))) for text in encoded_pictures]
 
 
 def large_png(path: Path) -> Path:
@@ -431,9 +431,9 @@ def test_the_documented_ways_to_ask_a_page_get_its_mask(python, space, model, im
         server.stdout.readline()
         for command, program in (([python, "-c"], by_python), (["bash", "-euc"], by_curl)):
             program = program.replace(":7860", f":{port}")
-            asked = subprocess.run([*command, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-            assert asked.returncode == 0, asked.stderr
-            mask = (asked.stdout.splitlines() or [tmp_path / "mask.png"])[-1]
+            process = subprocess.run([*command, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            assert process.returncode == 0, process.stderr
+            mask = (process.stdout.splitlines() or [tmp_path / "mask.png"])[-1]
             np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
     finally:
         server.terminate()
@@ -459,8 +459,8 @@ def test_dockerfiles_have_no_mistakes():
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if hadolint is None:
         pytest.skip("needs hadolint, which requirements-dev.txt has")
-    found = subprocess.run([hadolint, *DOCKERFILES], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout
+    process = subprocess.run([hadolint, *DOCKERFILES], capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
 
 
 @pytest.mark.slow

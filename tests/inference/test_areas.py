@@ -28,9 +28,9 @@ def test_areas_are_counted_alike_in_any_strips(size):
         np.testing.assert_array_equal(counted(predicted, true, strips).counts(), whole)
     for index in (1, 2):
         labels, count = label(true == index)
-        found = set(labels[(predicted == index) & (labels > 0)].tolist())
+        hit_areas = set(labels[(predicted == index) & (labels > 0)].tolist())
         assert whole[index, :BINS].sum() == count
-        assert whole[index, BINS : 2 * BINS].sum() == len(found)
+        assert whole[index, BINS : 2 * BINS].sum() == len(hit_areas)
         labels, count = label(predicted == index)
         right = set(labels[(true == index) & (labels > 0)].tolist())
         assert whole[index, -2:].tolist() == [count, count - len(right)]

@@ -61,20 +61,20 @@ def masks(seed: int, size: tuple[int, int], classes: int) -> tuple[np.ndarray, n
 )
 def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
     truth, pred = masks(seed, size, classes)
-    found = boundary_scores(pred, truth, classes)
+    scores = boundary_scores(pred, truth, classes)
     valid, width = truth != IGNORED, max(1, round(0.02 * (size[0] ** 2 + size[1] ** 2) ** 0.5))
     for index in range(classes):
         true, predicted = truth == index, (pred == index) & valid
         of_true, of_pred = boundary(true, width), boundary(predicted, width)
-        assert found.hits[index] == (of_true & of_pred).sum()
-        assert found.union[index] == (of_true | of_pred).sum()
-        assert found.missed[index] == (true.any() != predicted.any())
+        assert scores.hits[index] == (of_true & of_pred).sum()
+        assert scores.union[index] == (of_true | of_pred).sum()
+        assert scores.missed[index] == (true.any() != predicted.any())
         if true.any() and predicted.any():
             ways = (distances(edge(true), edge(predicted)), distances(edge(predicted), edge(true)))
             expected = max(np.percentile(way, 95) for way in ways)
-            assert found.distances[index] == pytest.approx(expected, abs=1e-12)
+            assert scores.distances[index] == pytest.approx(expected, abs=1e-12)
         else:
-            assert np.isnan(found.distances[index])
+            assert np.isnan(scores.distances[index])
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_ignored_pixels_belong_to_no_class_and_what_one_mask_alone_has_is_missed
     truth[:5, :5] = 255
     pred[:5, :5] = 1  # only there
     pred[10:12, 10:12] = 2
-    found = boundary_scores(pred, truth, 3)
-    assert found.missed.tolist() == [False, False, True]
-    assert found.union.tolist()[1:] == [0, 4]
-    assert found.distances[0] >= 0
-    assert np.isnan(found.distances[1:]).all()
+    scores = boundary_scores(pred, truth, 3)
+    assert scores.missed.tolist() == [False, False, True]
+    assert scores.union.tolist()[1:] == [0, 4]
+    assert scores.distances[0] >= 0
+    assert np.isnan(scores.distances[1:]).all()
 
 
 def test_the_distance_is_the_longer_of_both_ways():
@@ -158,22 +158,22 @@ def test_predict_scores_boundaries_on_any_number_of_processes(model: Path, photo
     predict(model, [photos], truth)
     mask = np.array(Image.open(truth / "a.png"))
     Image.fromarray(np.roll(mask, 2, axis=1)).save(truth / "a.png")
-    found = []
+    boundary_records = []
     for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):  # the third scores what is there
         result = predict(model, [photos], tmp_path / output, "--truth", truth, "--boundary", profile=profile)
         assert result.returncode == 0, result.stderr
         header, *rows = result.stdout[result.stdout.index("class ") :].splitlines()
         assert " ".join(header.split()) == "class IoU Dice bound. IoU HD95 (px) precision recall pixels"
-        found.append(json.loads((tmp_path / output / "metrics.json").read_text()))
-    assert found[0] == found[1]
-    calibration = found[0].pop("calibration")
+        boundary_records.append(json.loads((tmp_path / output / "metrics.json").read_text()))
+    assert boundary_records[0] == boundary_records[1]
+    calibration = boundary_records[0].pop("calibration")
     assert calibration
-    assert found[0] == found[2]  # of masks that are there nobody knows how sure they were
+    assert boundary_records[0] == boundary_records[2]  # of masks that are there nobody knows how sure they were
     expected = boundary_scores(*(np.searchsorted((10, 200, 255), m) for m in (mask, np.roll(mask, 2, axis=1))), 3)
-    of_image = next(image for image in found[0]["by_image"] if image["image"].endswith("photos0/a.png"))
+    of_image = next(image for image in boundary_records[0]["by_image"] if image["image"].endswith("photos0/a.png"))
     assert of_image["hd95"] == expected.to_json()["hd95"]
     assert of_image["boundary_iou"] == expected.to_json()["boundary_iou"]
-    means = found[0]["boundary"]
+    means = boundary_records[0]["boundary"]
     assert f"{means['mean_boundary_iou']:.4f}" in rows[3]
     assert f"{means['mean_hd95']:.4f}" in rows[3]
 

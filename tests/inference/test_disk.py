@@ -25,10 +25,10 @@ def test_a_disk_must_have_room_for_all_that_will_be_written(tmp_path, monkeypatc
 
 
 def test_the_disk_is_that_of_the_folder_which_must_take_files(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: asked.append(folder) or SimpleNamespace(free=9))
+    calls = []
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: calls.append(folder) or SimpleNamespace(free=9))
     check_disk(tmp_path / "a" / "b", 9)
-    assert asked == [tmp_path.resolve()]  # what is there of the path
+    assert calls == [tmp_path.resolve()]  # what is there of the path
 
     def refuse(dir: Path) -> None:
         raise PermissionError(13, "Permission denied", str(dir))

@@ -374,18 +374,18 @@ class Empty(ExportFormat):
 
 
 def test_what_opens_a_file_is_asked_by_each_name_and_a_refusal_has_the_hint_of_its_format(tmp_path, monkeypatch):
-    asked = []
+    calls = []
 
     def check_answers(opener: str, runtime: str, path: Path, batches: list, expected: list) -> None:
         assert path.is_file()
-        asked.append((opener, runtime, len(batches), [len(answer) for answer in expected]))
-        if len(asked) > 2:
+        calls.append((opener, runtime, len(batches), [len(answer) for answer in expected]))
+        if len(calls) > 2:
             raise ModelError("its answers differ")
 
     monkeypatch.setattr(export_format_module, "check_answers", check_answers)
     model = UNet(UNetConfig(1, 2, 2, 1, dims=3)).half().train()
     export_proved(Empty(), model, tmp_path / "a", Options())
-    assert asked == [(name, "nothing", 5, [1, 2, 1, 1, 3]) for name in ("onnx", "torch")]
+    assert calls == [(name, "nothing", 5, [1, 2, 1, 1, 3]) for name in ("onnx", "torch")]
     with pytest.raises(ModelError, match=r"^its answers differ; take another$"):
         export_proved(Empty(), model, tmp_path / "b", Options())
     with pytest.raises(ModelError, match=r"^its answers differ$"):

@@ -331,8 +331,8 @@ def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):
     resized = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS, task=points))
     with pytest.raises(ModelError, match="the model resizes images, and answers at that size"):
         export_proved(BioImageIo(), resized, tmp_path / "a.zip", OWNED)
-    both = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(clip=(0.0, 1.0), standardize=True))
-    assert "clips volumes and then standardizes them" in BioImageIo().problem(both)
+    clipped_config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(clip=(0.0, 1.0), standardize=True))
+    assert "clips volumes and then standardizes them" in BioImageIo().problem(clipped_config)
     for options, line in {
         Options(license="MIT"): "needs --author NAME",
         Options(author=("A",)): "needs --license ID",

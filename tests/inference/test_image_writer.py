@@ -40,11 +40,11 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
     assert np.array_equal(np.concatenate(taken), rows)
     assert [len(strip) for strip in taken] == [4, 4, 1]
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0).numpy(), rtol=1e-6)
-    shown = np.asarray(Image.open(job.file(".overlay.png")))
+    overlay = np.asarray(Image.open(job.file(".overlay.png")))
     strips = [slice(0, 4), slice(4, 8), slice(8, 9)]
     low, high = np.percentile(pixels, (1, 99))  # one brightness for all strips
     expected = [output_format.overlay(to_rgb(pixels[strip], (low, high)), rows[strip]) for strip in strips]
-    assert np.array_equal(shown, np.concatenate(expected))
+    assert np.array_equal(overlay, np.concatenate(expected))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npy", "a.overlay.png", "a.png"]
 
 
@@ -72,8 +72,8 @@ def test_the_brightness_of_an_overlay_is_that_of_rows_from_all_of_the_image(tmp_
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
     writer.write(job, (9, 6), [torch.zeros(3, 9, 6)], WindowedArray(pixels), None)
-    shown = np.asarray(Image.open(job.file(".overlay.png")))
-    assert shown[:, 0, 0].tolist() == pytest.approx(np.linspace(0, 255, 9), abs=1)
+    overlay = np.asarray(Image.open(job.file(".overlay.png")))
+    assert overlay[:, 0, 0].tolist() == pytest.approx(np.linspace(0, 255, 9), abs=1)
 
 
 def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):

@@ -202,10 +202,10 @@ def test_what_is_missing_is_told_behind_what_is_unlabeled_and_where_a_mask_has_w
 
 @pytest.mark.parametrize(("width", "is_told"), [(16, True), (20, True), (25, False)])
 def test_what_was_told_of_most_of_an_area_is_not_told_again(width, is_told):
-    seen, mask = np.zeros((60, 80), np.uint8), np.zeros((60, 80), np.uint8)
+    prediction, mask = np.zeros((60, 80), np.uint8), np.zeros((60, 80), np.uint8)
     mask[10:20, 10:20] = 1
-    seen[10:20, 10 : 10 + width] = 2
-    cell, dirt = doubted_areas(probabilities_of(seen), mask)
+    prediction[10:20, 10 : 10 + width] = 2
+    cell, dirt = doubted_areas(probabilities_of(prediction), mask)
     assert cell.text == "cell of 100 pixels at row 14, column 14 looks like dirt"
     assert (dirt.label, dirt.text is None) == ("dirt", is_told)
 
@@ -237,9 +237,9 @@ def test_the_share_of_areas_is_of_all_objects_by_how_sure_the_model_is():
     probabilities[:, 30:38] = probabilities_of(truth, 0.6)[:, 30:38]  # half of the area is less sure
     assert area_share(probabilities, mask) == pytest.approx((160 * (0.9 - 0.05) + 160 * (0.6 - 0.2)) / 662)
     assert area_share(probabilities_of(truth), truth) == 0
-    seen = truth.copy()
-    seen[30:46, 50:70] = 0
-    assert area_share(probabilities_of(seen, 0.9), truth) == pytest.approx(320 * (0.9 - 0.05) / 662)
+    prediction = truth.copy()
+    prediction[30:46, 50:70] = 0
+    assert area_share(probabilities_of(prediction, 0.9), truth) == pytest.approx(320 * (0.9 - 0.05) / 662)
 
 
 @pytest.mark.parametrize(("side", "columns", "found"), [(768, 4, 4), (768, 3, None), (780, 6, 6), (780, 4, None)])

@@ -137,10 +137,10 @@ def test_scores_of_volumes_are_reported_by_case_too(capsys):
 
 
 def test_boundaries_areas_and_cases_of_all_images_are_reported_with_the_calibration(monkeypatch, capsys):
-    given = []
+    calls = []
     columns = {"boundary_iou": [0.5, 0.25], "hd95": [1.0, 2.0], "mean_boundary_iou": 0.375, "mean_hd95": 1.5}
-    monkeypatch.setattr("predict.boundary_report", lambda boundaries: given.append(boundaries) or columns)
-    monkeypatch.setattr("predict.area_report", lambda areas, names: given.append((areas, names)) or {"areas": 3})
+    monkeypatch.setattr("predict.boundary_report", lambda boundaries: calls.append(boundaries) or columns)
+    monkeypatch.setattr("predict.area_report", lambda areas, names: calls.append((areas, names)) or {"areas": 3})
     monkeypatch.setattr("predict.area_table", lambda report: f"{report['areas']} areas")
     scores = scores_of([6, 2], [1, 1])
     counts = torch.zeros(15, 3, dtype=torch.int64)
@@ -152,7 +152,7 @@ def test_boundaries_areas_and_cases_of_all_images_are_reported_with_the_calibrat
         report = {"image": name, "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}
         scored.append(ScoredImage(report, boundary, counted))
     report = print_scores(scores, "mean IoU", scored)
-    assert given == [["first", "second"], (areas, ("sky", "land"))]
+    assert calls == [["first", "second"], (areas, ("sky", "land"))]
     assert report["boundary"] == columns
     assert report["areas"] == {"areas": 3}
     assert report["by_case"]["cases"] == 3

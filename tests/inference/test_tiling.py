@@ -360,16 +360,16 @@ def test_the_rows_of_an_image_are_read_one_ahead_and_those_of_a_volume_when_they
 def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size, batches):
     tiling = Tiling((*size[:-1], 4), (0,) * len(size), (1,) * len(size), exact=True)
     pixels = torch.zeros(1, *size)
-    seen = []
+    calls = []
     strips = stream_logits(
-        lambda batch: seen.append(len(batch)) or batch,
+        lambda batch: calls.append(len(batch)) or batch,
         lambda *span: pixels[:, slice(*span)],
         size,
         tiling,
         2 * math.prod(tiling.size),
     )
     assert len(list(strips)) == 1
-    assert seen == batches
+    assert calls == batches
 
 
 def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():
@@ -415,16 +415,16 @@ def test_volumes_are_computed_one_by_one_and_large_logits_come_in_strips(monkeyp
     sides = (4, 5)[: dims - 1]
     images = torch.rand(3, 1, 80, *sides)
     sizes = [(80, *sides), (160, *sides), (90, *sides)]
-    seen = []
+    calls = []
 
     def forward(batch: torch.Tensor) -> torch.Tensor:
-        seen.append(len(batch))
+        calls.append(len(batch))
         return batch.repeat(1, 2, *[1] * dims)
 
     expected = []
     for strips in strips_at_sizes(forward, images, sizes, config):
         expected += list(strips)
-    assert seen == batches
+    assert calls == batches
     assert [strip.shape[2] for strip in expected] == [80, 160, 90]
     monkeypatch.setattr("inference.tiling.resizing.WHOLE_LOGITS", 2 * 4 * math.prod(sizes[2]))
     monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 64 * 4 * 2 * math.prod(sides))

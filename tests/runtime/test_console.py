@@ -71,13 +71,13 @@ run_script(main)
 def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = f'PYTHONPATH={ROOT} {sys.executable} program.py {redirect}; echo "code ${{PIPESTATUS[0]}}" >code'
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (tmp_path / "end").exists(), done.stderr[-500:]
-    assert (tmp_path / "code").read_text() == "code 0\n", done.stderr[-500:]
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
+    assert (tmp_path / "end").exists(), process.stderr[-500:]
+    assert (tmp_path / "code").read_text() == "code 0\n", process.stderr[-500:]
+    assert "Traceback" not in process.stderr
+    assert "BrokenPipe" not in process.stderr
 
 
 class Stream:

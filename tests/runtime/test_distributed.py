@@ -215,15 +215,15 @@ def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
 
 
 def test_no_connection_is_asked_more_than_once_a_second_and_none_of_a_single_process(monkeypatch):
-    asked = []
+    calls = []
     monkeypatch.setattr(distributed, "_group_without_timeout", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
-        connections = SimpleNamespace(net_connections=lambda kind: asked.append(kind) or [own])
+        connections = SimpleNamespace(net_connections=lambda kind: calls.append(kind) or [own])
         monkeypatch.setattr(psutil, "Process", lambda: connections)
         for is_initialized in (False, True):
             monkeypatch.setattr(dist, "is_initialized", lambda is_initialized=is_initialized: is_initialized)
             distributed.notice_lost_machines(timedelta(seconds=3))
-            assert asked == ["tcp"] * is_initialized
+            assert calls == ["tcp"] * is_initialized
         assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
         assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000

@@ -111,8 +111,8 @@ def wait_for_steps(*runs: subprocess.Popen | ForkedRun, output: Path) -> None:
 
 
 def worker_of(launcher: subprocess.Popen) -> int:
-    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
-    return int(found.stdout.split()[-1])
+    process = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return int(process.stdout.split()[-1])
 
 
 def errors(run: subprocess.Popen | ForkedRun, timeout: float) -> list[str]:

@@ -54,12 +54,12 @@ def test_the_peak_of_memory_is_not_held_by_an_error():
 
 @pytest.mark.parametrize(("device", "calls"), [("cpu", [(-4, 0), (-1, 2**31 - 1)]), ("cuda", [])])
 def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, device, calls):
-    made = []
-    library = SimpleNamespace(mallopt=lambda option, value: made.append((option, value)))
+    recorded_calls = []
+    library = SimpleNamespace(mallopt=lambda option, value: recorded_calls.append((option, value)))
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(memory.sys, "platform", "linux")
     memory.keep_freed_memory(torch.device(device))
-    assert made == calls
+    assert recorded_calls == calls
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())  # another C library
     memory.keep_freed_memory(torch.device(device))
 

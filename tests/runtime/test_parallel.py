@@ -192,14 +192,14 @@ def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus_and_two_chunks_
     monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
     together = threading.Barrier(3, timeout=20)  # broken, an error, unless three compute at once
     assert list(map_indices(lambda index: together.wait() >= 0, 3, 1)) == [True] * 3
-    done = []
-    results = map_indices(lambda index: done.append(index) or index, 1000)
+    finished = []
+    results = map_indices(lambda index: finished.append(index) or index, 1000)
     assert next(results) == 0
     for _ in range(500):
-        if len(done) >= 224:
+        if len(finished) >= 224:
             break
         time.sleep(0.01)
-    assert len(done) == 7 * 32
+    assert len(finished) == 7 * 32
     assert list(results) == list(range(1, 1000))
 
 
@@ -245,10 +245,10 @@ def test_no_more_is_computed_while_as_many_items_as_there_are_threads_wait_to_be
 
 
 def test_what_nobody_will_take_is_not_computed():
-    gate, done = threading.Event(), []
+    gate, finished = threading.Event(), []
 
     def work(number: int) -> None:
-        done.append(number)
+        finished.append(number)
         if number:
             gate.wait(timeout=20)
 
@@ -256,4 +256,4 @@ def test_what_nobody_will_take_is_not_computed():
     next(results)
     threading.Timer(0.05, gate.set).start()
     results.close()
-    assert len(done) <= 2
+    assert len(finished) <= 2

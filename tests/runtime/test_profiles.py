@@ -366,13 +366,13 @@ def test_the_line_for_bf16_is_whole(monkeypatch):
 
 def test_a_start_without_advice_says_nothing_and_keeps_freed_memory_and_the_group(launched, monkeypatch, capsys):
     launched(gpus=0)
-    kept = []
-    monkeypatch.setattr("runtime.launch.keep_freed_memory", kept.append)
-    monkeypatch.setattr("runtime.launch.keep_process_group", lambda: kept.append("group"))
-    monkeypatch.setattr("runtime.launch.notice_lost_machines", kept.append)
+    allocator_settings = []
+    monkeypatch.setattr("runtime.launch.keep_freed_memory", allocator_settings.append)
+    monkeypatch.setattr("runtime.launch.keep_process_group", lambda: allocator_settings.append("group"))
+    monkeypatch.setattr("runtime.launch.notice_lost_machines", allocator_settings.append)
     configure_process(accelerator_like("cpu"))  # as predict.py and --check-data do
     assert capsys.readouterr().out == ""
-    assert kept == ["group", timedelta(minutes=10), torch.device("cpu")]
+    assert allocator_settings == ["group", timedelta(minutes=10), torch.device("cpu")]
 
 
 def test_a_run_on_the_cpu_is_not_told_of_gpus(launched, monkeypatch, capsys):
@@ -607,9 +607,9 @@ def test_the_cpu_profile_takes_bf16_from_the_command_line(launch):
 
 
 def test_the_multi_cpu_profile_runs_two_processes_that_know_each_other(launch):
-    done = launch("multi_cpu", ACCELERATE_USE_CPU="true")
-    assert description(done) == on_cpu(2)
-    assert not json.loads(done.stdout)["has_compiler"], "it takes seconds to import, and nobody has asked for it"
+    process = launch("multi_cpu", ACCELERATE_USE_CPU="true")
+    assert description(process) == on_cpu(2)
+    assert not json.loads(process.stdout)["has_compiler"], "it takes seconds to import, and nobody has asked for it"
 
 
 @pytest.mark.slow
@@ -621,9 +621,9 @@ def test_torchrun_runs_two_cpu_processes_that_know_each_other(launch):
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 @pytest.mark.parametrize("profile", ["single_gpu", "fp16", "bf16"])
 def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
-    done = launch(profile, "--forked")
-    assert done.returncode == 1
-    lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: ")]
+    process = launch(profile, "--forked")
+    assert process.returncode == 1
+    lines = [line for line in process.stderr.splitlines() if line.startswith("LaunchError: ")]
     assert len(lines) == 1
     assert lines[0].startswith("LaunchError: the launch asks for GPU 0")
     assert lines[0].endswith(CPU_LINE)
@@ -632,18 +632,18 @@ def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 @pytest.mark.parametrize("profile", ["multi_gpu", "multi_cpu"])
 def test_gpu_processes_without_a_gpu_end_in_the_cpu_line(launch, profile):
-    done = launch(profile, "--forked")
-    assert done.returncode == 1
-    lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: 2 processes were started")]
+    process = launch(profile, "--forked")
+    assert process.returncode == 1
+    lines = [line for line in process.stderr.splitlines() if line.startswith("LaunchError: 2 processes were started")]
     assert lines
     assert all(line.endswith(MULTI_CPU_LINE) for line in lines)
 
 
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 def test_separate_runs_are_found_even_without_the_first_guard(launch):
-    done = launch("multi_gpu", "--forked", "--unguarded")
-    assert done.returncode == 1
-    assert "LaunchError: 2 processes were started, but accelerate connected only 1;" in done.stderr
+    process = launch("multi_gpu", "--forked", "--unguarded")
+    assert process.returncode == 1
+    assert "LaunchError: 2 processes were started, but accelerate connected only 1;" in process.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -203,7 +203,7 @@ def test_a_head_of_the_same_shape_is_left_out_too_where_it_means_something_else(
 def test_two_processes_evaluate_as_one(grey_run, waves, tmp_path):
     """5 images, an odd share for either; what one process finds is counted here, from the model that was evaluated."""
     train_grey(waves, tmp_path, *NO_STEP, "--init-from", grey_run / "model", profile="multi_cpu")
-    found = json.loads((last_checkpoint(tmp_path) / "state.json").read_text())["run"]["best_scores"]
+    best_scores = json.loads((last_checkpoint(tmp_path) / "state.json").read_text())["run"]["best_scores"]
     model, expected = UNet.from_pretrained(tmp_path / "model"), []
     for index, mask in enumerate(true_masks(waves / "val")):
         image = torch.tensor(read(waves / "val" / "images" / f"{index:02}.png"), dtype=torch.uint8)
@@ -211,9 +211,9 @@ def test_two_processes_evaluate_as_one(grey_run, waves, tmp_path):
             values = (255 * model(image[None, None])[0, 0].sigmoid()).round().numpy()
         expected.append([np.abs(values - mask).sum(), mask.size])
     # float32: another size of a batch may round a value up that is rounded down here
-    np.testing.assert_allclose(found["by_image"], expected, rtol=0, atol=2)
-    assert found["sums"] == np.sum(found["by_image"], axis=0).tolist()
-    assert found["sums"][1] == sum(mask.size for mask in true_masks(waves / "val"))
+    np.testing.assert_allclose(best_scores["by_image"], expected, rtol=0, atol=2)
+    assert best_scores["sums"] == np.sum(best_scores["by_image"], axis=0).tolist()
+    assert best_scores["sums"][1] == sum(mask.size for mask in true_masks(waves / "val"))
 
 
 def test_tiles_predict_what_the_whole_image_does(grey_run, waves, tmp_path):

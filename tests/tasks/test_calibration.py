@@ -145,9 +145,9 @@ def test_an_evaluation_records_the_error_and_a_checkpoint_keeps_the_counts():
     assert state.best_evaluation(TASK).scores.reliability is None
     scores.reliability = no_counts()  # of a task that does not count them
     assert "reliability" not in scores.to_json()
-    others = TASK.new_scores(1)
-    others.reliability = reliability
+    new_scores = TASK.new_scores(1)
+    new_scores.reliability = reliability
     merged = TASK.new_scores(1)
-    merged.merge(others)
-    merged.merge(others)
+    merged.merge(new_scores)
+    merged.merge(new_scores)
     assert torch.equal(merged.reliability, 2 * reliability)

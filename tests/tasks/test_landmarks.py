@@ -53,9 +53,9 @@ def gaussian_maps(points: Tensor, size: tuple[int, ...], sigma: float = 2.0) -> 
     """Logits (B, K, *size) whose weights are a Gaussian at each of the points (B, K, n), on a floor."""
     logits = torch.zeros(*points.shape[:2], *size, dtype=torch.float64)
     for axis, side in enumerate(size):
-        others = [1] * len(size)
-        others[axis] = side
-        positions = torch.arange(side, dtype=torch.float64).view(1, 1, *others)
+        ones = [1] * len(size)
+        ones[axis] = side
+        positions = torch.arange(side, dtype=torch.float64).view(1, 1, *ones)
         center = points[:, :, axis].view(*points.shape[:2], *[1] * len(size))
         logits = logits - 0.5 * ((positions - center) / sigma) ** 2
     return torch.logaddexp(logits, torch.full_like(logits, -9.0))

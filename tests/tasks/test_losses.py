@@ -212,16 +212,16 @@ def test_counts_are_those_of_all_rows_however_many_are_counted_at_once(monkeypat
 
 
 def test_with_many_classes_two_numbers_are_kept_for_each_class_and_pixel():
-    logits, kept = torch.randn(2, 150, 16, 16, requires_grad=True), {}
+    logits, bytes_of_tensor = torch.randn(2, 150, 16, 16, requires_grad=True), {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no two share an address
+        bytes_of_tensor[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no two share an address
         return tensor
 
     masks = torch.randint(0, 150, (2, 16, 16))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         ClassLoss(150).sums(logits, masks)
-    in_logits = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / (logits.numel() * 4)
+    in_logits = sum(tensor.untyped_storage().nbytes() for tensor in bytes_of_tensor.values()) / (logits.numel() * 4)
     assert in_logits < 2.2  # log-probabilities, probabilities, and what there is once for a pixel
 
 
@@ -309,13 +309,13 @@ def level_of(masks: torch.Tensor, level: int) -> torch.Tensor:
 
 def test_the_loss_of_several_levels_is_their_weighted_sum():
     logits, masks = sample()
-    every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64), torch.randn(4, 3, 2, 1, dtype=torch.float64)]
+    level_logits = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64), torch.randn(4, 3, 2, 1, dtype=torch.float64)]
     criterion = ClassLoss(3, "ce+logdice", strides=((2, 2), (2, 2)))
     expected = sum(
         weight * whole(ClassLoss(3, "ce+logdice"), scores, level_of(masks, level))
-        for level, (scores, weight) in enumerate(zip(every, (4 / 7, 2 / 7, 1 / 7), strict=True))
+        for level, (scores, weight) in enumerate(zip(level_logits, (4 / 7, 2 / 7, 1 / 7), strict=True))
     )
-    assert torch.isclose(criterion(every, masks, criterion.step_counts(masks)), expected, **FLOAT64)
+    assert torch.isclose(criterion(level_logits, masks, criterion.step_counts(masks)), expected, **FLOAT64)
 
 
 def test_a_level_is_smaller_than_the_mask_by_all_strides_above_it():
@@ -336,12 +336,12 @@ def test_what_an_encoder_has_padded_counts_at_no_level():
 
 def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
     logits, masks = sample()
-    every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
+    level_logits = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
     criterion = ClassLoss(3, "ce+logdice", strides=((2, 2),))
     counts = criterion.step_counts(masks)
     assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
-    shares = sum(criterion([x[i : i + 1] for x in every], masks[i : i + 1], counts) for i in range(4))
-    assert torch.isclose(shares, criterion(every, masks, counts), **FLOAT64)
+    shares = sum(criterion([x[i : i + 1] for x in level_logits], masks[i : i + 1], counts) for i in range(4))
+    assert torch.isclose(shares, criterion(level_logits, masks, counts), **FLOAT64)
 
 
 def test_pixels_that_weigh_little_are_averaged_by_their_weight_too():

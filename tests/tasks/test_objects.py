@@ -42,8 +42,8 @@ def reference(true: np.ndarray, predicted: np.ndarray, threshold: float) -> tupl
     iou = np.zeros((len(true_numbers), len(predicted_numbers)))
     for row, number in enumerate(true_numbers):
         for column, other in enumerate(predicted_numbers):
-            both = (true == number) & (predicted == other)
-            iou[row, column] = both.sum() / ((true == number) | (predicted == other)).sum()
+            shared_pixels = (true == number) & (predicted == other)
+            iou[row, column] = shared_pixels.sum() / ((true == number) | (predicted == other)).sum()
     smaller = min(iou.shape)
     if not smaller:
         return 0, *iou.shape, 0.0
@@ -96,8 +96,8 @@ def test_parts_of_an_image_count_as_the_whole_does():
 
 def test_an_object_of_one_pixel_is_as_deep_as_any_and_what_is_unknown_is_no_object():
     ids = torch.tensor([[[1, 0, 2, 2, 2]]])
-    known = torch.tensor([[[True, True, True, True, False]]])
-    assert normalized_depth(ids, known).tolist() == [[[1, 0, 0.5, 1, 0]]]
+    is_known = torch.tensor([[[True, True, True, True, False]]])
+    assert normalized_depth(ids, is_known).tolist() == [[[1, 0, 0.5, 1, 0]]]
 
 
 def test_the_summary_says_how_many_objects_are_predicted_for_the_true_ones():
@@ -344,14 +344,14 @@ def test_depth_around_a_hole_grows_in_octagons():
 
 def test_neither_the_border_of_a_picture_nor_unknown_pixels_end_an_object():
     ids = torch.ones(1, 8, 30, dtype=torch.long)
-    known = torch.ones(1, 8, 30, dtype=torch.bool)
-    assert (normalized_depth(ids, known) == 1).all()
-    known[:, :, 20:] = False
+    is_known = torch.ones(1, 8, 30, dtype=torch.bool)
+    assert (normalized_depth(ids, is_known) == 1).all()
+    is_known[:, :, 20:] = False
     ids[:, :, 20:] = 0
-    depth = normalized_depth(ids, known)
+    depth = normalized_depth(ids, is_known)
     assert (depth[:, :, :20] == 1).all()
     assert (depth[:, :, 20:] == 0).all()
-    assert torch.equal(normalized_depth(ids.flip(2), known.flip(2)), depth.flip(2))
+    assert torch.equal(normalized_depth(ids.flip(2), is_known.flip(2)), depth.flip(2))
 
 
 def test_there_may_be_as_many_objects_as_pixels():

@@ -34,15 +34,15 @@ def sample(batch: int = 4, classes: int = 3, seed: int = 0) -> tuple[torch.Tenso
     """Logits, and targets of which each class is unknown in a fifth of the pixels; one is absent from an image."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(batch, classes, 9, 7, generator=generator, dtype=torch.float64) * 3
-    known = torch.zeros(batch, 9, 7, dtype=torch.int64)
-    truth = torch.zeros_like(known)
+    known_bits = torch.zeros(batch, 9, 7, dtype=torch.int64)
+    truth = torch.zeros_like(known_bits)
     for bit in range(classes):
-        is_known = torch.rand(known.shape, generator=generator) < 0.8
-        has_class = (torch.rand(known.shape, generator=generator) < 0.4) & is_known
-        known |= is_known.long() << bit
+        is_known = torch.rand(known_bits.shape, generator=generator) < 0.8
+        has_class = (torch.rand(known_bits.shape, generator=generator) < 0.4) & is_known
+        known_bits |= is_known.long() << bit
         truth |= has_class.long() << bit
     truth[0] &= ~4
-    return logits, OverlapTarget(truth, known)
+    return logits, OverlapTarget(truth, known_bits)
 
 
 def split(bits: torch.Tensor, classes: int = 3) -> torch.Tensor:
@@ -55,10 +55,10 @@ def test_the_loss_is_that_of_each_class_by_itself(kind):
     logits, targets = sample()
     weights = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
     loss = StepLoss(Overlapping(NAMES, kind, weights))
-    truth, known = split(targets.truth).double(), split(targets.known)
+    truth, is_known = split(targets.truth).double(), split(targets.known)
     pixels, pixel_count, regions, pairs = 0.0, 0.0, 0.0, 0
     for index in range(3):
-        x, t, k = logits[:, index], truth[:, index], known[:, index]
+        x, t, k = logits[:, index], truth[:, index], is_known[:, index]
         entropy = F.binary_cross_entropy_with_logits(x, t, reduction="none")
         if kind.startswith("focal"):
             entropy = (1 - torch.exp(-entropy)) ** 2 * entropy
@@ -110,10 +110,10 @@ def test_scores_are_those_of_a_numpy_count():
             ours.add(prediction[[index]], targets.at(slice(index, index + 1)), place)
         comparisons.append(alone.comparison)
     assert scores.image_comparison == pytest.approx(comparisons)
-    truth, known = (split(bits).numpy() for bits in (targets.truth, targets.known))
-    found = (logits > 0).numpy()
+    truth, is_known = (split(bits).numpy() for bits in (targets.truth, targets.known))
+    predicted = (logits > 0).numpy()
     for index, name in enumerate(NAMES):
-        t, f = truth[:, index][known[:, index]], found[:, index][known[:, index]]
+        t, f = truth[:, index][is_known[:, index]], predicted[:, index][is_known[:, index]]
         expected = {
             "iou": (t & f).sum() / (t | f).sum(),
             "dice": 2 * (t & f).sum() / (t.sum() + f.sum()),
@@ -122,7 +122,7 @@ def test_scores_are_those_of_a_numpy_count():
         }
         for metric, value in expected.items():
             assert scores.values[metric][index] == pytest.approx(value, abs=1e-15)
-        assert scores.sums[index].sum() == known[:, index].sum()
+        assert scores.sums[index].sum() == is_known[:, index].sum()
         assert scores.record()[f"eval/iou/{name}"] == scores.values["iou"][index]
     assert scores.comparison == pytest.approx(np.mean(scores.values["iou"]))
     restored = task.scores_from_json(scores.to_json())
@@ -207,9 +207,9 @@ def test_labels_are_scored_beside_regions():
     task = Regions(tuple(region.name for region in BRATS), regions=BRATS)
     scores = task.new_scores(1)
     bits_of = torch.tensor([0, 1, 3, 7], dtype=torch.int32)  # of the labels 0 to 3
-    truth, found = torch.tensor([[[1, 2, 3, 3], [0, 2, 2, 0]]]), torch.tensor([[[1, 2, 2, 3], [0, 0, 1, 1]]])
+    truth, predicted_labels = torch.tensor([[[1, 2, 3, 3], [0, 2, 2, 0]]]), torch.tensor([[[1, 2, 2, 3], [0, 0, 1, 1]]])
     target = OverlapTarget(bits_of[truth], torch.full((1, 2, 4), 7, dtype=torch.int32))
-    scores.add(bits_of[found], target, 0)
+    scores.add(bits_of[predicted_labels], target, 0)
     assert scores.values["iou"] == [5 / 7, 3 / 5, 1 / 2]
     assert scores.label_values["iou"] == [1 / 3, 1 / 4, 1 / 2]
     assert scores.comparison == pytest.approx((5 / 7 + 3 / 5 + 1 / 2) / 3)
@@ -269,8 +269,8 @@ def test_classes_without_names_are_numbered_from_one_where_they_overlap():
     config = UNetConfig(num_classes=2, task={"name": "overlapping"})
     assert task_of_model(config).names == ("1", "2")
     assert task_of_model(config).mirrors
-    named = replace(config, preprocess=Preprocess(class_names=("a", "b")))
-    assert task_of_model(named).names == ("a", "b")
+    named_config = replace(config, preprocess=Preprocess(class_names=("a", "b")))
+    assert task_of_model(named_config).names == ("a", "b")
 
 
 def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):

@@ -42,13 +42,13 @@ def reference(logits: np.ndarray, mask: np.ndarray, kind: str, weights: list[flo
             count += weight
             if pixel_term != "dice":
                 pixels -= weight * (1 - prob) ** (2 if pixel_term == "focal" else 0) * np.log(prob)
-        known = image_mask != 255
+        is_known = image_mask != 255
         for c in range(len(NAMES)):
-            true = (image_mask == c) & known
+            true = (image_mask == c) & is_known
             if not labeled[c] or not true.any():
                 continue
             pairs += 1
-            overlap, total = probs[c][true].sum(), probs[c][known].sum() + true.sum()
+            overlap, total = probs[c][true].sum(), probs[c][is_known].sum() + true.sum()
             if region_term == "logdice":
                 regions += np.log(total + SMOOTHING) - np.log(2 * overlap + SMOOTHING)
             elif region_term == "dice":
@@ -91,12 +91,14 @@ def test_what_an_image_is_not_labeled_for_gets_no_gradient_where_it_is_another_c
     loss(leaf, targets, loss.counts(targets)).backward()
     assert leaf.grad.isfinite().all()
     image = 1  # labeled for cars
-    others = (targets.mask[image] != 1) & (targets.mask[image] != 255)
+    is_other_class = (targets.mask[image] != 1) & (targets.mask[image] != 255)
     probs = logits[image].softmax(dim=0)
     # among the other classes, the gradient only follows what the network believes already
     background, _, dog, person = leaf.grad[image]
     for gradient, index in ((dog, 2), (person, 3)):
-        torch.testing.assert_close((gradient / background)[others], (probs[index] / probs[0])[others].detach())
+        torch.testing.assert_close(
+            (gradient / background)[is_other_class], (probs[index] / probs[0])[is_other_class].detach()
+        )
 
 
 def test_a_step_in_parts_has_the_loss_of_the_whole():
@@ -130,21 +132,21 @@ def test_each_class_is_scored_on_the_images_that_are_labeled_for_it():
     values = scores.values
     for c in range(len(NAMES)):
         images = [index for index, number in enumerate(SETS) if FLAGS[number, c]]
-        known = truth[images] != 255
-        true, found = (truth[images] == c) & known, (pred[images] == c) & known
-        assert values["iou"][c] == (true & found).sum() / (true | found).sum()
-        assert values["recall"][c] == (true & found).sum() / true.sum()
-        assert values["precision"][c] == (true & found).sum() / found.sum()
+        is_known = truth[images] != 255
+        true, predicted = (truth[images] == c) & is_known, (pred[images] == c) & is_known
+        assert values["iou"][c] == (true & predicted).sum() / (true | predicted).sum()
+        assert values["recall"][c] == (true & predicted).sum() / true.sum()
+        assert values["precision"][c] == (true & predicted).sum() / predicted.sum()
         hits, _, _ = scores.counts
-        negatives = scores.sums[c, -1] - (true | found).sum()
-        assert (hits[c], negatives) == ((true & found).sum(), (known & ~true & ~found).sum())
+        negatives = scores.sums[c, -1] - (true | predicted).sum()
+        assert (hits[c], negatives) == ((true & predicted).sum(), (is_known & ~true & ~predicted).sum())
     assert scores.comparison == pytest.approx(np.mean(values["iou"]))
     complete = truth[0] != 255
     expected = np.zeros((len(NAMES), len(NAMES)), int)
     np.add.at(expected, (truth[0][complete], pred[0][complete]), 1)
     assert scores.report()["confusion_matrix"] == expected.tolist()  # only the first is labeled for all classes
-    true, found = truth[1] == 1, (pred[1] == 1) & (truth[1] != 255)  # the second is labeled for cars
-    assert scores.image_comparison[1] == pytest.approx((true & found).sum() / (true | found).sum())
+    true, predicted = truth[1] == 1, (pred[1] == 1) & (truth[1] != 255)  # the second is labeled for cars
+    assert scores.image_comparison[1] == pytest.approx((true & predicted).sum() / (true | predicted).sum())
 
 
 def test_a_class_that_no_image_is_labeled_for_has_no_score():

@@ -87,23 +87,23 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
     states = rng.choice([PRESENT, ABSENT, OUTSIDE], (7, 3))
     states[2] = ABSENT  # an image without a point
     kept = np.zeros((7, 3, 5))
-    known = states != OUTSIDE
-    kept[known, 0] = states[known]
+    is_inside = states != OUTSIDE
+    kept[is_inside, 0] = states[is_inside]
     kept[..., 1] = rng.integers(0, 30, (7, 3)) * (states == PRESENT)
-    kept[known, 2:4] = [100, 125]
-    kept[known, 4] = rng.choice([0.2, 0.4, 0.5, 0.8], known.sum())
-    scores = LandmarkScores(("a", "b", "c"), "px", torch.tensor([known.sum()]), torch.from_numpy(kept))
+    kept[is_inside, 2:4] = [100, 125]
+    kept[is_inside, 4] = rng.choice([0.2, 0.4, 0.5, 0.8], is_inside.sum())
+    scores = LandmarkScores(("a", "b", "c"), "px", torch.tensor([is_inside.sum()]), torch.from_numpy(kept))
     present, absent = kept[states == PRESENT], kept[states == ABSENT]
     errors = present[:, 1]
-    found, invented = (present[:, 4] >= 0.5).sum(), (absent[:, 4] >= 0.5).sum()
+    predicted_count, invented = (present[:, 4] >= 0.5).sum(), (absent[:, 4] >= 0.5).sum()
     pairs = present[:, 4, None] - absent[:, 4]
     expected = {
         "mean_radial_error": errors.mean(),
         "radial_error_std": errors.std(),
         "median_radial_error": np.median(errors),
         "outliers": (errors > 10).sum(),
-        "presence_precision": found / (found + invented),
-        "presence_recall": found / len(present),
+        "presence_precision": predicted_count / (predicted_count + invented),
+        "presence_recall": predicted_count / len(present),
         "presence_auroc": ((pairs > 0) + (pairs == 0) / 2).mean(),
         "present": len(present),
         "absent": len(absent),
@@ -112,8 +112,8 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
     assert scores.values() == pytest.approx(expected)
     is_found = kept[..., 4] >= 0.5
     closeness = np.where(is_found == (states == PRESENT), np.clip(1 - kept[..., 1] / 125, 0, 1), 0)
-    assert scores.comparison == pytest.approx(closeness[known].mean())
-    by_image = [closeness[row][known[row]] for row in range(7)]
+    assert scores.comparison == pytest.approx(closeness[is_inside].mean())
+    by_image = [closeness[row][is_inside[row]] for row in range(7)]
     assert scores.image_comparison == pytest.approx([values.mean() if len(values) else 0 for values in by_image])
     report = scores.report()
     second = kept[:, 1][states[:, 1] == PRESENT]

@@ -79,8 +79,8 @@ def test_the_newest_and_the_best_are_kept_whatever_comes_later(checkpoints):
 def test_a_resumed_run_keeps_the_best_of_the_run_before(checkpoints):
     save_all(checkpoints, (1, 0.2), (2, 0.6), (3, 0.4))
     more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
-    found = find_checkpoint("auto", checkpoints.folder)
-    more.resume(found, found.run_state())
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    more.resume(checkpoint, checkpoint.run_state())
     save_all(more, (4, 0.5), (5, None), (6, 0.1))
     assert steps(more) == [2, 5, 6]
     save_all(more, (7, 0.7), (8, 0.1), (9, 0.2))
@@ -112,8 +112,8 @@ def test_the_best_models_checkpoint_outlasts_a_worse_end_and_a_resumed_run(tiny_
 def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints):
     save_all(checkpoints, (1, 0.6), (2, 0.2), (3, 0.9))
     more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
-    found = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
-    more.resume(found, found.run_state())
+    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
+    more.resume(checkpoint, checkpoint.run_state())
     assert steps(more) == [2]  # 1 was pruned, 3 is set aside
     save_all(more, (3, 0.3), (4, 0.1), (5, 0.1), (6, 0.1))
     assert steps(more) == [3, 5, 6]
@@ -130,18 +130,18 @@ def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoin
         checkpoints.wait()
         if best_step is None:
             (checkpoints.folder / f"step-{step:08}" / "state.json").write_text("damaged")
-    found = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
-    assert found.run_state().best == expected
+    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
+    assert checkpoint.run_state().best == expected
 
 
 def test_a_checkpoint_without_evaluation_has_no_score_and_one_of_score_0_has(checkpoints):
     checkpoints.save(RunState(step=1, best=0.9, best_step=1), evaluation(1, 0.0))
     checkpoints.save(RunState(step=2, best=0.9, best_step=1), None)
     checkpoints.wait()
-    found = [
+    scores = [
         find_checkpoint(str(path), checkpoints.folder).state.score for path in sorted(checkpoints.folder.iterdir())
     ]
-    assert found == [0.0, None]
+    assert scores == [0.0, None]
     save_all(checkpoints, (3, None), (4, None), (5, None))
     assert steps(checkpoints) == [1, 4, 5]
 
@@ -157,14 +157,14 @@ def test_the_score_of_an_incomplete_checkpoint_does_not_count(checkpoints):
 
 def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(checkpoints):
     save_all(checkpoints, (1, 0.6))
-    found = find_checkpoint("auto", checkpoints.folder)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
     for is_there, expected in ((True, (0.6, 3)), (False, (-1.0, 0))):
         run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
         if is_there:
             checkpoints.best_model.folder.mkdir()
         else:
             checkpoints.best_model.folder.rmdir()
-        checkpoints.resume(found, run)
+        checkpoints.resume(checkpoint, run)
         assert (run.best, run.evaluations_since_best) == expected
 
 
@@ -239,9 +239,9 @@ def test_all_processes_go_on_with_the_best_score_of_the_main_one(
     if not main_has_the_best_model:  # this process's machine has it
         checkpoints.best_model.folder.mkdir()
     monkeypatch.setattr(save, "on_main", lambda accelerator, function: main_has_the_best_model)
-    found = find_checkpoint("auto", checkpoints.folder)
-    run = found.run_state()
-    checkpoints.resume(found, run)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    run = checkpoint.run_state()
+    checkpoints.resume(checkpoint, run)
     assert run.best == best
 
 
@@ -365,13 +365,13 @@ def test_weights_optimizer_average_and_scaler_go_on_from_the_checkpoint(checkpoi
     checkpoints.save(RunState(step=1), None)
     checkpoints.wait()
     step(2)
-    found = find_checkpoint("auto", checkpoints.folder)
-    checkpoints.restore(found.path, found.state)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    checkpoints.restore(checkpoint.path, checkpoint.state)
     assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
-    checkpoints.restore(found.path, replace(found.state, scaler=None))  # of a run in float32
+    checkpoints.restore(checkpoint.path, replace(checkpoint.state, scaler=None))  # of a run in float32
     assert scaled == [{"scale": 4.0}]
     checkpoints.accelerator.scaler = None  # the run goes on in float32
-    checkpoints.restore(found.path, found.state)
+    checkpoints.restore(checkpoint.path, checkpoint.state)
     assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
 
 
@@ -382,9 +382,9 @@ def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypat
     checkpoints.save(RunState(step=3), None)
     assert checkpoints.wait()
     assert steps(checkpoints) == [1, 2]
-    found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
+    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
     monkeypatch.setattr(save, "on_main", lambda accelerator, function: True)
-    checkpoints.resume(found, found.run_state())
+    checkpoints.resume(checkpoint, checkpoint.run_state())
     assert steps(checkpoints) == [1, 2]
     assert (checkpoints.folder.parent / "finished.json").exists()
 
@@ -412,10 +412,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_best_score_of_its_steps(ch
     content[-1] ^= 1
     changed = {"shorter": content[:-1], "longer": content + b"x", "other bytes": content}
     file.unlink() if damage == "absent" else file.write_bytes(changed[damage])
-    found = find_checkpoint("auto", checkpoints.folder)
-    assert found.run_state() == RunState(step=1, best=-1.0, best_step=1)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    assert checkpoint.run_state() == RunState(step=1, best=-1.0, best_step=1)
     reason = "is missing" if damage == "absent" else "is damaged: its size or checksum differs from the manifest"
-    assert found.passed_over == [f"{checkpoints.folder / 'step-00000002'}: model.safetensors {reason}"]
+    assert checkpoint.passed_over == [f"{checkpoints.folder / 'step-00000002'}: model.safetensors {reason}"]
 
 
 def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_again(checkpoints, capsys):
@@ -426,9 +426,9 @@ def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_aga
     (aside / "old").write_text("")
     more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
     more.settings = replace(SETTINGS, total_steps=12)
-    found = find_checkpoint("auto", checkpoints.folder)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
     (checkpoints.folder.parent / "finished.json").write_text("{}")
-    more.resume(found, found.run_state())
+    more.resume(checkpoint, checkpoint.run_state())
     newer = checkpoints.folder / "step-00000002"
     assert capsys.readouterr().out.splitlines() == [
         f"{newer}: manifest.json is missing",
@@ -449,8 +449,8 @@ def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints
     (tmp_path / "finished.json").write_text("{}")
     (tmp_path / "new" / "checkpoints").mkdir(parents=True)
     more = new_checkpoints(tmp_path / "new", checkpoints.network)
-    found = find_checkpoint(str(checkpoints.folder / "step-00000001"), more.folder)
-    more.resume(found, found.run_state())
+    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), more.folder)
+    more.resume(checkpoint, checkpoint.run_state())
     assert steps(checkpoints) == [1, 2]
     assert steps(more) == []
     assert (tmp_path / "finished.json").exists()
@@ -464,9 +464,9 @@ def test_a_manifest_lists_all_files_of_a_checkpoint_and_none_elsewhere(checkpoin
     if manifest.pop(entry, None) is None:
         manifest[entry] = manifest["state.json"]
     file.write_text(json.dumps(manifest))
-    found = find_checkpoint("auto", checkpoints.folder)
-    (reason,) = found.passed_over
-    assert found.run_state().step == 1
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    (reason,) = checkpoint.passed_over
+    assert checkpoint.run_state().step == 1
     assert reason == f"{file.parent}: manifest.json is damaged: it lists other files than a checkpoint has"
 
 
@@ -475,18 +475,18 @@ def test_all_damaged_checkpoints_are_told_the_newest_first(checkpoints):
     save_all(checkpoints, (1, None), (2, None), (3, None))
     for step in (2, 3):
         (checkpoints.folder / f"step-{step:08}" / "state.json").unlink()
-    found = find_checkpoint("auto", checkpoints.folder)
-    assert found.path == checkpoints.folder / "step-00000001"
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    assert checkpoint.path == checkpoints.folder / "step-00000001"
     newer = [checkpoints.folder / f"step-{step:08}" for step in (3, 2)]
-    assert found.passed_over == [f"{path}: state.json is missing" for path in newer]
+    assert checkpoint.passed_over == [f"{path}: state.json is missing" for path in newer]
 
 
 def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints):
     save_all(checkpoints, (1, 0.6), (2, 0.2))
     for content in ('{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"):
         (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
-        found = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
-        assert found.run_state().step == 1
+        checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
+        assert checkpoint.run_state().step == 1
     (checkpoints.folder / "step-00000002" / "state.json").unlink()
     assert find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder).run_state().step == 1
 
@@ -529,15 +529,15 @@ def test_a_run_state_survives_the_file_and_knows_its_best_evaluation(checkpoints
     assert (state.evaluations_since_best, state.best_step) == (2, 4)
     checkpoints.save(state, evaluation(4, 0.6))
     checkpoints.wait()
-    found = find_checkpoint("auto", checkpoints.folder)
-    assert found.run_state() == state
-    assert found.state.score == evaluation(4, 0.6).scores.comparison == 0.6
-    best = found.run_state().best_evaluation(TASK)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    assert checkpoint.run_state() == state
+    assert checkpoint.state.score == evaluation(4, 0.6).scores.comparison == 0.6
+    best = checkpoint.run_state().best_evaluation(TASK)
     assert best.step == 4
     assert best.scores.names == TASK.names
     assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
     assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
-    assert json.loads((found.path / "manifest.json").read_text()).keys() == {
+    assert json.loads((checkpoint.path / "manifest.json").read_text()).keys() == {
         "model.safetensors",
         "optimizer.safetensors",
         "state.json",

@@ -526,14 +526,14 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
     old = write_run(tmp_path / "old", {}, seed=3)
     broken = write_run(tmp_path / "broken")
     (broken / "run.json").write_text('{"flags": 3')
-    listed = write_run(tmp_path / "listed")
-    (listed / "run.json").write_text(json.dumps({"flags": [], "profile": {}, "identity": {}, "run": {}}))
+    listed_run = write_run(tmp_path / "listed")
+    (listed_run / "run.json").write_text(json.dumps({"flags": [], "profile": {}, "identity": {}, "run": {}}))
     young = write_run(tmp_path / "young")
     (young / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2}\nno json\n')
     empty = tmp_path / "empty"
     empty.mkdir()
     page = tmp_path / "page.html"
-    folders = [sound, unfinished, old, broken, listed, young, empty, tmp_path / "missing", empty / ".." / "sound"]
+    folders = [sound, unfinished, old, broken, listed_run, young, empty, tmp_path / "missing", empty / ".." / "sound"]
     result = compared(folders, page)
     assert result.code == 0
     assert "Traceback" not in result.text
@@ -629,8 +629,10 @@ def test_the_page_shows_settings_curves_and_the_same_images_and_escapes_names(tm
     assert re.findall(r'(?:src|href)="(?!data:image/|#)', result.page) == []
     assert page.tags.count("svg") == 3
     assert page.tags.count("img") == 2 * IMAGES
-    shown = [name for name in names if f"{name}\n" in page.text]
-    assert shown == [f"{evil}{index}" for index in range(3, 11)]  # those that differ most, but for the damaged one
+    names_on_page = [name for name in names if f"{name}\n" in page.text]
+    assert names_on_page == [
+        f"{evil}{index}" for index in range(3, 11)
+    ]  # those that differ most, but for the damaged one
     sizes = re.findall(r'<img [^>]*width="(\d+)"\s+height="(\d+)"', result.page)
     assert sizes[:4] == [("90", "20"), ("90", "30"), ("89", "20"), ("89", "30")]  # those of the last two
     assert page.alts[0] == f"A: mean IoU {HARD[2]:.4f}"
@@ -676,11 +678,11 @@ def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it_and_one_may_have_n
 
 def test_runs_of_the_same_seed_and_fold_are_shown_and_six_recipes_at_most(tmp_path):
     first = with_pictures(write_run(tmp_path / "a", seed=1), "i0")
-    others = []
+    other_folders = []
     for number, (seed, fold) in enumerate([(0, None), (1, "2/5"), (1, None)]):
         run = write_run(tmp_path / f"b{number}", [0.1 * number] * 4, seed=seed, fold=fold, epochs=9)
-        others.append(with_pictures(run, "i0"))
-    result = compared([first, *others], tmp_path / "page.html")
+        other_folders.append(with_pictures(run, "i0"))
+    result = compared([first, *other_folders], tmp_path / "page.html")
     assert Page(result.page).alts == ["A: mean IoU 0.1000", "B: mean IoU 0.2000"]
     assert "All runs are of one recipe" not in result.page
     colors = re.findall(r'id="training-loss-series-\d">\s*<path [^>]*stroke: var\(--series-(\d)\)', result.page)

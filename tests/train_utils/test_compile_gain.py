@@ -57,10 +57,10 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
 @pytest.mark.parametrize(("seconds", "passes"), [(3.0, 2 * 2), (0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
 def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, seconds, passes):
     clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
-    made = []
+    calls = []
 
     def criterion(logits, targets, counts):
-        made.append(logits.requires_grad)
+        calls.append(logits.requires_grad)
         clock.now += seconds
         return logits.sum()
 
@@ -86,7 +86,7 @@ def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, 
 
     network.register_forward_pre_hook(note)
     assert gain.pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
-    assert len(made) == passes
+    assert len(calls) == passes
     assert trains == [True] * passes
     assert not network.training
     assert all(parameter.grad is None for parameter in network.parameters())  # a copy was measured

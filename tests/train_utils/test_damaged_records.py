@@ -95,9 +95,9 @@ def test_a_checkpoint_of_a_newer_version_says_so(output):
         (path / "state.json").write_text(json.dumps(changed))
         manifest = json.loads((path / "manifest.json").read_text())
         (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
-        found = find_checkpoint("auto", output / "checkpoints")
-        assert found.path.name == "step-00000002"
-        assert line in found.passed_over[0]
+        checkpoint = find_checkpoint("auto", output / "checkpoints")
+        assert checkpoint.path.name == "step-00000002"
+        assert line in checkpoint.passed_over[0]
 
 
 @pytest.mark.parametrize("step", ["4", [4], None, 4.5])

@@ -155,8 +155,8 @@ def run(folder, dataset, norm: str, upsample: str, loss: str):
 )
 def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_path, as_on_cuda):
     with Recorder() as recorder:
-        done = run(tmp_path / "run", tiny_folder, norm, upsample, loss)
-        assert done.exit_code == 0, done.output
+        result = run(tmp_path / "run", tiny_folder, norm, upsample, loss)
+        assert result.exit_code == 0, result.output
         with process_state_kept():
             torch.use_deterministic_algorithms(True)
             predictor = Predictor(tmp_path / "run" / "model", tile_size=32, tta=True)

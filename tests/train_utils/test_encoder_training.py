@@ -88,27 +88,27 @@ def test_a_run_leaves_a_model_that_needs_neither_the_encoders_folder_nor_a_netwo
         publish(publisher, *results)
 
     with network_refused(), mock.patch.object(Publisher, "publish", keep):
-        found = run(tmp_path / "out", encoder, "--max-steps", "2", "--eval-every", "2")
+        result = run(tmp_path / "out", encoder, "--max-steps", "2", "--eval-every", "2")
     shutil.rmtree(encoder)
-    assert found.exit_code == 0, found.output
-    assert all(torch.equal(found.weights(2)[name], weight) for name, weight in found.model.items())
+    assert result.exit_code == 0, result.output
+    assert all(torch.equal(result.weights(2)[name], weight) for name, weight in result.model.items())
     image = folder / "data" / "val" / "images" / "cell_00.png"
-    predicted, expected = Predictor.from_pretrained(found.folder / "model")(image), Predictor(*trained)(image)
+    predicted, expected = Predictor.from_pretrained(result.folder / "model")(image), Predictor(*trained)(image)
     assert predicted.mask.shape == (40, 56)
     assert (predicted.probabilities == expected.probabilities).all()
 
 
 def test_a_frozen_encoder_is_as_it_was_after_training_running_statistics_too(folder, tmp_path):
-    found = run(
+    result = run(
         tmp_path, encoder_source(folder, "resnet"), "--freeze-encoder", "--max-steps", "2", "--ema-decay", "0.9"
     )
-    before, after = found.weights(0), found.model
+    before, after = result.weights(0), result.model
     of_encoder = [name for name in before if name.startswith("encoder.")]
     assert any("running_var" in name for name in of_encoder)
     assert all(torch.equal(before[name], after[name]) for name in of_encoder)
     assert not torch.equal(before["stem.conv1.weight"], after["stem.conv1.weight"])
-    assert not any(name.startswith("encoder.") for name in found.tensors(2, "optimizer"))
-    assert "of them frozen" in found.output
+    assert not any(name.startswith("encoder.") for name in result.tensors(2, "optimizer"))
+    assert "of them frozen" in result.output
 
 
 FOUR_STEPS = ("--max-steps", "4", "--eval-every", "4", "--schedule", "constant", "--warmup-steps", "0")
@@ -126,8 +126,8 @@ def check_equal(resumed: Run, whole: Run) -> None:
     """A resumed run has ended as the one that was never stopped."""
     assert "resumed from" in resumed.output
     for kind in ("model", "optimizer"):
-        expected, found = whole.tensors(4, kind), resumed.tensors(4, kind)
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
+        expected, resumed_tensors = whole.tensors(4, kind), resumed.tensors(4, kind)
+        assert all(torch.equal(resumed_tensors[name], value) for name, value in expected.items())
     assert resumed.config == whole.config
 
 
@@ -182,12 +182,12 @@ def test_a_resumed_run_reads_nothing_again_of_the_model_that_it_started_from(fol
 def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folder, tmp_path, family, flags):
     with mock.patch.multiple(rehearsal, steps_that_fit=mock.Mock(return_value=3), MOST_STEPS=2):
         measured = run(tmp_path / "measured", encoder_source(folder, family), "--max-minutes", "0.01", *flags)
-    asked = run(tmp_path / "asked", encoder_source(folder, family), "--max-steps", "3", *flags)
+    result = run(tmp_path / "asked", encoder_source(folder, family), "--max-steps", "3", *flags)
     assert "the same as --max-steps 3" in measured.output
     for kind in ("model", "optimizer"):
-        expected, found = asked.tensors(3, kind), measured.tensors(3, kind)
-        assert expected.keys() == found.keys()
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
+        expected, measured_tensors = result.tensors(3, kind), measured.tensors(3, kind)
+        assert expected.keys() == measured_tensors.keys()
+        assert all(torch.equal(measured_tensors[name], value) for name, value in expected.items())
 
 
 @pytest.mark.parametrize("family", ["resnet", pytest.param("swinv2", marks=pytest.mark.slow)])
@@ -201,16 +201,16 @@ def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, fa
             return forward(self, *inputs)
 
     monkeypatch.setattr(Encoder, "forward", noted)
-    found = run(tmp_path, encoder_source(folder, family), "--max-steps", "2")
-    assert found.exit_code == 0, found.output
+    result = run(tmp_path, encoder_source(folder, family), "--max-steps", "2")
+    assert result.exit_code == 0, result.output
     assert {(True, torch.bfloat16), (False, torch.bfloat16)} <= types
-    assert all(math.isfinite(loss) for loss in found.values("train/loss") + found.values("eval/loss"))
-    assert found.values("train/skipped_steps") == [0, 0]
-    for weights in (found.model, found.weights(2), found.tensors(2, "optimizer")):
+    assert all(math.isfinite(loss) for loss in result.values("train/loss") + result.values("eval/loss"))
+    assert result.values("train/skipped_steps") == [0, 0]
+    for weights in (result.model, result.weights(2), result.tensors(2, "optimizer")):
         numbers = [value for value in weights.values() if value.is_floating_point()]
         assert all(value.dtype == torch.float32 and value.isfinite().all() for value in numbers)
-    of_encoder = [name for name in found.model if name.startswith("encoder.") and name.endswith("weight")]
-    assert any(not torch.equal(found.weights(0)[name], found.weights(2)[name]) for name in of_encoder)
+    of_encoder = [name for name in result.model if name.startswith("encoder.") and name.endswith("weight")]
+    assert any(not torch.equal(result.weights(0)[name], result.weights(2)[name]) for name in of_encoder)
 
 
 @pytest.mark.slow
@@ -253,10 +253,10 @@ def test_tables_of_positions_and_scales_do_not_decay(folder, family):
     model = network(encoder_source(folder, family))
     groups = build_optimizer(model, "adamw", 1e-3, 0.1).param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
-    every = {id(p) for group in groups for p in group["params"]}
+    all_parameters = {id(p) for group in groups for p in group["params"]}
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.ConvTranspose2d | torch.nn.Linear)]
     assert decayed == {id(layer.weight) for layer in layers if layer.weight.requires_grad}
-    assert every == {id(p) for p in model.parameters() if p.requires_grad}
+    assert all_parameters == {id(p) for p in model.parameters() if p.requires_grad}
 
 
 @pytest.mark.parametrize(
@@ -285,12 +285,16 @@ def test_frozen_weights_have_neither_gradients_nor_moments_but_an_average(folder
 
 def kept_between_blocks(model: UNet, shape: tuple[int, ...]) -> int:
     """Bytes that are kept for the backward pass outside of what is recomputed."""
-    kept: list[torch.Tensor] = []
+    kept_tensors: list[torch.Tensor] = []
     model.activation_checkpointing = True
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept_tensors.append(tensor) or tensor, lambda tensor: tensor
+    ):
         logits = model(torch.rand(shape))
     del logits
-    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}.values())
+    return sum(
+        {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept_tensors}.values()
+    )
 
 
 def test_what_an_encoder_keeps_before_its_first_stage_counts_where_the_stages_are_recomputed(folder):

@@ -59,8 +59,8 @@ def losses_of_a_run(
             truth[[slot.filler for slot in slots]] = 255
             settings = {"strength": "strong", "seed": seed, "size": (HEIGHT, WIDTH), "channels": 3}
             draws = [draw((slot.epoch, slot.index), **settings) for slot in slots]
-            given = images[indices], ClassTarget(truth), draws, pack_draws(draws, 3)
-            inputs, targets = augment(*given, fill=fill, std=std)
+            arguments = images[indices], ClassTarget(truth), draws, pack_draws(draws, 3)
+            inputs, targets = augment(*arguments, fill=fill, std=std)
             micro_batches.append((inputs.double(), targets.mask))
         counts = sum(criterion.step_counts(truth) for _, truth in micro_batches)
         shares = []

@@ -79,8 +79,8 @@ def test_classes_without_names_are_called_by_their_mask_values():
     config = UNetConfig(num_classes=2, preprocess=Preprocess(class_values=(0, 255)))
     assert Classes.from_config(config).names == ("0", "255")
     assert Classes.from_config(UNetConfig(num_classes=2)).names == ("0", "1")
-    named = replace(config, preprocess=Preprocess(class_names=("sky", "land"), class_values=(0, 255)))
-    assert Classes.from_config(named).names == ("sky", "land")
+    named_config = replace(config, preprocess=Preprocess(class_names=("sky", "land"), class_values=(0, 255)))
+    assert Classes.from_config(named_config).names == ("sky", "land")
 
 
 def test_scores_are_of_all_that_was_added_and_each_image_has_its_own():
@@ -150,8 +150,8 @@ def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_
     assert run.exit_code == 0, run.output
     assert all(tiling.exact for tiling in tilings if tiling)
     assert len([tiling for tiling in tilings if tiling]) == 2
-    whole, *others = evaluations
-    for other in others:
+    whole, *cut_evaluations = evaluations
+    for other in cut_evaluations:
         assert torch.equal(other.scores.sums, whole.scores.sums)
         assert torch.equal(other.scores.by_image, whole.scores.by_image)
         assert other.loss == pytest.approx(whole.loss, rel=1e-9)

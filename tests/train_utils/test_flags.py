@@ -174,22 +174,22 @@ def log_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
 @checks("--dataset", "--output-dir")
 def check_dataset(run, folder, monkeypatch):
     other = write_folder(folder / "other", 6, seed=5, size=(16, 24))
-    found = run.fresh("--dataset", other, output=folder / "out")
-    assert "5 training and 1 validation images" in found.output
+    result = run.fresh("--dataset", other, output=folder / "out")
+    assert "5 training and 1 validation images" in result.output
     assert (folder / "out" / "model" / "model.safetensors").is_file()
-    assert found.settings["flags"]["output_dir"] == str(folder / "out")
+    assert result.settings["flags"]["output_dir"] == str(folder / "out")
 
 
 @checks("--dataset-config")
 def check_dataset_config(run, folder, monkeypatch):
     import datasets
 
-    asked = []
+    calls = []
     monkeypatch.setattr("data_utils.sources.hf_datasets.ask_hub", lambda *_: None)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *given: asked.append(given) or 1 / 0)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given: calls.append(given) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         load_records(config("--dataset", "owner/name", "--dataset-config", "large"))
-    assert asked == [("owner/name", "large")]
+    assert calls == [("owner/name", "large")]
 
 
 @checks("--train-split", "--val-split")
@@ -255,9 +255,11 @@ def check_columns_and_streaming(run, folder, monkeypatch):
         assert len(records) == 8
         first, last = (run.data / "train" / kind for kind in ("images/cell_00.png", "masks/cell_07.png"))
         # `second` holds the images in reverse, so the first image stands beside the last mask
-        found = [record for record in records if (read_image(record["image"]) == np.asarray(Image.open(first))).all()]
-        assert len(found) == 1
-        assert (read_mask(found[0]["target"], "") == np.asarray(Image.open(last))).all()
+        same_images = [
+            record for record in records if (read_image(record["image"]) == np.asarray(Image.open(first))).all()
+        ]
+        assert len(same_images) == 1
+        assert (read_mask(same_images[0]["target"], "") == np.asarray(Image.open(last))).all()
     with pytest.raises(DataError, match="--image-column"):
         load_records(config("--dataset", folder))
 
@@ -269,10 +271,10 @@ def check_mask_suffix(run, folder, monkeypatch):
         for kind in ("a", "b"):
             Image.open(file).save(file.with_name(f"{file.stem}_{kind}.png"))
         file.unlink()
-    chosen = ("--dataset", folder, "--mask-suffix", "_b")
+    flags = ("--dataset", folder, "--mask-suffix", "_b")
     with pytest.raises(DataError, match="4 of 8 masks"):
-        load_records(config(*chosen))
-    records = [record for split in load_records(config(*chosen, "--allow-unpaired")) for record in split]
+        load_records(config(*flags))
+    records = [record for split in load_records(config(*flags, "--allow-unpaired")) for record in split]
     assert {str(record["target"])[-6:] for record in records} == {"_b.png"}
 
 
@@ -308,9 +310,9 @@ def check_draft(run, folder, monkeypatch):
 
 @checks("--check-data")
 def check_check_data(run, folder, monkeypatch):
-    found = run.fresh("--check-data", output=folder / "out")
-    assert "no problems" in found.output
-    assert found.exit_code == 0
+    result = run.fresh("--check-data", output=folder / "out")
+    assert "no problems" in result.output
+    assert result.exit_code == 0
     assert not (folder / "out").exists()
 
 
@@ -326,11 +328,11 @@ def check_on_bad_sample(run, folder, monkeypatch):
 
 @checks("--outside")
 def check_outside(run, folder, monkeypatch):
-    others = {}
+    other_maps = {}
     for outside in ("ignore", "background"):
         flags = ("--dataset", run.data, "--classes", "0=background,7=cell", "--outside", outside)
-        others[outside] = load_dataset_info(config(*flags)).reader.class_map.outside
-    assert others == {"ignore": 255, "background": 0}
+        other_maps[outside] = load_dataset_info(config(*flags)).reader.class_map.outside
+    assert other_maps == {"ignore": 255, "background": 0}
 
 
 @checks("--absent", "--swap")
@@ -343,8 +345,8 @@ def check_absent_and_swap(run, folder, monkeypatch):
     assert records.task == "landmarks"
     absences = {}
     for absent in ("unknown", "not-there"):
-        both = load_records(config("--dataset", folder, "--absent", absent))
-        absences[absent] = sorted(int(part[0]["target"].states[0]) for part in both)
+        splits = load_records(config("--dataset", folder, "--absent", absent))
+        absences[absent] = sorted(int(part[0]["target"].states[0]) for part in splits)
     assert absences == {"unknown": [UNKNOWN, PRESENT], "not-there": [ABSENT, PRESENT]}
     reader = load_dataset_info(config("--dataset", folder)).reader
     assert reader.landmarks.partners == (0, 1)
@@ -432,10 +434,10 @@ def check_classes(run, folder, monkeypatch):
 
 @checks("--task")
 def check_task(run, folder, monkeypatch):
-    found = run()
+    result = run()
     assert parsed().task is None
-    assert found.settings["flags"]["task"] == found.settings["identity"]["task"] == "classes"
-    assert run("--task", "classes").values("train/loss") == found.values("train/loss")
+    assert result.settings["flags"]["task"] == result.settings["identity"]["task"] == "classes"
+    assert run("--task", "classes").values("train/loss") == result.values("train/loss")
     refused = run_train(folder / "out", "--dataset", run.data, "--task", "boxes")
     errors = [line for line in refused.output.splitlines() if "error: " in line]
     assert refused.exit_code == 2
@@ -525,11 +527,11 @@ def train_batches(seed: int) -> list:
 def check_num_workers(run, folder, monkeypatch):
     from data_utils.loading import loaders
 
-    asked = []
+    calls = []
     loader = loaders.DataLoader
-    monkeypatch.setattr(loaders, "DataLoader", lambda *a, **k: asked.append(k["num_workers"]) or loader(*a, **k))
+    monkeypatch.setattr(loaders, "DataLoader", lambda *a, **k: calls.append(k["num_workers"]) or loader(*a, **k))
     assert run.fresh("--num-workers", "1").settings["num_workers"] == 1
-    assert asked == [1, 1]
+    assert calls == [1, 1]
 
 
 # model
@@ -553,9 +555,9 @@ def check_encoder(run, folder, monkeypatch):
         before, after = found.weights(0), found.weights(1)
         return {part: (after[name] - before[name]).norm().item() for part, name in names.items()}
 
-    named = ("--encoder", encoder, "--depth", "5")
-    found, whole = run.fresh(*named), run.fresh(*named, "--encoder-lr-factor", "1")
-    frozen, random = run.fresh(*named, "--freeze-encoder"), run.fresh(*named, "--encoder-weights", "random")
+    flags = ("--encoder", encoder, "--depth", "5")
+    found, whole = run.fresh(*flags), run.fresh(*flags, "--encoder-lr-factor", "1")
+    frozen, random = run.fresh(*flags, "--freeze-encoder"), run.fresh(*flags, "--encoder-weights", "random")
     assert parsed("--freeze-encoder").freeze_encoder
     assert parsed("--no-freeze-encoder").freeze_encoder is False
     theirs = load_file(encoder / "model.safetensors")
@@ -574,26 +576,26 @@ def check_encoder(run, folder, monkeypatch):
 
 @checks("--base-channels", "--depth", "--norm", "--block", "--upsample")
 def check_architecture(run, folder, monkeypatch):
-    found = run(
+    result = run(
         "--base-channels", "3", "--depth", "2", "--norm", "instance", "--upsample", "bilinear", "--block", "residual"
     )
-    assert [found.config[name] for name in ("base_channels", "depth", "norm", "upsample")] == [
+    assert [result.config[name] for name in ("base_channels", "depth", "norm", "upsample")] == [
         3,
         2,
         "instance",
         "bilinear",
     ]
-    assert found.model["stem.conv1.weight"].shape[0] == 3
-    assert found.model["downs.1.conv.conv1.weight"].shape[0] == 6  # as wide as the level above: nothing halves it
-    assert not any("up.weight" in name for name in found.model)  # what a transposed convolution has
+    assert result.model["stem.conv1.weight"].shape[0] == 3
+    assert result.model["downs.1.conv.conv1.weight"].shape[0] == 6  # as wide as the level above: nothing halves it
+    assert not any("up.weight" in name for name in result.model)  # what a transposed convolution has
 
 
 @checks("--dropout")
 def check_dropout(run, folder, monkeypatch):
-    found = run("--dropout", "0.5")
-    assert found.config["dropout"] == 0.5
-    assert found.values("train/loss") != run().values("train/loss")
-    assert run.fresh("--dropout", "0.5").values("train/loss") == found.values("train/loss")
+    result = run("--dropout", "0.5")
+    assert result.config["dropout"] == 0.5
+    assert result.values("train/loss") != run().values("train/loss")
+    assert run.fresh("--dropout", "0.5").values("train/loss") == result.values("train/loss")
 
 
 @checks("--activation-checkpointing")
@@ -604,19 +606,19 @@ def check_activation_checkpointing(run, folder, monkeypatch):
     checkpoint = recompute.checkpoint
     monkeypatch.setattr(recompute, "checkpoint", lambda *a, **k: calls.append(a) or checkpoint(*a, **k))
     plain, again = run.fresh(), len(calls)
-    found = run.fresh("--activation-checkpointing")
+    result = run.fresh("--activation-checkpointing")
     assert again == 0
     assert len(calls) == 3
-    assert found.values("train/loss") == plain.values("train/loss")
+    assert result.values("train/loss") == plain.values("train/loss")
 
 
 @checks("--sync-batchnorm")
 def check_sync_batchnorm(run, folder, monkeypatch):
     # on several processes: test_sync_batchnorm.py
-    seen = []
-    monkeypatch.setattr(train, "synchronize_batchnorm", lambda a, model, how, split: seen.append(how) or model)
+    calls = []
+    monkeypatch.setattr(train, "synchronize_batchnorm", lambda a, model, how, split: calls.append(how) or model)
     run.fresh("--sync-batchnorm", "off")
-    assert seen == ["off"]
+    assert calls == ["off"]
     assert parsed().sync_batchnorm == "auto"
 
 
@@ -638,11 +640,11 @@ def check_length_and_record(run, folder, monkeypatch):
 @checks("--batch-size", "--epochs", "--max-steps")
 def check_length(run, folder, monkeypatch):
     assert run("--batch-size", "4").values("epoch")[0] == 0.5
-    found = run.fresh("--max-steps", "3", "--epochs", "2")
-    assert found.steps("train/loss") == [1, 2, 3]  # --max-steps stands instead of --epochs
+    result = run.fresh("--max-steps", "3", "--epochs", "2")
+    assert result.steps("train/loss") == [1, 2, 3]  # --max-steps stands instead of --epochs
     flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
-    found = run_train(folder / "out", "--dataset", run.data, *flags, "--epochs", "2", "--batch-size", "4")
-    assert found.steps("train/loss") == [1, 2, 3, 4]
+    result = run_train(folder / "out", "--dataset", run.data, *flags, "--epochs", "2", "--batch-size", "4")
+    assert result.steps("train/loss") == [1, 2, 3, 4]
 
 
 @checks("--micro-batch-size")
@@ -652,20 +654,20 @@ def check_micro_batches(run, folder, monkeypatch):
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
     with mock.patch.object(train, "fit_batch_split", lambda *given: given[4]):
-        found = run.fresh("--micro-batch-size", "3")
+        result = run.fresh("--micro-batch-size", "3")
     assert sizes == [3, 3, 2, 3]  # the step's images, and the validation images
-    assert (found.settings["micro_batch_size"], found.settings["accumulation"]) == (3, 3)
-    assert found.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=FLOAT32)
-    assert found.values("train/grad_norm") == pytest.approx(plain.values("train/grad_norm"), rel=FLOAT32)
+    assert (result.settings["micro_batch_size"], result.settings["accumulation"]) == (3, 3)
+    assert result.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=FLOAT32)
+    assert result.values("train/grad_norm") == pytest.approx(plain.values("train/grad_norm"), rel=FLOAT32)
 
 
 @checks("--patience")
 def check_patience(run, folder, monkeypatch):
     still = ("--learning-rate", "1e-12", "--max-steps", "6", "--eval-every", "1")
     assert run(*still).steps("eval/loss") == [1, 2, 3, 4, 5, 6]
-    found = run(*still, "--patience", "2")
-    assert found.steps("eval/loss") == [1, 2, 3]
-    assert "no better mean IoU in 2 evaluations, stopping at step 3" in found.output
+    result = run(*still, "--patience", "2")
+    assert result.steps("eval/loss") == [1, 2, 3]
+    assert "no better mean IoU in 2 evaluations, stopping at step 3" in result.output
 
 
 @checks("--optimizer", "--learning-rate")
@@ -684,9 +686,9 @@ def check_optimizer(run, folder, monkeypatch):
 def check_weight_decay(run, folder, monkeypatch):
     rate, decay = 0.001, 0.5
     flags = ("--optimizer", "adamw", "--learning-rate", str(rate))
-    without, found = run(*flags), run(*flags, "--weight-decay", str(decay))
+    without, decayed = run(*flags), run(*flags, "--weight-decay", str(decay))
     for name, before in without.weights(0).items():
-        lost = without.weights(1)[name] - found.weights(1)[name]
+        lost = without.weights(1)[name] - decayed.weights(1)[name]
         expected = rate * decay * before if before.ndim > 1 else torch.zeros_like(before)
         assert torch.allclose(lost, expected, rtol=0, atol=2e-7), name  # a few units in float32's last place
 
@@ -695,38 +697,38 @@ def check_weight_decay(run, folder, monkeypatch):
 def check_schedule(run, folder, monkeypatch):
     length = ("--max-steps", "8", "--warmup-steps", "2", "--eval-every", "8", "--checkpoint-every", "8")
     rates = {kind: run(*length, "--schedule", kind).values("train/lr") for kind in ("cosine", "poly", "constant")}
-    done = [(step - 2) / 6 for step in range(2, 8)]
-    assert rates["cosine"] == pytest.approx([0.05, 0.1, *(0.05 * (1 + math.cos(math.pi * part)) for part in done)])
-    assert rates["poly"] == pytest.approx([0.05, 0.1, *(0.1 * (1 - part) ** 0.9 for part in done)])
+    progress = [(step - 2) / 6 for step in range(2, 8)]
+    assert rates["cosine"] == pytest.approx([0.05, 0.1, *(0.05 * (1 + math.cos(math.pi * part)) for part in progress)])
+    assert rates["poly"] == pytest.approx([0.05, 0.1, *(0.1 * (1 - part) ** 0.9 for part in progress)])
     assert rates["constant"] == pytest.approx([0.05] + [0.1] * 7)
 
 
 @checks("--max-grad-norm")
 def check_max_grad_norm(run, folder, monkeypatch):
     norm = run().values("train/grad_norm")[0]
-    found = run("--max-grad-norm", "0.01")
+    result = run("--max-grad-norm", "0.01")
     assert norm > 0.02
-    assert found.values("train/grad_norm") == [norm]
-    assert moved(found).norm().item() == pytest.approx(SGD_FIRST_STEP * 0.1 * 0.01, rel=1e-3)
+    assert result.values("train/grad_norm") == [norm]
+    assert moved(result).norm().item() == pytest.approx(SGD_FIRST_STEP * 0.1 * 0.01, rel=1e-3)
 
 
 @checks("--ema-decay")
 def check_ema_decay(run, folder, monkeypatch):
-    found = run("--ema-decay", "0.2", "--max-steps", "2", "--eval-every", "2")
-    for name, average in found.weights(0).items():
+    result = run("--ema-decay", "0.2", "--max-steps", "2", "--eval-every", "2")
+    for name, average in result.weights(0).items():
         for step in (1, 2):
             decay = min(0.2, (1 + step) / (10 + step))  # 2/11 of the first step is smaller, 3/12 of the second larger
-            average = decay * average + (1 - decay) * found.weights(step)[name]
-        assert torch.allclose(found.model[name], average, rtol=0, atol=1e-6), name
-        assert name != "stem.conv1.weight" or not torch.allclose(found.model[name], found.weights(2)[name], atol=1e-4)
+            average = decay * average + (1 - decay) * result.weights(step)[name]
+        assert torch.allclose(result.model[name], average, rtol=0, atol=1e-6), name
+        assert name != "stem.conv1.weight" or not torch.allclose(result.model[name], result.weights(2)[name], atol=1e-4)
 
 
 @checks("--ddp-comm-hook")
 def check_comm_hook(run, folder, monkeypatch):
-    given = []
-    monkeypatch.setattr(train, "distributed_options", lambda hook: given.append(hook) or [])
+    calls = []
+    monkeypatch.setattr(train, "distributed_options", lambda hook: calls.append(hook) or [])
     run.fresh("--ddp-comm-hook", "fp16")
-    assert given == ["fp16"]
+    assert calls == ["fp16"]
 
 
 @checks("--processes-per-volume")
@@ -795,32 +797,32 @@ def check_checkpoints(run, folder, monkeypatch):
     whole = run.fresh("--max-steps", "4", "--eval-every", "4")
     assert whole.checkpoints() == [0, 1, 2, 3, 4]
     assert rebuilt == []
-    every = run.fresh("--max-steps", "4", "--eval-every", "4", "--checkpoint-every", "2", "--keep-checkpoints", "2")
-    assert every.checkpoints() == [2, 4]
+    result = run.fresh("--max-steps", "4", "--eval-every", "4", "--checkpoint-every", "2", "--keep-checkpoints", "2")
+    assert result.checkpoints() == [2, 4]
     begun = run.fresh("--max-steps", "2", "--eval-every", "4", output=folder / "out")
     with pytest.raises(SettingsError, match="not an empty folder"):
         run.fresh(output=folder / "out")
-    found = run.fresh("--max-steps", "4", "--eval-every", "4", "--resume", "auto", output=folder / "out")
+    outcome = run.fresh("--max-steps", "4", "--eval-every", "4", "--resume", "auto", output=folder / "out")
     assert begun.checkpoints()[-1] == 4
-    assert found.steps("train/loss") == [1, 2, 3, 4]
+    assert outcome.steps("train/loss") == [1, 2, 3, 4]
     assert rebuilt == [True]
-    assert all(torch.equal(found.weights(4)[name], weight) for name, weight in whole.weights(4).items())
+    assert all(torch.equal(outcome.weights(4)[name], weight) for name, weight in whole.weights(4).items())
 
 
 @checks("--eval-every", "--log-every")
 def check_rhythm(run, folder, monkeypatch):
-    found = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
-    assert found.steps("eval/loss") == [2, 4, 5]
-    assert found.steps("train/loss") == [3, 5]
+    result = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
+    assert result.steps("eval/loss") == [2, 4, 5]
+    assert result.steps("train/loss") == [3, 5]
     each = run("--max-steps", "5", "--eval-every", "5").values("train/loss")
     means = [sum(each[:3]) / 3, sum(each[3:]) / 2]  # of the steps since the last record
-    assert found.values("train/loss") == pytest.approx(means, rel=1e-6)
+    assert result.values("train/loss") == pytest.approx(means, rel=1e-6)
 
 
 @checks("--trace-steps")
 def check_trace_steps(run, folder, monkeypatch):
-    found = run.fresh("--trace-steps", "1", "--max-steps", "5", "--eval-every", "5")
-    events = json.loads((found.folder / "traces" / "process-0.json").read_text())["traceEvents"]
+    result = run.fresh("--trace-steps", "1", "--max-steps", "5", "--eval-every", "5")
+    events = json.loads((result.folder / "traces" / "process-0.json").read_text())["traceEvents"]
     assert any("conv" in event.get("name", "") for event in events)
     assert not (run().folder / "traces").exists()
 
@@ -830,26 +832,26 @@ def check_push_to_hub(run, folder, monkeypatch):
     pushed = []
     monkeypatch.setattr("train_utils.reporting.hub.huggingface_hub.get_token", lambda: "token")
     monkeypatch.setattr("train_utils.results.push_to_hub", lambda *given: pushed.append(given))
-    found = run.fresh("--push-to-hub", "me/cells")
-    assert pushed == [(found.folder / "model", "me/cells")]
+    result = run.fresh("--push-to-hub", "me/cells")
+    assert pushed == [(result.folder / "model", "me/cells")]
 
 
 @checks("--tracker")
 def check_tracker(run, folder, monkeypatch):
     assert not (run().folder / "tensorboard").exists()
-    found = run.fresh("--tracker", "tensorboard")
-    assert [*(found.folder / "tensorboard").glob("events.out.tfevents*")]
+    result = run.fresh("--tracker", "tensorboard")
+    assert [*(result.folder / "tensorboard").glob("events.out.tfevents*")]
     with pytest.raises(SettingsError, match="--tracker nothing is unknown"):
         run.fresh("--tracker", "nothing")
 
 
 @checks("--deterministic")
 def check_deterministic(run, folder, monkeypatch):
-    seen = []
+    calls = []
     step = train.train_step
     monkeypatch.setattr(
-        train, "train_step", lambda *a, **k: seen.append(torch.are_deterministic_algorithms_enabled()) or step(*a, **k)
+        train, "train_step", lambda *a, **k: calls.append(torch.are_deterministic_algorithms_enabled()) or step(*a, **k)
     )
     run.fresh()
     run.fresh("--deterministic")
-    assert seen == [False, True]
+    assert calls == [False, True]

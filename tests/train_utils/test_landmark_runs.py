@@ -128,11 +128,11 @@ def copied_model(run: Run, folder: Path, **values: object) -> Path:
 
 @pytest.mark.parametrize("layout", WRITERS)
 def test_predictions_in_the_formats_of_other_programs_are_the_same(run, folder, tmp_path, layout):
-    known = files.FORMATS["deeplabcut"].read(folder / "points.csv")
-    positions = np.where((known.states == PRESENT)[:, :, None], known.positions, np.nan)
+    table = files.FORMATS["deeplabcut"].read(folder / "points.csv")
+    positions = np.where((table.states == PRESENT)[:, :, None], table.positions, np.nan)
     data = tmp_path / "data"
     shutil.copytree(folder / "images", data / "images")
-    WRITERS[layout](data, list(known.images), positions)
+    WRITERS[layout](data, list(table.images), positions)
     ways = {"absent": "unknown", "layout": layout}  # these formats list no absent points
     if layout == "tps":
         ways |= {"names": ["1", "2", "3"], "space": "pixels from the bottom"}

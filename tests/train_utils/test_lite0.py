@@ -47,8 +47,8 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped_and_needs_no_package(da
     resumed = run(tmp_path / "resumed", data, *STEPS, *resume)
     assert "resumed from" in resumed.output
     for kind in ("model", "optimizer", "average"):
-        expected, found = whole.tensors(2, kind), resumed.tensors(2, kind)
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
+        expected, resumed_tensors = whole.tensors(2, kind), resumed.tensors(2, kind)
+        assert all(torch.equal(resumed_tensors[name], value) for name, value in expected.items())
     with pytest.raises(CheckpointError, match="the checkpoint's encoder is lite0, this run's is None"):
         run(tmp_path / "other", data, *STEPS, *resume, "--encoder", "none")
 

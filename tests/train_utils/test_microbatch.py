@@ -59,10 +59,10 @@ class Loader(list):
 
 
 def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_them(monkeypatch):
-    given = []
+    calls = []
 
     def augment(images, targets, draws, packed_draws, **options):
-        given.append((draws, packed_draws, options["fill"].tolist(), options["std"].tolist(), options["recolor"]))
+        calls.append((draws, packed_draws, options["fill"].tolist(), options["std"].tolist(), options["recolor"]))
         return images, targets
 
     monkeypatch.setattr(microbatch, "augment", augment)
@@ -85,7 +85,7 @@ def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_the
     assert images.shape == (2, 2, 3, 3)
     assert images.unique().tolist() == [1]
     assert images.is_contiguous(memory_format=torch.channels_last)
-    assert given == [("d", "p", [7], [3], "recolor")] * 3
+    assert calls == [("d", "p", [7], [3], "recolor")] * 3
     assert len(list(steps_ahead(loader, "recolor"))) == 2
 
 

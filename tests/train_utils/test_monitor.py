@@ -61,8 +61,8 @@ def process() -> Iterator[None]:
 
 
 def test_a_step_is_made_where_loss_and_gradient_are_finite():
-    made = [StepResult(1, loss, norm, False).is_made for loss in (0.5, NAN, math.inf) for norm in (1.0, NAN)]
-    assert made == [True, False, False, False, False, False]
+    decisions = [StepResult(1, loss, norm, False).is_made for loss in (0.5, NAN, math.inf) for norm in (1.0, NAN)]
+    assert decisions == [True, False, False, False, False, False]
 
 
 def test_the_loss_that_is_logged_is_the_mean_of_the_steps_that_were_made():
@@ -247,16 +247,16 @@ def test_an_exchange_that_is_hidden_or_not_measured_takes_no_time(monkeypatch, f
 
 
 def test_what_a_run_measures_is_told_of_its_model_precision_and_traced_steps(tmp_path, monkeypatch):
-    given = []
+    recorded_calls = []
     calls = []
 
     def new_meter(accelerator: Accelerator, *arguments: object) -> SimpleNamespace:
-        given.append(arguments)
+        recorded_calls.append(arguments)
         methods = ("data_ready", "end_step", "communicating", "paused")
         return SimpleNamespace(**{name: lambda *values, name=name: calls.append((name, *values)) for name in methods})
 
     def new_trace(accelerator: Accelerator, *arguments: object) -> SimpleNamespace:
-        given.append(arguments)
+        recorded_calls.append(arguments)
         return SimpleNamespace(step=lambda: calls.append("trace"), close=lambda: None)
 
     monkeypatch.setattr(monitor, "Meter", new_meter)
@@ -268,7 +268,7 @@ def test_what_a_run_measures_is_told_of_its_model_precision_and_traced_steps(tmp
     schedule = Schedule.from_args(parsed(*FLAGS), 10, 20)
     state = RunState(step=6)
     run = Monitor(Accelerator(cpu=True), model, schedule, state, log, flops=3e12, task=Classes(("a", "b")))
-    assert given == [(model, 3e12, "bf16"), (tmp_path / "traces", 5)]
+    assert recorded_calls == [(model, 3e12, "bf16"), (tmp_path / "traces", 5)]
     run.data_ready([])
     run.communicating()
     run.paused()

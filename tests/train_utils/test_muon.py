@@ -31,8 +31,8 @@ def test_a_step_has_the_singular_vectors_of_the_gradient_and_values_near_1(shape
     matrix = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0))
     result = orthogonalized(matrix)
     torch.testing.assert_close(result, by_the_paper(matrix), rtol=1e-9, atol=1e-9)
-    vectors, _, others = torch.linalg.svd(matrix, full_matrices=False)
-    turned = vectors.T @ result @ others.T
+    vectors, _, right_vectors = torch.linalg.svd(matrix, full_matrices=False)
+    turned = vectors.T @ result @ right_vectors.T
     values = turned.diagonal()
     assert values.min() > 0.6
     assert values.max() < 1.25

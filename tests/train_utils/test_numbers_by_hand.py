@@ -236,13 +236,13 @@ def test_a_long_curve_is_drawn_by_the_means_of_runs_of_its_points(monkeypatch):
     points = np.array([[0, 1], [1, 3], [2, 5], [3, 7], [4, 9], [5, 11]], float)
     assert charts.thinned(points).tolist() == [[0.5, 2], [2.5, 6], [4.5, 10]]
     assert charts.thinned(points[:3]).tolist() == points[:3].tolist()
-    drawn = curve("Loss", {"training": points.tolist(), "validation": [(3, float("nan"))]}, best_step=4)
-    assert drawn.last == {"training": 11}
-    assert drawn.title == "Loss"
-    assert 'id="loss-best-step"' in drawn.svg
-    assert 'aria-label="Loss"' in drawn.svg
-    assert "loss-series-0" in drawn.svg
-    assert "loss-series-1" not in drawn.svg
+    plot = curve("Loss", {"training": points.tolist(), "validation": [(3, float("nan"))]}, best_step=4)
+    assert plot.last == {"training": 11}
+    assert plot.title == "Loss"
+    assert 'id="loss-best-step"' in plot.svg
+    assert 'aria-label="Loss"' in plot.svg
+    assert "loss-series-0" in plot.svg
+    assert "loss-series-1" not in plot.svg
     late = curve("A & B", {"a": [(1, 1.0), (2, 2.0)]}, best_step=3)
     assert "best-step" not in late.svg
     assert 'aria-label="A &amp; B"' in late.svg
@@ -287,8 +287,15 @@ def test_a_schedule_counts_epochs_of_whole_steps():
     assert schedule_of("--encoder", "lite0", "--encoder-weights", "random").encoder_factor == 1.0
     assert schedule_of("--encoder", "lite0", "--encoder-lr-factor", "0.5").encoder_factor == 0.5
     assert (schedule_of("--eval-every", "5").checkpoint_every, schedule_of("--log-every", "2").eval_every) == (3, 3)
-    every = schedule_of("--eval-every", "5", "--checkpoint-every", "7", "--log-every", "2", "--patience", "2")
-    assert (every.eval_every, every.checkpoint_every, every.log_every, every.patience) == (5, 7, 2, 2)
+    schedule_with_intervals = schedule_of(
+        "--eval-every", "5", "--checkpoint-every", "7", "--log-every", "2", "--patience", "2"
+    )
+    assert (
+        schedule_with_intervals.eval_every,
+        schedule_with_intervals.checkpoint_every,
+        schedule_with_intervals.log_every,
+        schedule_with_intervals.patience,
+    ) == (5, 7, 2, 2)
 
 
 def test_what_happens_after_a_step_is_a_function_of_the_step():

@@ -430,17 +430,17 @@ def test_found_missed_and_invented_objects_have_colors_of_their_own():
     truth[1:5, 1:5] = pred[1:5, 1:5] = pack_labels(np.array(1), np.array(1))
     truth[1:5, 7:11] = pack_labels(np.array(2), np.array(1))
     pred[6:8, 0:4] = pack_labels(np.array(2), np.array(1))
-    shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert [tuple(shown[y, x]) for y, x in ((2, 2), (2, 8), (7, 1))] == [GREEN, RED, BLUE]
+    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
+    assert [tuple(marked[y, x]) for y, x in ((2, 2), (2, 8), (7, 1))] == [GREEN, RED, BLUE]
 
 
 def test_an_object_that_goes_on_in_ignored_pixels_is_found():
     label = pack_labels(np.array(1), np.array(1))
     truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
     truth[:, :4] = label
-    shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert tuple(shown[4, 1]) == GREEN
-    assert tuple(shown[4, 8]) not in (GREEN, RED, BLUE)
+    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
+    assert tuple(marked[4, 1]) == GREEN
+    assert tuple(marked[4, 8]) not in (GREEN, RED, BLUE)
 
 
 def test_errors_are_counted_in_words():

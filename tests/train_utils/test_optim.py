@@ -90,10 +90,10 @@ def test_an_average_on_a_gpu_is_moved_by_three_operators_however_many_tensors_it
 def test_weight_decay_spares_norms_and_biases():
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     for name in ("adamw", "sgd"):
-        decayed, others = build_optimizer(model, name, 0.1, 0.01).param_groups
+        decayed, spared = build_optimizer(model, name, 0.1, 0.01).param_groups
         assert [parameter.ndim for parameter in decayed["params"]] == [4]
-        assert len(others["params"]) == 3
-        assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0)
+        assert len(spared["params"]) == 3
+        assert (decayed["weight_decay"], spared["weight_decay"]) == (0.01, 0)
 
 
 def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():

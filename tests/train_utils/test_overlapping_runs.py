@@ -90,19 +90,19 @@ def test_it_learns_and_every_class_is_recorded(run):
 
 
 def test_a_mask_for_each_class_is_written_and_scored(run, predicted):
-    found = written(predicted)
+    predicted_masks = written(predicted)
     report = json.loads((predicted / "metrics.json").read_text())
     assert report["classes"] == [*NAMES]
-    assert report["iou"] == pytest.approx(iou(true_masks(), found), abs=1e-15)
+    assert report["iou"] == pytest.approx(iou(true_masks(), predicted_masks), abs=1e-15)
     best = max(run.values("eval/mean_iou"))
     assert report["mean_iou"] == pytest.approx(np.mean(report["iou"])) == pytest.approx(best, abs=1e-3)
     for number in range(5):
         probabilities = np.load(predicted / f"{number:02}.npy")
-        assert ((probabilities > 0.5) == found[number]).all()
+        assert ((probabilities > 0.5) == predicted_masks[number]).all()
     assert (predicted / "legend.overlay.png").exists()
-    shown = read(predicted / "00.overlay.png")
+    overlay = read(predicted / "00.overlay.png")
     colors = {tuple(color) for color in OverlapFormat(NAMES).colors[1:].tolist()}
-    assert colors <= {tuple(pixel) for pixel in shown.reshape(-1, 3).tolist()}
+    assert colors <= {tuple(pixel) for pixel in overlay.reshape(-1, 3).tolist()}
 
 
 def test_masks_that_are_there_are_scored_alike(run, data, predicted):
@@ -214,10 +214,10 @@ def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
         assert result.returncode == 0, result.stderr
         report = json.loads((output / "metrics.json").read_text())
         labels = np.stack([labels_of(masks) for masks in true_masks()])
-        found = np.stack([read(output / f"{number:02}.png") for number in range(5)])
+        predicted_labels = np.stack([read(output / f"{number:02}.png") for number in range(5)])
         for value, (of_region, of_label) in enumerate(zip(report["dice"], report["of_labels"]["dice"], strict=True), 1):
-            assert of_region == pytest.approx(dice(labels >= value, found >= value))
-            assert of_label == pytest.approx(dice(labels == value, found == value))
+            assert of_region == pytest.approx(dice(labels >= value, predicted_labels >= value))
+            assert of_label == pytest.approx(dice(labels == value, predicted_labels == value))
     assert report["dice"][0] > 0.5
 
 
@@ -239,16 +239,16 @@ def test_volumes_are_written_and_scored_class_by_class(tmp_path):
     assert reports[0] == reports[1]
     assert reports[0]["by_case"]["classes"] == ["inner", "whole"]
     for index, name in enumerate(("inner", "whole")):
-        found, true = [], []
+        predicted_volumes, true = [], []
         for seed in range(2):
-            found.append(nibabel.load(tmp_path / "out" / name / f"c{seed}.nii.gz").get_fdata() == 255)
+            predicted_volumes.append(nibabel.load(tmp_path / "out" / name / f"c{seed}.nii.gz").get_fdata() == 255)
             true.append(nibabel.load(tmp_path / "masks" / name / f"c{seed}.nii.gz").get_fdata() == 1)
-        assert reports[0]["dice"][index] == pytest.approx(dice(np.stack(true), np.stack(found)))
+        assert reports[0]["dice"][index] == pytest.approx(dice(np.stack(true), np.stack(predicted_volumes)))
 
 
 def dice(truth: np.ndarray, found: np.ndarray) -> float | None:
-    both = truth.sum() + found.sum()
-    return 2 * (truth & found).sum() / both if both else None
+    pixels = truth.sum() + found.sum()
+    return 2 * (truth & found).sum() / pixels if pixels else None
 
 
 def test_names_of_classes_become_names_of_folders_that_differ():

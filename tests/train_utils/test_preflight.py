@@ -44,16 +44,16 @@ from unet.model import DeeplySupervisedUNet
 
 @pytest.mark.parametrize(("optimizer", "trained"), [("adamw", 3), ("sgd", 2)])
 def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monkeypatch, optimizer, trained):
-    seen = []
+    calls = []
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
     accelerator = SimpleNamespace(device=torch.device("cpu"), gather=lambda values: values)
     batch_split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(StepFit, "fits_by_estimate", lambda self, batch_split: seen.append(self.copies) or True)
+            patch.setattr(StepFit, "fits_by_estimate", lambda self, batch_split: calls.append(self.copies) or True)
             copies = Copies.of_training(optimizer, averages=averages)
             preflight.fit_batch_split(accelerator, network, None, (1, 8, 8), batch_split, copies)
-    assert seen == [Copies(trained, 0), Copies(trained, 1)]
+    assert calls == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
     needed = size.bytes_for(network.config) + (1 + trained - 1 + 1) * weights
@@ -196,13 +196,13 @@ def test_an_evaluation_needs_activations_and_four_copies_of_its_logits():
 
 @pytest.mark.parametrize(("free", "fits"), [(1000, False), (1001, True)])
 def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_memory(monkeypatch, free, fits):
-    asked = []
-    monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies: asked.append(shape) or 600)
-    monkeypatch.setattr(preflight, "input_bytes", lambda shape, batch_split: asked.append(shape) or 50)
+    calls = []
+    monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies: calls.append(shape) or 600)
+    monkeypatch.setattr(preflight, "input_bytes", lambda shape, batch_split: calls.append(shape) or 50)
     monkeypatch.setattr(preflight, "available_bytes", lambda: free)
     batch_split = BatchSplit(8, 1, 4, 2)
     assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(batch_split) is fits
-    assert asked == [(4, 3, 16, 24), (3, 16, 24)]
+    assert calls == [(4, 3, 16, 24), (3, 16, 24)]
 
 
 def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a_gibibyte():
@@ -290,18 +290,20 @@ def test_segments_grow_where_shapes_differ(sizes, differ):
 @pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
 def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less(kind):
     network = kind(UNetConfig(base_channels=8, depth=3))
-    shape, kept = (2, 3, 64, 96), {}
+    shape, bytes_of_tensor = (2, 3, 64, 96), {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        bytes_of_tensor[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    held = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or note(tensor), lambda t: t):
+    bytes_held = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: bytes_held.append(tensor) or note(tensor), lambda t: t
+    ):
         network.train()(torch.rand(shape))
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     estimate = step_bytes(network, shape, Copies(3))
-    assert estimate == sum(kept.values()) + 4 * weights
+    assert estimate == sum(bytes_of_tensor.values()) + 4 * weights
     assert step_bytes(network, (4, *shape[1:]), Copies(3)) - 4 * weights == pytest.approx(
         2 * (estimate - 4 * weights),
         rel=0.05,  # but for what does not grow with the batch, its statistics: measured 3%
@@ -355,8 +357,8 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
 def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
     raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
     draws = [Draw()]
-    given = raw[0][None], ClassTarget(raw[1][None]), draws, pack_draws(draws, channels)
-    images, targets = augment(*given, fill=torch.zeros(channels), std=torch.ones(channels))
+    arguments = raw[0][None], ClassTarget(raw[1][None]), draws, pack_draws(draws, channels)
+    images, targets = augment(*arguments, fill=torch.zeros(channels), std=torch.ones(channels))
     assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, images, *targets.arrays()))
     assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel
 
@@ -376,19 +378,19 @@ def test_a_trial_leaves_room_for_what_is_not_torchs(monkeypatch, device, process
 
 
 def test_a_trial_trains_and_leaves_the_network_as_it_was():
-    seen = []
+    calls = []
     network = UNet(UNetConfig(base_channels=4, depth=2)).eval()
 
     def note(module: torch.nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        seen.append(module.training)
-        output.register_hook(lambda gradient: seen.append(gradient.shape))
+        calls.append(module.training)
+        output.register_hook(lambda gradient: calls.append(gradient.shape))
 
     network.stem.register_forward_hook(note)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     batch_split = BatchSplit(2, 1, 2, 1)
     criterion = StepLoss(classes(2, "ce"))
     assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(batch_split)
-    assert seen == [True, (2, 4, 32, 32)]  # forward and backward
+    assert calls == [True, (2, 4, 32, 32)]  # forward and backward
     assert not network.training
     assert all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -408,11 +410,11 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
 
     accelerator.autocast = autocast
     forward, empty, forget = UNet.forward, torch.empty, preflight._forget_trial
-    held: list[weakref.ref] = []
+    references: list[weakref.ref] = []
     forgotten = []
 
     def forward_noted(self: UNet, images: torch.Tensor) -> torch.Tensor:
-        held.extend([weakref.ref(self), weakref.ref(images)])
+        references.extend([weakref.ref(self), weakref.ref(images)])
         logits = forward(self, images)
         if is_short:
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -421,11 +423,11 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     def empty_noted(*arguments, **options) -> torch.Tensor:
         tensor = empty(*arguments, **options)
         if options.get("dtype") == torch.uint8:
-            held.append(weakref.ref(tensor))
+            references.append(weakref.ref(tensor))
         return tensor
 
     def forget_noted() -> None:
-        forgotten.append(all(thing() is None for thing in held))
+        forgotten.append(all(thing() is None for thing in references))
         forget()
 
     monkeypatch.setattr(UNet, "forward", forward_noted)
@@ -440,7 +442,7 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
         assert evaluation_fit.fits_by_trial(size) is not is_short
     finally:
         gc.enable()
-    assert len(held) == 6
+    assert len(references) == 6
     assert forgotten == [True, True]
     assert precisions == ["that of the run"] * 2
 

@@ -46,15 +46,15 @@ def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_
 
 def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch):
     # no GPU in the test machine: the device's side is a stand-in
-    observers, kept, said = [], [], []
+    observers, snapshots, said = [], [], []
     monkeypatch.setattr(profiler, "say", lambda line, **options: said.append((line, options)))
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
-    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda max_entries: kept.append(max_entries))
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda max_entries: snapshots.append(max_entries))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda file: open(file, "wb").close())
     accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=1, is_main_process=False)
     steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
     (observer,) = observers
-    assert kept == [100_000]
+    assert snapshots == [100_000]
     observer(1, 2**30, 2**34, 0)
     assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
     file = tmp_path / "traces" / "memory-process-1.pickle"

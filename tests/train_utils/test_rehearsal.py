@@ -78,9 +78,9 @@ def runs(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=7):
         measured = run_train(folder / "measured", "--dataset", data, *FLAGS, "--max-minutes", "1")
-    asked = run_train(folder / "asked", "--dataset", data, *FLAGS, "--max-steps", "7")
-    assert measured.exit_code == asked.exit_code == 0, measured.output
-    return measured, asked
+    result = run_train(folder / "asked", "--dataset", data, *FLAGS, "--max-steps", "7")
+    assert measured.exit_code == result.exit_code == 0, measured.output
+    return measured, result
 
 
 def without_times(records: list[dict]) -> list[dict]:
@@ -88,27 +88,27 @@ def without_times(records: list[dict]) -> list[dict]:
 
 
 def test_a_measured_run_equals_one_of_as_many_steps_bit_for_bit(runs):
-    measured, asked = runs
+    measured, typed_run = runs
     assert re.search(r"time: a step takes .* s, .*: 7 steps fit \(the same as --max-steps 7\)\n", measured.output)
     assert re.search(r"time: 7 steps are few .*; 1,000 steps take at least \d+ minutes here\n", measured.output)
-    assert measured.checkpoints() == asked.checkpoints()
+    assert measured.checkpoints() == typed_run.checkpoints()
     assert measured.checkpoints()[-1] == 7
     for kind in ("model", "optimizer", "average"):
-        ours, theirs = measured.tensors(7, kind), asked.tensors(7, kind)
+        ours, theirs = measured.tensors(7, kind), typed_run.tensors(7, kind)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    assert without_times(measured.records) == without_times(asked.records)
-    assert all(torch.equal(value, asked.model[key]) for key, value in measured.model.items())
-    assert measured.values("train/lr")[-1] == asked.values("train/lr")[-1] < 1e-4  # the schedule came to its end
-    assert measured.settings["total_steps"] == asked.settings["total_steps"] == 7
+    assert without_times(measured.records) == without_times(typed_run.records)
+    assert all(torch.equal(value, typed_run.model[key]) for key, value in measured.model.items())
+    assert measured.values("train/lr")[-1] == typed_run.values("train/lr")[-1] < 1e-4  # the schedule came to its end
+    assert measured.settings["total_steps"] == typed_run.settings["total_steps"] == 7
     assert measured.settings["flags"]["max_minutes"] == 1
     left = {path.name for path in measured.folder.iterdir()}
-    assert left == {path.name for path in asked.folder.iterdir()}  # nothing of the rehearsal
+    assert left == {path.name for path in typed_run.folder.iterdir()}  # nothing of the rehearsal
 
 
 def test_a_resumed_run_never_measures_again(data, runs, tmp_path):
 
-    measured, asked = runs
+    measured, typed_run = runs
     folder = tmp_path / "run"
     shutil.copytree(measured.folder, folder)
     shutil.rmtree(folder / "checkpoints" / "step-00000007")
@@ -119,8 +119,8 @@ def test_a_resumed_run_never_measures_again(data, runs, tmp_path):
     assert again.exit_code == 0, again.output
     assert "--max-minutes has no effect on a resumed run, which keeps its 7 steps" in again.output
     assert "time: measuring" not in again.output
-    assert without_times(again.records) == without_times(asked.records)
-    assert all(torch.equal(value, asked.weights(7)[key]) for key, value in again.weights(7).items())
+    assert without_times(again.records) == without_times(typed_run.records)
+    assert all(torch.equal(value, typed_run.weights(7)[key]) for key, value in again.weights(7).items())
 
 
 def test_a_finished_run_goes_on_for_the_minutes_that_are_added(data, runs, tmp_path, monkeypatch):
@@ -192,10 +192,12 @@ def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
 
 def test_the_slowest_process_decides_how_many_steps_all_make(monkeypatch):
     monkeypatch.setattr(rehearsal, "MOST_STEPS", 40)
-    others = torch.tensor([0.8, 0.1])  # seconds that a step takes in two other processes
+    seconds_of_others = torch.tensor([0.8, 0.1])  # seconds that a step takes in two other processes
     rehearsed = object.__new__(Rehearsal)
     rehearsed.accelerator = SimpleNamespace(
-        device=torch.device("cpu"), gather=lambda seconds: torch.cat([seconds, others]), free_memory=lambda: None
+        device=torch.device("cpu"),
+        gather=lambda seconds: torch.cat([seconds, seconds_of_others]),
+        free_memory=lambda: None,
     )
     rehearsed.times, rehearsed.seconds, rehearsed._warm_up = MeasuredSeconds(), 60.0, WARM_UP_STEPS
     steps_made: list[int] = []

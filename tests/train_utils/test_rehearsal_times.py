@@ -94,8 +94,8 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
     sampler, begin, (arguments, options), end = calls
     assert sampler == ("shapes of training", "split", 7, range(0), info.train.records.group_sizes)
     assert (begin, end) == ("begin", "end")  # one process of a machine decodes for --cache
-    *others, steps = arguments
-    assert others == [info, network.config, SimpleNamespace(train="shapes of training"), "split"]
+    *further_arguments, steps = arguments
+    assert further_arguments == [info, network.config, SimpleNamespace(train="shapes of training"), "split"]
     assert steps[:8] == [7, 1, 4, 6, 9, 7, 3, 0]
     assert options == {"num_workers": 2, "device": device}
     assert (rehearsed.loaders, rehearsed.seconds, rehearsed._scaler_state) == ("loaders", 180, {"scale": 8.0})
@@ -112,14 +112,14 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
 def test_steps_are_timed_for_three_hundredths_of_the_time_and_forty_at_most(clock, minutes, seconds, timed, again):
     rehearsed = new_rehearsal(minutes)
     steps = iter(range(1000))
-    made = []
+    calls = []
 
     def make_step(step: int) -> None:
-        made.append(step)
-        clock.takes(seconds if len(made) > 3 else 999)
+        calls.append(step)
+        clock.takes(seconds if len(calls) > 3 else 999)
 
     rehearsed.time_steps(make_step, steps)
-    assert made == list(range(3 + timed))
+    assert calls == list(range(3 + timed))
     assert rehearsed.times.step == pytest.approx(seconds)
     made_again = []
 
@@ -183,14 +183,14 @@ def test_steps_are_timed_in_bf16_where_six_fit_into_the_time_for_measuring(can, 
 
 def test_three_steps_are_timed_in_bf16_behind_one_that_is_not(clock):
     rehearsed = new_rehearsal(10)
-    made = []
+    calls = []
 
     def make_step(step: int) -> None:
-        made.append(step)
-        clock.takes(50 if len(made) == 1 else 0.5)
+        calls.append(step)
+        clock.takes(50 if len(calls) == 1 else 0.5)
 
     rehearsed.time_bf16_steps(make_step, iter(range(9)))
-    assert made == list(range(1 + 3))
+    assert calls == list(range(1 + 3))
     assert rehearsed._bf16_step == 0.5
 
 

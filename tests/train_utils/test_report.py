@@ -117,7 +117,7 @@ def noise(*shape: int) -> np.ndarray:
 def foreign(html: str) -> list[str]:
     """What a browser would fetch for a page, or run in it."""
     page = Page(html)
-    found = [
+    foreign_tags = [
         tag for tag, _ in page.tags if tag in ("script", "link", "iframe", "object", "embed", "base", "foreignobject")
     ]
     for tag, attributes in page.tags:
@@ -126,9 +126,9 @@ def foreign(html: str) -> list[str]:
             local = value.startswith("#") or re.match(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/=]+$", value)
             fetches = name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster", "background")
             if (fetches and not local) or name.startswith("on"):
-                found.append(f"{tag} {name}={value[:60]}")
+                foreign_tags.append(f"{tag} {name}={value[:60]}")
     markup = re.sub(r"base64,[A-Za-z0-9+/=]+", "", html)
-    return found + re.findall(r"https?:|//[a-z]|url\((?!#)|@import|<!ENTITY|<!DOCTYPE svg|<\?xml", markup)
+    return foreign_tags + re.findall(r"https?:|//[a-z]|url\((?!#)|@import|<!ENTITY|<!DOCTYPE svg|<\?xml", markup)
 
 
 @pytest.mark.parametrize(("problems", "code"), [(0, 0), (1, 1), (3, 1)])
@@ -272,14 +272,14 @@ def test_the_matrix_of_twenty_classes_is_a_table_and_a_larger_one_a_picture(monk
 
 def test_report_and_card_say_what_images_are_labeled_for_that_lack_classes():
     task = PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[1, 1, 1], [0, 1, 0]]).bool())
-    shown = section(task.names)
+    partly_labeled = section(task.names)
     scores = task.new_scores(2)
     mask = torch.ones(1, 2, 2, dtype=torch.int64)
     unscored = "No validation image is labeled for a, c: these classes cannot be scored."
     counted = "It counts the images that are labeled for all classes."
     without_matrix = "No validation image is labeled for all classes."
     scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([1])), 0)
-    html, markdown = shown.html(scores), shown.markdown(scores)
+    html, markdown = partly_labeled.html(scores), partly_labeled.markdown(scores)
     assert "Each class is scored on the images that are labeled for it." in html
     assert unscored in html
     assert without_matrix in html
@@ -287,11 +287,11 @@ def test_report_and_card_say_what_images_are_labeled_for_that_lack_classes():
     assert unscored in markdown
     assert "of each class over the images that are labeled for it" in markdown
     scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([0])), 1)
-    html, markdown = shown.html(scores), shown.markdown(scores)
+    html, markdown = partly_labeled.html(scores), partly_labeled.markdown(scores)
     assert counted in html
     assert "No validation image" not in html + markdown
     plain = evaluation(task.names, torch.zeros(3, 3, dtype=torch.int64)).scores  # every pixel is ignored
-    html, markdown = shown.html(plain), shown.markdown(plain)
+    html, markdown = partly_labeled.html(plain), partly_labeled.markdown(plain)
     assert 'class="heat"' in html
     assert "labeled for" not in html + markdown
     assert "from one confusion matrix over all of them" in markdown
@@ -511,29 +511,29 @@ def places_of(pixels: np.ndarray, color: np.ndarray | tuple[int, int, int]) -> n
 @pytest.fixture
 def figures(monkeypatch) -> list[Figure]:
     """The figures that are drawn, from now on."""
-    drawn = []
+    drawn_figures = []
     save = Figure.savefig
 
     def noted_save(figure: Figure, *arguments: object, **options: object) -> None:
-        drawn.append(figure)
+        drawn_figures.append(figure)
         save(figure, *arguments, **options)
 
     monkeypatch.setattr(Figure, "savefig", noted_save)
-    return drawn
+    return drawn_figures
 
 
 def test_the_picture_of_a_large_matrix_has_the_classes_that_occur(monkeypatch):
-    drawn = []
+    matrices = []
 
     def picture_of(counts: np.ndarray, names: list[str]) -> np.ndarray:
-        drawn.append((counts.diagonal().tolist(), names))
+        matrices.append((counts.diagonal().tolist(), names))
         return noise(2, 2)
 
     monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", picture_of)
     names = [f"c{index}" for index in range(60)]
     matrix = torch.diag(torch.arange(60) * (torch.arange(60) % 2))
     section(names).html(evaluation(names, matrix).scores)
-    assert drawn == [([*range(1, 60, 2)], names[1::2])]
+    assert matrices == [([*range(1, 60, 2)], names[1::2])]
 
 
 def names_beside(axis: Axis) -> list[str]:
@@ -556,8 +556,8 @@ def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch, 
     cells = places_of(pixels[: bottom + 1], MOST_COLOR).mean(axis=0) + 0.5
     row, column = (cells - (top, left)) / (bottom + 1 - top, right + 1 - left) * 150
     assert (int(row), int(column)) == (30, 70)
-    (drawn,) = [figure for figure in figures if len(figure.axes) == 2]
-    axes, bar = drawn.axes
+    (figure_of_matrix,) = [figure for figure in figures if len(figure.axes) == 2]
+    axes, bar = figure_of_matrix.axes
     assert names_beside(axes.xaxis) == names_beside(axes.yaxis) == [str(index) for index in range(0, 150, 3)]
     assert axes.get_xticklabels()[0].get_rotation() == 90
     assert len(axes.texts) == 0
@@ -681,10 +681,10 @@ def test_a_large_picture_is_reduced_to_what_a_page_can_show_and_a_small_one_is_n
 def test_pictures_stand_at_their_titles_and_labels_in_the_order_in_which_they_are_given(tmp_path):
     views = {"b": {"truth": noise(4, 6), "errors": noise(5, 7)}, "a": {"truth": noise(6, 8), "image": noise(7, 9)}}
     html = report(tmp_path, pictures=views)
-    found = re.findall(r'<h3>(.)</h3>|<img alt="(\w+)" width="(\d+)" height="(\d+)"', html)
+    elements = re.findall(r'<h3>(.)</h3>|<img alt="(\w+)" width="(\d+)" height="(\d+)"', html)
     titles = [("b", "", "", ""), ("a", "", "", "")]
     pictures = [("", "truth", "6", "4"), ("", "errors", "7", "5"), ("", "truth", "8", "6"), ("", "image", "9", "7")]
-    assert found == [titles[0], *pictures[:2], titles[1], *pictures[2:]]
+    assert elements == [titles[0], *pictures[:2], titles[1], *pictures[2:]]
 
 
 def test_pictures_share_what_room_there_is():
@@ -744,8 +744,8 @@ def test_a_class_name_stays_one_cell_of_plain_text(name):
     assert len(cells) == 8
     text = cells[1].strip()
     assert not re.search(r"(?<!\\)[`*<~\[\]]|&(?!amp;|lt;)", text.replace("\\\\", ""))
-    shown = re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<").replace("&amp;", "&")
-    assert shown == re.sub(r"\s+", " ", name)
+    plain_text = re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<").replace("&amp;", "&")
+    assert plain_text == re.sub(r"\s+", " ", name)
 
 
 def test_a_page_escapes_half_a_character_and_names_a_value_that_is_missing():
@@ -817,17 +817,17 @@ def test_a_run_ends_with_a_card_and_a_report_of_its_best_model(trained, tiny_fol
 
 
 def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained, tiny_folder):
-    shown = re.findall(r"(\S+): IoU (\d\.\d+)", Page((trained / "report.html").read_text()).text)
+    labels = re.findall(r"(\S+): IoU (\d\.\d+)", Page((trained / "report.html").read_text()).text)
     predictor, expected = Predictor.from_pretrained(trained / "model"), {}
     for image in (tiny_folder / "val" / "images").iterdir():
         truth = torch.from_numpy(np.asarray(Image.open(tiny_folder / "val" / "masks" / image.name)) // 255).long()
         matrix = confusion_matrix(torch.from_numpy(predictor.mask(image)).long(), truth, 2)
         expected[image.stem] = scores(matrix)["mean_iou"]
     assert len(set(expected.values())) > 2
-    assert {Path(name).stem: float(iou) for name, iou in shown} == pytest.approx(
+    assert {Path(name).stem: float(iou) for name, iou in labels} == pytest.approx(
         expected, abs=6e-5
     )  # four digits, divided in float32
-    assert [iou for _, iou in shown] == sorted(iou for _, iou in shown)
+    assert [iou for _, iou in labels] == sorted(iou for _, iou in labels)
 
 
 def test_the_code_in_the_card_runs(trained, tiny_folder):
@@ -875,14 +875,14 @@ def test_a_browser_shows_the_whole_page_without_scrolling_sideways(tmp_path, wid
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     options += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
     options += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900", "--dump-dom"]
-    shown = subprocess.run(
+    process = subprocess.run(
         [CHROMIUM, *options, (tmp_path / "probe.html").as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     ).stdout
-    scroll, client, broken, images, curves = map(int, re.search(r"<title>([\d,]+)</title>", shown)[1].split(","))
+    scroll, client, broken, images, curves = map(int, re.search(r"<title>([\d,]+)</title>", process)[1].split(","))
     assert scroll <= client <= width
     assert client > width - 40
     assert (broken, images) == (0, 2)

@@ -124,8 +124,8 @@ def test_fewer_than_four_classes_without_pixels_are_rows_of_their_own():
 def test_the_eight_most_frequent_confusions_are_listed():
     names = [f"c{index}" for index in range(5)]
     counts = np.arange(25).reshape(5, 5)
-    listed = confusions(counts, names)
-    assert listed == [
+    most_frequent = confusions(counts, names)
+    assert most_frequent == [
         ("c4", "c3", 23),
         ("c4", "c2", 22),
         ("c4", "c1", 21),
@@ -163,8 +163,8 @@ def test_pictures_have_the_colors_of_the_masks():
     truth[:, 3:] = 1
     pred = np.zeros((4, 6), np.uint8)
     pred[:2] = 2
-    shown = panel(image, truth, pred, np.array(colors, np.uint8))
-    np.testing.assert_array_equal(painted.panel(image, truth, pred), shown)
+    picture = panel(image, truth, pred, np.array(colors, np.uint8))
+    np.testing.assert_array_equal(painted.panel(image, truth, pred), picture)
     views = painted.views(image, truth, pred)
     np.testing.assert_array_equal(views["truth"], outlined_overlay(image, truth, np.array(colors, np.uint8)))
     np.testing.assert_array_equal(views["prediction"], outlined_overlay(image, pred, np.array(colors, np.uint8)))
@@ -321,9 +321,9 @@ def test_the_card_lists_these_settings_in_this_order():
     flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
     flags |= {"upsample": "bilinear", "dropout": 0.1, "encoder_weights": "random", "freeze_encoder": False}
     flags |= {"encoder_lr_factor": 0.25}
-    others = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
+    further_flags = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
     scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    run = SETTINGS | {"flags": others | dict(reversed(flags.items())), "encoder": "resnet", "total_steps": 1040}
+    run = SETTINGS | {"flags": further_flags | dict(reversed(flags.items())), "encoder": "resnet", "total_steps": 1040}
     text = model_card(RunSettings.from_json(run), Evaluation(1030, None, scores), section("a", "b"))
     rows = [line.split(" | ") for line in text.partition("| setting | value |\n|---|---|\n")[2].splitlines()]
     told = {name: value for name, value in flags.items() if name not in ("dataset", "epochs")}  # steps stand for them
@@ -411,9 +411,9 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
     for index in range(images):
         image = np.full((4, 6), index, np.uint8)
         records.append({"image": image, "target": Image.fromarray(mask), "name": f"i{index}"})
-    listed = ListRecords(records)
-    listed.dims = dims
-    split = Split(listed, np.full((images, 2), (4, 6)), dict.fromkeys(bad, "cut"))
+    listed_records = ListRecords(records)
+    listed_records.dims = dims
+    split = Split(listed_records, np.full((images, 2), (4, 6)), dict.fromkeys(bad, "cut"))
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), (1, 1))
     config = DataConfig(on_bad_sample="skip")
     return DatasetInfo(config, split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))
@@ -468,9 +468,18 @@ def test_pictures_are_named_after_their_images_and_stay_in_their_folder(tmp_path
     names = ("sub/b.PNG", "a.tif", "../c", "/d.jpg", "e" * 200 + "d" * 100, "..", "1.2.840", "1.2.841", "f\x1bg")
     save_pictures(tmp_path / "shown", dict.fromkeys(names, picture))
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
-    wanted = ["a.png", "c.png", "d.png", f"{'e' * 200}.png", "image.png", "sub/b.png", "1.2.840.png", "1.2.841.png"]
-    wanted.append("f\\x1bg.png")  # which a terminal prints
-    assert files == sorted(f"shown/{name}" for name in wanted)
+    expected_names = [
+        "a.png",
+        "c.png",
+        "d.png",
+        f"{'e' * 200}.png",
+        "image.png",
+        "sub/b.png",
+        "1.2.840.png",
+        "1.2.841.png",
+    ]
+    expected_names.append("f\\x1bg.png")  # which a terminal prints
+    assert files == sorted(f"shown/{name}" for name in expected_names)
 
 
 def test_pictures_that_never_fit_are_eight_pixels_wide():

@@ -108,8 +108,8 @@ def wait_for_step(process: subprocess.Popen | ForkedRun, output: Path, step: int
 
 def workers_of(launcher: subprocess.Popen) -> list[int]:
     """Process ids, by rank."""
-    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
-    return [int(pid) for pid in found.stdout.split()]
+    process = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in process.stdout.split()]
 
 
 def records(output: Path) -> list[dict]:
@@ -119,9 +119,9 @@ def records(output: Path) -> list[dict]:
 
 def losses(output: Path, steps: int = STEPS) -> list[float]:
     """One of every step."""
-    found = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
-    assert list(found) == list(range(1, steps + 1))
-    return list(found.values())
+    loss_of_step = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
+    assert list(loss_of_step) == list(range(1, steps + 1))
+    return list(loss_of_step.values())
 
 
 def copy_until(step: int, whole: Path, copy: Path) -> None:
@@ -243,9 +243,9 @@ def exact(tiny_folder, tmp_path_factory) -> Path:
 
 def test_two_processes_stop_together_and_one_goes_on_with_the_same_images(tiny_folder, exact, tmp_path):
     output = tmp_path / "run"
-    asked = ["6", "SIGUSR1", "1"]  # one of the two is asked, both must stop
+    signal_flags = ["6", "SIGUSR1", "1"]  # one of the two is asked, both must stop
     arguments = command(tiny_folder, output, *EXACT, "--tracker", "none")
-    result = launch(PROGRAMS / "signal_at_step.py", *asked, *arguments, profile="multi_cpu")
+    result = launch(PROGRAMS / "signal_at_step.py", *signal_flags, *arguments, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
     assert "all is saved" in result.stdout
     stopped_at = records(output)[-1]["step"]
@@ -413,8 +413,8 @@ def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step,
             (checkpoint / f"{kind}.safetensors").touch()
         manifest = {file.name: fingerprint(file) for file in checkpoint.iterdir()}
         (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    found = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
-    assert found.run_state().best == expected
+    newest = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+    assert newest.run_state().best == expected
 
 
 def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):

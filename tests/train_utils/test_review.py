@@ -196,11 +196,11 @@ def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(tra
     assert "is missing in the mask" in rows[0]["problems"]
     problems = {row["image"][-11:]: row["problems"] for row in rows}
     assert re.search(r"the image is equal to the training image \S*cell_07\.png", problems["cell_04.png"])
-    listed = tmp_path / "out" / "suspicious.txt"
-    names = listed.read_text().splitlines()[1:]
+    list_file = tmp_path / "out" / "suspicious.txt"
+    names = list_file.read_text().splitlines()[1:]
     assert names[0] == rows[0]["image"]
     assert len(names) == sum(bool(row["problems"]) for row in rows)
-    _, val = load_records(DataConfig(str(data), exclude=str(listed)))
+    _, val = load_records(DataConfig(str(data), exclude=str(list_file)))
     assert len(val) == 5 - len(names)
     assert rows[0]["image"] not in [record["name"] for record in val]
     page = (tmp_path / "out" / "review.html").read_text()
@@ -509,10 +509,10 @@ def test_doubts_are_told_where_the_model_is_sure_and_all_areas_are_counted(monke
 
 def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkeypatch):
     picture = np.zeros((4, 6), np.uint8)
-    asked = []
+    calls = []
 
     def examples(run: SimpleNamespace, number: int, slices: list[int]) -> list[Example]:
-        asked.append((run.name, number, slices))
+        calls.append((run.name, number, slices))
         return [Example(f"slice {index}", picture, picture, picture) for index in slices]
 
     section = ClassSection(ClassReader(ClassMap(("a", "b"), (0, 1), None)))
@@ -535,7 +535,7 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
     page.write_review(tmp_path / "new" / "out", reviews, ["a <line>"])
     html = (tmp_path / "new" / "out" / "review.html").read_text()
     assert re.findall(r"<h3>(.*?)</h3>", html)[38:] == ["&lt;38&gt;: score 0.3800", "&lt;39&gt;: score 0.3900"]
-    assert asked == [("runs/a", number, [5, 2]) for number in range(40)]
+    assert calls == [("runs/a", number, [5, 2]) for number in range(40)]
     assert re.findall(r'<img alt="(.*?)"', html)[:4] == ["image", "mask", "prediction", "where they disagree"]
     assert re.findall(r"<p>(slice \d|moved|turned)</p>", html)[6:10] == ["moved", "turned", "slice 5", "slice 2"]
     assert "<p>41 masks, looked at" in html

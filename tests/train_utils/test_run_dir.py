@@ -111,20 +111,20 @@ def test_a_run_that_is_opened_is_locked_swept_and_remembers_what_fits(tmp_path):
 
 @pytest.mark.parametrize("resume", ["auto", "step-00000004", None])
 def test_only_a_run_that_goes_on_by_itself_is_found_finished(tmp_path, monkeypatch, resume):
-    asked = []
+    calls = []
     state = CheckpointState(
         RunSettings(flags={"dataset": "url"}, credentials_left_out=["dataset"]), MODEL, RunState(), None, None
     )
     found = FoundCheckpoint(tmp_path, state, [])
 
     def find(resume: str | None, folder: Path) -> FoundCheckpoint:
-        asked.append((resume, folder))
+        calls.append((resume, folder))
         return FoundCheckpoint(None, None, []) if resume is None else found
 
     monkeypatch.setattr(run_dir, "make_run_dir", lambda path, resume: path)
     monkeypatch.setattr(run_dir, "finished_line", lambda folder, args: f"{folder}: it has finished")
     monkeypatch.setattr(run_dir, "find_checkpoint", find)
-    monkeypatch.setattr(run_dir, "say_credentials", lambda args, *recorded: asked.append(recorded))
+    monkeypatch.setattr(run_dir, "say_credentials", lambda args, *recorded: calls.append(recorded))
     args = replace(parsed("--dataset", "data"), output_dir=tmp_path, resume=resume)
     with locks_released():
         start = open_run(args)
@@ -132,7 +132,7 @@ def test_only_a_run_that_goes_on_by_itself_is_found_finished(tmp_path, monkeypat
     assert start.finished_line == (f"{tmp_path}: it has finished" if has_finished else None)
     searched = (None if has_finished else resume, tmp_path / "checkpoints")
     credentials = [({"dataset": "url"}, ["dataset"])] if resume == "step-00000004" else []
-    assert asked == [searched, *credentials]
+    assert calls == [searched, *credentials]
 
 
 def test_a_run_that_goes_on_needs_neither_its_first_model_nor_a_new_plan(tmp_path, capsys):

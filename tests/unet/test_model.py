@@ -259,18 +259,18 @@ def test_damaged_model_folder_says_which_file(tmp_path):
 
 def test_each_file_of_a_model_on_the_hub_is_that_of_the_revision_asked_for(tmp_path, monkeypatch):
     UNet(UNetConfig(1, 2, base_channels=1, depth=1)).save_pretrained(tmp_path)
-    asked = []
+    calls = []
 
     def download(repo_id: str, filename: str, **options: object) -> str:
-        asked.append((repo_id, filename, options["revision"], options["token"]))
+        calls.append((repo_id, filename, options["revision"], options["token"]))
         return str(tmp_path / filename)
 
     monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", download)
     monkeypatch.setattr("unet.model.hf_hub_download", download)
     model = UNet.from_pretrained("someone/cells", revision="v2", token="hf_x")
     assert not model.training
-    assert {(name, *rest) for name, _, *rest in asked} == {("someone/cells", "v2", "hf_x")}
-    assert {file for _, file, *_ in asked} == {"config.json", "model.safetensors"}
+    assert {(name, *rest) for name, _, *rest in calls} == {("someone/cells", "v2", "hf_x")}
+    assert {file for _, file, *_ in calls} == {"config.json", "model.safetensors"}
 
 
 def test_weights_are_compared_before_a_network_of_any_size_is_built():

@@ -15,7 +15,7 @@ from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
 from data_utils.sources.records import IMAGE_WITHOUT_MASK, DerivedRecords, Record, Records, SplitOpeners
-from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
+from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases, spacing_of
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
@@ -114,10 +114,11 @@ def open_class_volumes(
 ) -> ClassVolumeRecords:
     """The volumes with a label in any of the folders. DataError for files without partner, unless they are allowed."""
     records = []
+    spacing = config.spacing or spacing_of(images)
     without_mask: list[set[str]] = []
     unpaired: set[str] = set()
     for name in names:
-        class_records = VolumeRecords([], config.spacing, Description())
+        class_records = VolumeRecords([], spacing, Description())
         if (labels / name).is_dir():  # else another split has the class
             class_records = open_cases(images, labels / name, suffixes, replace(config, allow_unpaired=True))
             without_mask.append({line for line in class_records.unpaired if line.endswith(IMAGE_WITHOUT_MASK)})

@@ -105,7 +105,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
             lacking.append("images")
         if masks is None:
             lacking.append("masks")
-        has_masks_beside = not children(folder.resolve().parent).keys().isdisjoint(MASK_FOLDERS)
+        has_masks_beside = not children(folder.parent).keys().isdisjoint(MASK_FOLDERS)
         is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
         remedy = f"; did you mean --dataset {folder.parent}?" if is_half else format_remedy(names)
         raise DataError(

@@ -23,7 +23,7 @@ from data_utils.image_io.windowed import open_if_large
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
-from data_utils.sources.blocks import BlockRecords, describe_neighbors
+from data_utils.sources.blocks import BlockRecords, Window, describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, DataError, ImageError
@@ -176,6 +176,27 @@ def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb
     assert lines == ([expected] if verb else [])
 
 
+def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path):
+    turned = write_raster(
+        tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine(0, 1, 0, 1, 0, 0)
+    )
+    record = {"image": str(turned), "target": str(turned), "name": "b.tif"}
+    for right, lines in (
+        (7.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
+        (9.0, []),
+    ):
+        assert describe_neighbors(ListRecords([record]), ListRecords([placed(tmp_path, "a.tif", right)])) == lines
+
+
+def test_a_window_is_of_the_size_of_its_own_image(tmp_path):
+    sources = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", 50.0)])
+    box = Box(0, 4, 0, 5)
+    records = BlockRecords(sources, [Window(1, box), Window(0, box)], [(8, 9), (6, 7)], 5)
+    for index, size in enumerate([(6, 7), (8, 9)]):
+        assert records[index]["image"].size == size
+        assert records[index]["target"].size == size
+
+
 def test_only_images_of_one_coordinate_system_are_neighbors_and_three_of_them_are_named(tmp_path):
     system = "+proj=tmerc +lat_0=0 +lon_0={} +k=1 +x_0=500000 +y_0=0 +ellps=GRS80 +units=m"
     train = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", crs=system.format(9))])
@@ -249,6 +270,8 @@ def windows_of(folder, **settings):
 def test_windows_are_about_a_block_large_and_named_by_their_corners(tmp_path):
     low = images_at(tmp_path / "low", (0, 0), size=(100, 64))
     assert windows_of(low, val_blocks=64, fold=(1, 2)) == ["s/0_0_0.tif", "s/0_50_0.tif"]
+    whole = images_at(tmp_path / "whole", (0, 0), (0, 99), size=(60, 70))
+    assert windows_of(whole, val_blocks=64, fold=(1, 2)) == ["s/0.tif", "s/1.tif"]
     folder = images_at(tmp_path / "high", (0, 0), size=(200, 100))
     names = [f"s/0_{top}_{left}.tif" for top in (0, 133, 67) for left in (0, 50)]
     assert windows_of(folder, val_blocks=64, fold=(1, 6)) == names  # six blocks
@@ -273,6 +296,12 @@ def test_blocks_beside_a_validation_split_are_one_line(tmp_path):
     line = f"--val-blocks holds out a part of the training images, but {tmp_path} has the validation split val; leave"
     with pytest.raises(DataError, match=line):
         load_records(config(tmp_path))
+
+
+def test_a_name_that_is_none_of_a_folder_has_no_blocks():
+    line = "--val-blocks cuts images of a folder that have a place, but owner/name is no folder"
+    with pytest.raises(DataError, match=line):
+        load_records(config("owner/name"))
 
 
 def test_a_block_is_no_smaller_than_a_crop(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from conftest import load_info, write_folder
 
 from data_utils.config import DataConfig
-from data_utils.sources.excluded import leave_out, shown_name
+from data_utils.sources.excluded import leave_out, read_names, shown_name
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
@@ -36,6 +36,11 @@ def test_the_images_of_a_list_are_left_out_and_no_other_image_changes_its_split(
 def test_names_stand_in_a_list_in_one_line_and_without_passwords():
     records = ListRecords([{"image": "", "target": "", "name": "s3://key:secret@bucket/a\nb.png"}])
     assert shown_name(records, 0) == r"s3://bucket/a\nb.png"
+
+
+def test_a_line_is_a_remark_where_it_begins_with_a_hash(tmp_path):
+    (tmp_path / "list.txt").write_text("# first\nslide#1.png\n  # second\n")
+    assert read_names(tmp_path / "list.txt") == {"slide#1.png"}
 
 
 def test_images_of_a_stream_cannot_be_left_out(tmp_path):

@@ -224,6 +224,7 @@ HOSTILE = {
     "a long row": (b"image,car,dog\na,1,1,1\n", "line 2 has 4 cells, the first line 3"),
     "no image": (b"image,classes\na,car\nimg_b.png,car\n", "names images that are not there: line 3: 'img_b.png'"),
     "a mistyped image": (b"image,classes\nimage/a,car\n", "line 2: 'image/a'; did you mean images/a?"),
+    "two other images": (b"image,classes\nimage/a,car\nx,car\n", "line 3: 'x'; did you mean images/a?"),
     "no images": (
         b"image,classes\n1,car\n" + b"x" * 81 + b",car\n3,car\n4,car\n",
         f"names images that are not there: line 2: '1'; line 3: {'x' * 80!r}; line 4: '3'; ...",

@@ -369,10 +369,23 @@ def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_o
         records = opened(DataConfig(allow_unpaired=True))
         assert [record["name"] for record in records] == ["s/a.png"]
         assert len(records.unpaired) == 2
+        assert records.image_folders() == {(str(images) + "/" * (opened is channels), "s")}
     touch(tmp_path, "d/w.png")
     with pytest.raises(DataError, match=r"images: 3 files without partner: .*d/w\.png: mask without image$"):
         open_class_folders(images, [tmp_path / "d"], DataConfig(allow_unpaired=True))  # nothing would be left
-        assert records.image_folders() == {(str(images) + "/" * (opened is channels), "s")}
+
+
+def test_masks_have_the_suffix_of_the_flag_where_others_lie_beside_them(tmp_path):
+    names = ("a_m.png", "z_m.png", "notes.png")
+    touch(tmp_path, "images/a.png", *(f"masks/{folder}/{name}" for folder in "cd" for name in names))
+    images, masks = tmp_path / "images", tmp_path / "masks"
+    folders = [masks / "c", masks / "d"]
+    config = DataConfig(mask_suffix="_m", allow_unpaired=True)
+    assert class_folders(images, masks, config) == folders
+    (record,) = open_class_folders(images, folders, config)
+    assert [file.path for file in record["target"].files] == [f"{folder}/a_m.png" for folder in folders]
+    (record,) = open_channels(images, folders[0], ClassLayout((0, 1), 2), config)
+    assert [file.path for file in record["target"].files] == [f"{folders[0]}/a_m.png"] * 2
 
 
 @pytest.mark.parametrize("pages", [(), (0, 1)])
@@ -402,10 +415,13 @@ def test_the_key_of_folders_of_classes_changes_with_each_file(tmp_path):
     def key() -> str:
         return open_class_folders(tmp_path / "images", [tmp_path / "c", tmp_path / "d"], DataConfig()).digest
 
-    before = key()
+    keys = [key()]
     assert unnoticed_changes(files, key) == []
-    files[-1].rename(tmp_path / "d" / "a.png")
-    assert key() != before
+    files[2].rename(tmp_path / "d" / "a.png")
+    keys.append(key())
+    files[-1].rename(tmp_path / "c" / "a.png")
+    keys.append(key())
+    assert len(set(keys)) == 3
 
 
 def test_a_file_of_masks_is_a_color_or_damaged_or_a_stack_or_has_a_class_in_each_channel(tmp_path):
@@ -636,7 +652,7 @@ def touch_volumes(folder: Path, *names: str) -> list[Path]:
 
 
 def test_volumes_and_their_classes_are_in_natural_order_and_the_classes_are_those_of_all_splits(tmp_path):
-    touch_volumes(tmp_path / "train", "images/v10", "images/v2", "masks/c10/v10", "masks/c10/v2", "masks/c2/v2")
+    touch_volumes(tmp_path / "train", "images/v10", "images/v2", "masks/c10/v10", "masks/c10/v2", "masks/c2/v10")
     touch_volumes(tmp_path / "val", "images/v1", "masks/c10/v1", "masks/c3/v1")
     openers = find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task="overlapping"))
     records = {split: opened() for split, opened in openers.items()}
@@ -648,6 +664,7 @@ def test_volumes_and_their_classes_are_in_natural_order_and_the_classes_are_thos
 def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(tmp_path):
     touch_volumes(tmp_path / "train", "images/v", "masks/a/v", "masks/b/v")
     touch_volumes(tmp_path / "val", "images/v", "images/w", "masks/b/v", "masks/b/x")
+    touch_volumes(tmp_path / "train", "masks/a/y")
     (tmp_path / "train/masks/notes").mkdir()
     config = DataConfig(str(tmp_path), task="overlapping", spacing=(2.0, 1.0, 1.0), ignore_index="9")
     openers = find_class_volumes(tmp_path, (), config)
@@ -663,6 +680,16 @@ def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(t
     assert records.unpaired == lines
     assert [record["name"] for record in records] == ["v"]
     assert records[0]["target"].layers.ignored == (9,)
+    records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["train"]()
+    assert records.unpaired == (f"{tmp_path}/train/masks/a/y.nii.gz: mask without image",)
+
+
+def test_the_file_of_the_spacing_counts_for_a_split_without_the_first_class(tmp_path):
+    touch_volumes(tmp_path / "train", "images/v", "masks/a/v", "masks/b/v")
+    touch_volumes(tmp_path / "val", "images/v", "masks/b/v")
+    (tmp_path / "spacing.json").write_text("[3, 2, 1.5]")
+    openers = find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task="overlapping"))
+    assert [openers[split]().spacing for split in ("train", "val")] == [(3.0, 2.0, 1.5), (3.0, 2.0, 1.5)]
 
 
 def test_labels_beside_folders_of_labels_or_in_one_split_alone_are_no_classes(tmp_path):
@@ -710,6 +737,9 @@ def test_the_key_of_volumes_of_classes_changes_with_each_file_and_with_what_is_m
         return opened().digest
 
     assert unnoticed_changes(files, key) == []
+    channels = [file.rename(file.with_name(f"{name}_0000.nii.gz")) for file, name in zip(files, "vw", strict=False)]
+    channels += touch_volumes(tmp_path, "images/v_0001", "images/w_0001")
+    assert unnoticed_changes(channels, key) == []
     keys = [key(), key(ignore_index="9"), key(classes="a"), key(classes="b,a"), key(spacing=(2.0, 1.0, 1.0))]
     (tmp_path / "masks" / "b" / "w.nii.gz").rename(tmp_path / "masks" / "b" / "x.nii.gz")
     keys.append(key(allow_unpaired=True))

@@ -635,7 +635,8 @@ def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
 
 def test_a_struct_is_a_picture_where_it_has_bytes_and_a_path():
     picture = {"bytes": "binary", "path": "string"}
-    assert find_columns({"image": picture, "mask": picture}, None, None) == {"image": "image", "mask": "mask"}
+    for mask in (picture, picture | {"width": "int64"}):
+        assert find_columns({"image": picture, "mask": mask}, None, None) == {"image": "image", "mask": "mask"}
     for part in ({"path": "string"}, {"bytes": "binary"}):
         with pytest.raises(DataError, match=r"no column mask\|label\|annotation with pictures"):
             find_columns({"image": picture, "mask": part}, None, None)
@@ -805,10 +806,10 @@ def test_camvid_has_both_splits_and_a_void_class():
 
 
 def test_an_image_of_another_format_is_named_also_where_masks_have_a_suffix(tmp_path):
-    write(tmp_path, "images/a.png", "masks/a_mask.png", "masks/b_mask.png")
-    for name in ("b.HEIC", "a.txt"):
+    write(tmp_path, "images/a.png", "masks/a_mask.png", "masks/b2_mask.png", "masks/b10_mask.png")
+    for name in ("b10.HEIC", "b2.HEIC", "a.txt"):
         (tmp_path / "images" / name).write_bytes(b"x")
-    assert f"{tmp_path / 'images'} holds b.HEIC, which is not read; convert HEIC to JPEG" in error_of(tmp_path)
+    assert f"{tmp_path / 'images'} holds b2.HEIC, which is not read; convert HEIC to JPEG" in error_of(tmp_path)
 
 
 def test_a_file_beside_an_image_of_its_name_is_no_image_of_another_format(tmp_path):

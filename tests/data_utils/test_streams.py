@@ -876,6 +876,10 @@ def test_words_count_below_a_folder_a_pattern_or_the_folder_of_a_file(tmp_path):
     assert find_files(f"{tmp_path}/val/test-0.tar", []) == {"test": [f"{url}/test-0.tar"]}
     assert find_files(f"{tmp_path}/val/s*/0.tar", []) == {"train": [f"{url}/s1/0.tar"]}
     assert find_files(f"{tmp_path}/val/folder.tar", []) == {"train": [f"{url}/folder.tar/train.parquet"]}
+    (tmp_path / "val/0.tar?signature=x").mkdir()
+    (tmp_path / "val/0.tar?signature=x/y").touch()
+    signed = f"{tmp_path}/val/0.tar?signature=x/y"
+    assert find_files(signed, []) == {"train": [f"file://{signed}"]}
 
 
 def test_the_kind_of_a_file_is_known_behind_a_signature_and_in_a_query():
@@ -1049,14 +1053,14 @@ def write_tar(file: Path, *names: str) -> str:
 def test_samples_of_a_tar_are_told_apart_by_their_folders_and_the_first_of_all_says_what_is_image_and_mask(tmp_path):
     files = [
         write_tar(tmp_path / "0.tar", "notes.txt"),
-        write_tar(tmp_path / "1.tar", "a/1.png", "a/1.jpg", "b/1.jpg", "b/1.small.jpg", "b/1.png"),
-        write_tar(tmp_path / "2.tar", "\udcff.jpg", "\udcff.png"),
+        write_tar(tmp_path / "1.tar", "a/1.seg.png", "a/1.jpg", "b/1.jpg", "b/1.small.jpg", "b/1.seg.png"),
+        write_tar(tmp_path / "2.tar", "\udcff.JPG", "\udcff.seg.png"),
+        write_tar(tmp_path / "3.tar", "notes.txt"),
     ]
     records = TarRecords.open(files, None, None)
-    names = ["a/1", "b/1", "\udcff"]
-    assert [record["name"] for record in records] == names
-    assert [record["image"] for record in records] == [os.fsencode(f"{name}.jpg") for name in names]
-    assert [record["target"] for record in records] == [os.fsencode(f"{name}.png") for name in names]
+    assert [record["name"] for record in records] == ["a/1", "b/1", "\udcff"]
+    assert [record["image"] for record in records] == [b"a/1.jpg", b"b/1.jpg", b"\xff.JPG"]
+    assert [record["target"] for record in records] == [b"a/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
 
 
 def test_an_index_is_made_anew_where_a_file_says_no_version(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io.tiff import has_codec, has_windows, is_tiff, page_numbers, read_window, tiff_pages
+from data_utils.sources.folder import FolderRecords
 from data_utils.sources.tiff_stacks import pair_pages
 from runtime.errors import DataError, ImageError
 
@@ -19,6 +20,18 @@ def test_the_first_page_of_a_tiff_counts_whatever_it_says_of_itself(tmp_path):
         for kind in (1, 1, 0):
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack", subfiletype=kind)
     assert page_numbers(tmp_path / "a.tif") == [0, 2]
+
+
+def test_a_page_is_read_by_its_number_in_its_file_and_named_by_its_place_among_those_that_count():
+    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
+    assert [*records] == [
+        {
+            "image": {"path": "images/a.tif", "page": image_page},
+            "target": {"path": "masks/b.tif", "page": mask_page},
+            "name": name,
+        }
+        for image_page, mask_page, name in ((0, 1, "a_0001.tif"), (2, 4, "a_0002.tif"))
+    ]
 
 
 def test_pages_are_paired_where_a_file_is_a_tiff_and_counted_once(tmp_path, monkeypatch):

@@ -24,7 +24,16 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.sources.label_files import ImageLabels, Row, Table, read_label_files, with_labels
+from data_utils.sources.folder import FolderRecords
+from data_utils.sources.label_files import (
+    ImageLabels,
+    LabelFiles,
+    Row,
+    Table,
+    read_label_files,
+    read_table,
+    with_labels,
+)
 from data_utils.sources.load import load_records
 from data_utils.sources.volumes import Case, Description, VolumeRecords
 from data_utils.targets.classes import PartlyLabeledReader
@@ -209,6 +218,31 @@ def test_the_first_file_of_a_volume_of_several_is_its_image(tmp_path):
     assert labeled.labeled(0) == ("car",)
 
 
+def test_a_row_speaks_of_one_page_of_a_file_and_others_are_unlisted(tmp_path):
+    (tmp_path / "classes.csv").write_text("image,classes\nstack_0002.tif,car\n")
+    pages = [(0, 0), (1, 1)]
+    records = FolderRecords(tmp_path / "images", tmp_path / "masks", [("stack.tif", "stack.tif")], [pages], [])
+    (labeled,) = read_label_files([records], tmp_path)
+    assert [labeled.labeled(i) for i in range(2)] == [None, ("car",)]
+    assert labeled.unlisted == ("stack_0001.tif",)
+
+
+def test_a_column_of_several_may_be_a_class_that_is_called_classes(tmp_path):
+    (tmp_path / "classes.csv").write_text("image,classes,car\na,1,0\nb,yes,1\n")
+    table = read_table(tmp_path / "classes.csv")
+    assert [row.classes for row in table.rows.values()] == [("classes",), ("car", "classes")]
+
+
+def test_a_rule_of_a_site_lies_in_a_folder_of_its_name_up_to_the_root(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "classes.txt").write_text("car")
+    files = LabelFiles(tmp_path, reads_rules=True)
+    images = tmp_path / "train" / "images"
+    found = files.find(f"{images}/site/day/a.png", "site/day/a.png")
+    assert found == ImageLabels(("car",), str(tmp_path / "site" / "classes.txt"))
+    assert files.find(f"{images}/other/a.png", "other/a.png") is None
+
+
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
     "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
@@ -217,7 +251,8 @@ HOSTILE = {
     "no classes behind a comma": (b"image,\na.png,\n", "its first line is 'image' alone"),
     "no rows": (b"image,classes\n", "names no image"),
     "no name": (b"image,classes\n,car\n", "line 2 names no image"),
-    "twice": (b"image,classes\na.png,car\na,dog\n", "lines 2 and 3 both speak of 'a'"),
+    "spaces alone": (b"image,classes\n , \na,car\n", "line 2 names no image"),
+    "twice": (b"image,classes\na.png,car\n\na,dog\n", "lines 2 and 4 both speak of 'a'"),
     "a column twice": (b"image,car,car\na,1,1\n", "column 3 is called 'car'"),
     "a column without name": (b"image,,car\na,1,1\n", "column 2 is called ''"),
     "another value": (b"image,car,dog\na,1,maybe\n", "line 2 has 'maybe' for dog, expected 1 or 0"),

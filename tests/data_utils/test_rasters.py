@@ -392,7 +392,10 @@ def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
         return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands, ()).digest
 
     assert unnoticed_changes(files, lambda: key("B1", "B2")) == []
-    assert key("B1", "B2") != key("B2", "B1")
+    keys = [key("B1", "B2"), key("B2", "B1")]
+    paths[2] = str(files[2].rename(tmp_path / "other.png"))
+    keys.append(key("B1", "B2"))
+    assert len(set(keys)) == 3
 
 
 def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
@@ -406,6 +409,11 @@ def test_scenes_and_masks_without_partner_are_named_or_left_out(tmp_path):
     records = find_scenes(*folders, None, None, allow_unpaired=True)
     assert [record["name"] for record in records] == ["a"]
     assert len(records.unpaired) == 2
+    for name in ("first/images/a/x.tif", "first/images/b/y.tif", "first/images/b/z.tif", "first/masks/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    first = find_scenes(tmp_path / "first/images", tmp_path / "first/masks", None, None, allow_unpaired=True)
+    assert first.bands == ("y", "z")  # the first of those that have a mask names them
     for name in (
         "masks/a_x.png",
         "masks/b_x.png",

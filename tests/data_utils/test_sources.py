@@ -25,7 +25,7 @@ from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
-from data_utils.sources import hf_datasets
+from data_utils.sources import hf_datasets, load
 from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
 from data_utils.sources.holdout import hold_out, hold_out_fold
@@ -38,6 +38,7 @@ from data_utils.sources.records import (
     Subset,
     annotation_summaries,
     spread_indices,
+    with_sources,
 )
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -521,6 +522,14 @@ def test_the_key_of_a_table_changes_with_its_rows_and_with_the_columns_that_are_
     keys += [records_of(second).digest, records_of(first.select([0, 1])).digest]
     assert len(set(keys)) == 4
     assert records_of(first).digest == keys[0]
+
+
+def test_tables_are_known_by_their_data_set_its_configuration_and_their_split(monkeypatch, tables):
+    tables_of = {("some/table", "large"): {"train": table(tables, 3), "validation": table(tables, 2)}}
+    monkeypatch.setattr(load, "load_tables", lambda dataset, config: tables_of[dataset, config])
+    for split, records in zip(("train", "validation"), loaded("some/table", dataset_config="large"), strict=True):
+        (source,) = [each for each in with_sources(records) if isinstance(each, HFRecords)]
+        assert source.table_name == TableName("some/table", "large", split)
 
 
 def test_saved_data_sets_are_read(tmp_path, tables):

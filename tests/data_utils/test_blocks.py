@@ -178,7 +178,7 @@ def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb
 
 def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path):
     turned = write_raster(
-        tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine(0, 1, 0, 1, 0, 0)
+        tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine(0, 1, 0, -1, 0, 9)
     )
     record = {"image": str(turned), "target": str(turned), "name": "b.tif"}
     for right, lines in (

@@ -206,9 +206,28 @@ def test_the_nearest_spacing_file_counts(tmp_path):
     images = tmp_path / "train" / "images"
     images.mkdir(parents=True)
     assert spacing_of(images) is None
-    for folder, spacing in ((tmp_path, [9, 9, 9]), (tmp_path / "train", [5, 4, 4]), (images, [3, 2, 1])):
+    for folder, spacing in ((tmp_path, [9, 9, 9]), (tmp_path / "train", [5, 4, 4]), (images, [3, 2.5, 1])):
         (folder / "spacing.json").write_text(json.dumps(spacing))
         assert spacing_of(images) == tuple(spacing)
+
+
+def test_stacks_are_volumes_where_the_file_of_the_spacing_lies_among_them(tmp_path):
+    for name in ("images/a.npy", "masks/a.npy"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert open_volumes(tmp_path, (), config(tmp_path)) == {}
+    (tmp_path / "images" / "spacing.json").write_text("[3, 2.5, 1]")
+    assert open_volumes(tmp_path, (), config(tmp_path))["train"]().spacing == (3.0, 2.5, 1.0)
+
+
+def test_what_has_no_partner_is_in_natural_order(tmp_path):
+    for name in ("images/v1", "images/v2", "images/v10", "masks/v1", "masks/w2", "masks/w10"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.nii.gz").touch()
+    records = open_volumes(tmp_path, (), config(tmp_path, allow_unpaired=True))["train"]()
+    lines = [f"images/v{number}.nii.gz: image without mask" for number in (2, 10)]
+    lines += [f"masks/w{number}.nii.gz: mask without image" for number in (2, 10)]
+    assert records.unpaired == tuple(f"{tmp_path}/{line}" for line in lines)
 
 
 def mistake(root: Path, kind: str) -> None:

@@ -471,6 +471,8 @@ def test_all_ignored_values_become_255():
     for dtype in (np.uint8, np.uint16, np.int64):
         indices = class_map.encode(np.array([[0, 1, 7, 8, 9]], dtype), "m")
         assert indices.tolist() == [[0, 1, 1, IGNORE_INDEX, IGNORE_INDEX]]
+    assert class_map.ignored_values == (9, 8)
+    assert ClassMap(("a", "b"), (0, 1), None, joined=((7, 1), (8, IGNORE_INDEX))).ignored_values == (8,)
     several = resolve_classes(dict.fromkeys((0, 1, 8, 9), 1), (), "9,8")
     assert (several.values, several.ignore_value, several.joined) == ((0, 1), 9, ((8, IGNORE_INDEX),))
 

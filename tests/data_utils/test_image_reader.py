@@ -175,6 +175,16 @@ def test_an_array_that_is_no_mask_is_one_line(array, line):
     assert str(error.value) == line
 
 
+@pytest.mark.parametrize(
+    "array", [np.zeros((0, 4)), np.zeros((2, 3, 0)), np.zeros(4), np.zeros((2, 3, 4, 5)), np.zeros((2, 3), complex)]
+)
+def test_an_array_that_is_no_image_is_one_line(array):
+    with pytest.raises(ImageError) as error:
+        read_image(array, "a")
+    assert str(error.value).startswith("a: is an array of shape (")
+    assert str(error.value).endswith("not numbers as (H, W) or (H, W, C)")
+
+
 def test_the_header_of_an_array_says_its_type_and_channels():
     assert read_header(np.zeros((2, 3), np.int16), "a") == ((2, 3), "int16")
     assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")

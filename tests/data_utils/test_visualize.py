@@ -314,6 +314,15 @@ def test_a_page_tints_a_quarter_and_draws_outlines_in_full_color():
     assert (coronal[:120, 32:160] != 40).any(axis=2).all()
 
 
+def test_a_page_has_one_range_of_brightness_for_all_slices():
+    image = np.linspace(0, 1, 8 * 6 * 6, dtype=np.float32).reshape(8, 6, 6, 1)
+    page = volume_page(image, np.zeros((8, 6, 6), np.uint8), np.zeros((1, 3), np.uint8), (1.0, 1.0, 1.0))
+    axial = page[:320].reshape(320, 4, -1, 3).mean(axis=(0, 2, 3))
+    lowest, *_, highest = axial
+    assert lowest < 100
+    assert highest > 155
+
+
 def test_a_page_has_four_slices_of_each_plane_whose_longest_side_in_mm_has_320_pixels():
     image = np.zeros((8, 4, 10, 1), np.uint8)
     page = volume_page(image, np.zeros((8, 4, 10), np.uint8), np.zeros((1, 3), np.uint8), (4.0, 2.0, 1.0))

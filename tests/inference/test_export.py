@@ -159,7 +159,10 @@ def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
     if config.preprocess.detect_unit_range:
         batches.append(np.ones_like(batches[0]))
         batches.append(np.concatenate([batches[0][:1], batches[-1][:1]]))  # each image has its own range
-    for images, expected in zip(batches, proof.expected_logits(model, batches), strict=True):
+    layers = [type(module) for module in model.modules()]
+    expected_batches = proof.expected_logits(model, batches)
+    assert [type(module) for module in model.modules()] == layers
+    for images, expected in zip(batches, expected_batches, strict=True):
         with torch.inference_mode():
             answer = ExportedNetwork(model)(torch.from_numpy(images.astype(np.float32)))
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-4)

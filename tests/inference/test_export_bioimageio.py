@@ -262,6 +262,11 @@ def test_a_model_of_objects_answers_a_depth_too_and_regions_no_place_without_any
     assert answer_names(UNetConfig(3, 2, task=regions, preprocess=preprocess)) == ["whole", "core"]
 
 
+def test_a_card_has_its_first_line_as_title_and_the_rest_as_description(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Cells\n\nFinds cells.\n\n## Data\n\nMine.\n")
+    assert card_of(UNetConfig(1, 2), tmp_path) == ("Cells", "Finds cells.\n\n## Data\n\nMine.")
+
+
 def test_a_model_without_card_or_run_shows_the_middle_of_a_test_image_beside_its_answer(tmp_path):
     config = UNetConfig(1, 2, dims=3, preprocess=Preprocess(**NAMES))
     for folder in (None, tmp_path):

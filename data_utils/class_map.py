@@ -1,4 +1,4 @@
-"""Mask values <-> class indices: which values are classes, what they are called, and the way there and back."""
+"""Mask values <-> class indices: which values are classes, their names, and the conversion in both directions."""
 
 import re
 from collections import Counter
@@ -46,7 +46,7 @@ def unpack(key: int) -> tuple[int, int, int]:
 
 
 def sorted_values(values: Iterable[MaskValue]) -> list[MaskValue]:
-    """Mask values in order; those of one data set are all numbers or all colors, which the type does not say."""
+    """Mask values in order; in one data set all are numbers or all are colors, which the type cannot express."""
     return sorted(values)  # type: ignore[type-var]
 
 
@@ -65,7 +65,7 @@ def value_text(value: MaskValue) -> str:
 
 
 def is_background(name: str) -> bool:
-    """Whether a class of this name is what lies around all others."""
+    """Whether a class of this name is the background."""
     return name.lower() in BACKGROUND_NAMES
 
 
@@ -87,7 +87,7 @@ def classes_example(values: Sequence[MaskValue]) -> str:
 
 
 def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
-    """A line on masks with very many values, where few of these hold most of the pixels; else None."""
+    """A line on masks with very many values if a few of these hold most of the pixels; else None."""
     total = sum(pixels.values())
     ordered = sorted(pixels, key=pixels.__getitem__, reverse=True)
     share = 0.0
@@ -108,19 +108,19 @@ def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
 
 
 def as_color(value: MaskValue) -> MaskValue:
-    """A grey level as the color that it is."""
+    """A grey level as a color; a color is returned unchanged."""
     if isinstance(value, tuple):
         return value
     return value, value, value
 
 
 def has_colors(values: Iterable[MaskValue]) -> bool:
-    """Whether some of them are colors: then the greys beside them are too."""
+    """Whether some of the values are colors; then the numbers among them are grey colors."""
     return any(isinstance(value, tuple) for value in values)
 
 
 def in_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
-    """The pixels of each value, greys as the colors that they are."""
+    """The pixels of each value, with grey levels as colors."""
     color_pixels: Counter[MaskValue] = Counter()
     for value, count in pixels.items():
         color_pixels[as_color(value)] += count
@@ -128,7 +128,7 @@ def in_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
 
 
 def as_grey(value: MaskValue) -> MaskValue:
-    """A color that is grey as its level."""
+    """A grey color as its grey level; any other value is returned unchanged."""
     if isinstance(value, tuple) and len(set(value)) == 1:
         return value[0]
     return value
@@ -145,7 +145,7 @@ def _table(index_of: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray
 
 
 def key_of(value: MaskValue) -> int:
-    """The number that `pack` gives a mask value; -1, which it gives to none, for a color that 8 bits do not hold."""
+    """The number that `pack` gives a mask value; -1, which `pack` never gives, for a color of more than 8 bits."""
     if isinstance(value, tuple):
         is_8_bit = all(0 <= level <= 255 for level in value)
         return int.from_bytes(bytes(value), "little") if is_8_bit else -1
@@ -154,11 +154,11 @@ def key_of(value: MaskValue) -> int:
 
 @dataclass(frozen=True)
 class ClassMap:
-    """The meaning of mask values: class i is called names[i] and written values[i]; `ignore_value` counts nowhere.
+    """The meaning of mask values: class i has the name names[i] and value values[i]; `ignore_value` is ignored.
 
     Args:
-        joined: further mask values, each with the index of its class, or `IGNORE_INDEX` where it counts nowhere.
-        outside: that index for all values that stand nowhere; None where they are mistakes.
+        joined: further mask values, each with the index of its class, or `IGNORE_INDEX` if it is ignored.
+        outside: the index for all values that are listed nowhere; None if such values are mistakes.
     """
 
     names: tuple[str, ...]
@@ -169,7 +169,7 @@ class ClassMap:
 
     @classmethod
     def of_model(cls, preprocess: Preprocess, num_classes: int) -> "ClassMap":
-        """The class map of a model's config.json; class i is written i where that says nothing."""
+        """The class map of a model's config.json; class i has the value i if the config has no values."""
         values = preprocess.class_values or tuple(range(num_classes))
         names = preprocess.class_names or tuple(map(str, values))
         return cls(names, values, preprocess.ignore_value, preprocess.joined_values, preprocess.outside_class)
@@ -185,7 +185,7 @@ class ClassMap:
         }
 
     def index_of(self, value: MaskValue) -> int | None:
-        """The class index of a mask value, `IGNORE_INDEX` where it counts nowhere; None where it is a mistake."""
+        """The class index of a mask value, `IGNORE_INDEX` if it is ignored; None if it is a mistake."""
         if self.has_colors:
             value = as_color(value)
         if value in self.values:
@@ -201,7 +201,7 @@ class ClassMap:
 
     @property
     def background(self) -> int | None:
-        """The index of the class of pixels that are of no other: by its name, or the value 0 that nobody has named."""
+        """The index of the background class: the class of this name, or the value 0 if it has no name."""
         for index, name in enumerate(self.names):
             if is_background(name):
                 return index
@@ -220,7 +220,7 @@ class ClassMap:
 
     @property
     def ignored_values(self) -> tuple[MaskValue, ...]:
-        """The values that count nowhere, the one that is written first."""
+        """The ignored values; the first one is written for ignored pixels."""
         others = [value for value, index in self.joined if index == IGNORE_INDEX]
         return tuple(others) if self.ignore_value is None else (self.ignore_value, *others)
 
@@ -279,7 +279,7 @@ class ClassMap:
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
     def _codes(self, keys: np.ndarray) -> np.ndarray:
-        """(H, W) uint8: class index + 1 of each key (H, W) that `pack` gives, 0 where it is no class's."""
+        """(H, W) uint8: class index + 1 of each key (H, W) that `pack` gives, 0 if it belongs to no class."""
         index_of = [(value, index) for index, value in enumerate(self.values)]
         index_of += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
         if keys.dtype != np.int64:
@@ -317,8 +317,8 @@ def parse_values(text: str | None) -> list[MaskValue]:
 def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
     """`0=background,255=car`, `#804080=road,...`, or a JSON file {"0": "background"} or [name, ...].
 
-    Several values may have one name: they are one class. Raises DataError for what is neither, and for a value that
-    stands twice.
+    Several values may have one name: they are one class. Raises DataError for any other text, and for a value that
+    occurs twice.
     """
     pairs = _read_classes(text) if text.endswith(".json") else _split_pairs(text)
     classes = [(_parse_value(value.strip()), name.strip()) for value, name in pairs]
@@ -343,7 +343,7 @@ def holds_names(flag: str | None) -> bool:
 
 
 def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValue, str]]:
-    """The classes of `person,dog`, among those that the data set names, in this order. DataError for unknown names."""
+    """The classes of `person,dog`, found in `file_classes`, in this order. Raises DataError for unknown names."""
     value_of = {name: value for value, name in file_classes}
     if not value_of:
         raise DataError(
@@ -363,7 +363,7 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
 
 
 def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> NamedClasses:
-    """The classes, the background first: the data set's own, else one of the value 0, or of a value left out."""
+    """The classes, a background added as the first if there is none: the data set's, else of an unused value."""
     if any(is_background(name) for _, name in classes):
         return classes
     backgrounds = [(value, name) for value, name in file_classes if is_background(name)]
@@ -403,11 +403,11 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
 
 
 def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | None) -> NamedClasses:
-    """The classes of --classes, else of the data set's own files; none where neither names them.
+    """The classes of --classes, else of the data set's own files; none if neither names them.
 
     Args:
-        outside: --outside; with "background" there is a class for what is left out, with "ignore" and no `flag` the
-            background of the data set is left out.
+        outside: --outside; "background" adds a class for the values left out; "ignore" without `flag` leaves the data
+            set's background out.
     """
     if flag and holds_names(flag):
         classes: NamedClasses = choose_classes(flag, file_classes)
@@ -432,7 +432,7 @@ def resolve_classes(
 
     Without `classes`, every value in order is a class save the ignored ones: `ignore`, or 255 where the others are
     0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. With them, `outside` says what other values become. Raises
-    DataError for fewer than 2 classes.
+    Raises DataError for fewer than 2 classes.
     """
     mask_values = sorted_values(pixels)
     ignored = parse_values(ignore)
@@ -496,7 +496,7 @@ def _map_named(
 
 
 def _class_map(pairs: NamedClasses, ignored: Sequence[MaskValue]) -> ClassMap:
-    """The class map of values with their names; those of one name are joined and written as the first."""
+    """The class map of values with their names; values of one name are one class, written as the first of them."""
     value_of: dict[str, MaskValue] = {}
     joined: list[tuple[MaskValue, int]] = []
     for value, name in pairs:

@@ -15,18 +15,18 @@ class DataConfig:
     """The data flags of train.py, under their names; `train.py --help` says what each means.
 
     Args:
-        fold: (k, n), the k-th of n validation parts, from 1; None where `val_fraction` says how large the only one is.
-        val_blocks: pixels of a side of the blocks of scenes that are held out, 0 for what suits the scenes; None where
+        fold: (k, n), the k-th of n validation parts, from 1; None if `val_fraction` says how large the only one is.
+        val_blocks: pixels of a side of the blocks of scenes that are held out, 0 to choose it by the scenes; None if
             whole images are held out.
-        image_size, crop_size: (H, W), None where images keep their size and are not cropped; crops of
+        image_size, crop_size: (H, W), None if images keep their size and are not cropped; crops of
             volumes (D, H, W).
         ignore_index: mask values, with commas between them.
-        dims: 2 for images, 3 for volumes, None for what the files are.
+        dims: 2 for images, 3 for volumes, None to decide by the files.
         spacing: (z, y, x) in mm of volumes whose files hold none.
-        normalization: `z-score` or `ct` for volumes; None for what suits their modality.
+        normalization: `z-score` or `ct` for volumes; None to decide by their modality.
         absent: what an empty cell in a table of points means, `unknown` or `not-there`.
         swap: names of points or overlapping classes that change places in the mirror: left=right, with commas between.
-        label_column: column of polygons in the world that says their class; None where they are of one.
+        label_column: the column with the class of polygons in the world; None if all have one class.
         exclude: a file with the names of images that are left out.
         bands: names or numbers of the bands of rasters that are read, in this order; None for all.
         place: whether TIFFs with a place in the world are read as rasters; else as pictures, wherever they lie.
@@ -73,12 +73,12 @@ class DataConfig:
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":
-        """The settings among the flags of a script, its attributes; None stands for what is not decided yet."""
+        """The settings among the flags of a script, attributes of `args`; None stands for a setting not decided yet."""
         return cls.from_flags(vars(args))
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> "DataConfig":
-        """The settings among flags by their names; what is None or absent is not decided yet."""
+        """The settings among flags by their names; a setting that is None or absent is not decided yet."""
         values: dict[str, Any] = {field.name: flags.get(field.name) for field in fields(cls)}
         for name in ("image_size", "crop_size", "spacing", "bands"):
             if values[name]:
@@ -90,12 +90,12 @@ class DataConfig:
 
     @property
     def may_crop(self) -> bool:
-        """Whether training may see crops of images, so that those which are very large are not read whole."""
+        """Whether training may see crops of images, so that very large images need not be read whole."""
         return self.crop_size is not None or self.plan == "auto"
 
     @property
     def outside_rule(self) -> str | None:
-        """The meaning of mask values that `classes` leaves out: one of `OUTSIDE`; None where they are mistakes."""
+        """The meaning of mask values that `classes` leaves out: one of `OUTSIDE`; None if they are mistakes."""
         if self.outside is None and holds_names(self.classes):
             return BACKGROUND
         return self.outside

@@ -6,7 +6,7 @@ import numpy as np
 def holes(is_object: np.ndarray) -> np.ndarray:
     """The number of the hole that each pixel lies in, from 1, and 0 for pixels in none; int32.
 
-    A hole is what an object (H, W) or (D, H, W) encloses: no way through sides or corners leads out of it.
+    A hole is an area that an object (H, W) or (D, H, W) encloses: no way through sides or corners leads out of it.
     """
     from scipy.ndimage import generate_binary_structure, label
 

@@ -33,7 +33,7 @@ GROUP_BYTES = 4 << 20
 
 
 def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) -> list[Path]:
-    """Write the shards of a split, of about `shard_mb` megabytes each; their paths."""
+    """Write the shards of a split, of about `shard_mb` megabytes each. Returns their paths."""
     from datasets import Features
     from datasets import Image as Picture
     from pyarrow import Table
@@ -44,7 +44,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     for record in records:
         pages.update((_path(record["image"]), _path(record["target"])))
     sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
-    # a record belongs to the shard in whose share of all bytes it begins, so that all shards are about as large
+    # a record belongs to the shard in whose share of all bytes it begins, so that all shards have about one size
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
     shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
     shards = [np.flatnonzero(shard_of == shard) for shard in range(count)]
@@ -66,7 +66,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
 
 
 def _path(source: ImageSource) -> str:
-    """The file of a picture; "" where there is none."""
+    """The file of a picture; "" if there is none."""
     if isinstance(source, RenderedMask | EmbeddedImage | bytes):
         return ""
     if isinstance(source, dict):

@@ -19,7 +19,7 @@ CLASSES_PER_ROUND = 6  # classes of a palette that share a saturation and a valu
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
 SHOWN_CHANNELS = 3
 
-Limits = tuple[Any, Any]  # numbers, or arrays (SHOWN_CHANNELS,): what is shown as black, and as white
+Limits = tuple[Any, Any]  # numbers, or arrays (SHOWN_CHANNELS,): the values shown as black and as white
 
 
 def palette(num_classes: int) -> np.ndarray:
@@ -35,7 +35,7 @@ def palette(num_classes: int) -> np.ndarray:
 
 
 def class_colors(values: Sequence[MaskValue]) -> np.ndarray:
-    """(num_classes, 3) uint8: the masks' own colors where they have them, a palette where they hold numbers."""
+    """(num_classes, 3) uint8: the masks' own colors if the values are colors, a palette if they are numbers."""
     if isinstance(values[0], tuple):
         return np.array(values, np.uint8)
     return palette(len(values))
@@ -49,10 +49,10 @@ def colorize(mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
 
 
 def value_limits(image: np.ndarray) -> Limits:
-    """What values of a picture (H, W[, C]) are shown as black and as white: its 1st and 99th percentile.
+    """The values of a picture (H, W[, C]) that are shown as black and as white: its 1st and 99th percentile.
 
-    The channels share the limits, so that hues survive. Bands, which are more than SHOWN_CHANNELS, have no hues: each
-    of those that are shown has limits of its own.
+    The channels share the limits, so that hues survive. A picture with more than SHOWN_CHANNELS bands has no hues: each
+    shown band has limits of its own.
     """
     if image.ndim == 3 and image.shape[2] > SHOWN_CHANNELS:
         low, high = np.array([_limits(image[:, :, band]) for band in range(SHOWN_CHANNELS)]).T
@@ -61,7 +61,7 @@ def value_limits(image: np.ndarray) -> Limits:
 
 
 def _limits(image: np.ndarray) -> tuple[float, float]:
-    """The numbers that are shown as black and as white; 0 and 0 where none is finite."""
+    """The numbers that are shown as black and as white; 0 and 0 if no number is finite."""
     finite = np.ma.getdata(image)[np.ma.filled(np.isfinite(image), False)]
     if not finite.size:
         return 0.0, 0.0
@@ -98,7 +98,7 @@ def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarr
 
 
 def contours(mask: np.ndarray, thickness: int = 1) -> np.ndarray:
-    """Pixels of class indices (H, W) that are not of class 0 and lie so near, along an axis, to another class."""
+    """Pixels of class indices (H, W), not of class 0, within `thickness` of another class along an axis."""
     is_contour = np.zeros(mask.shape, bool)
     for distance in range(1, thickness + 1):
         padded = np.pad(mask, distance, mode="edge")
@@ -111,7 +111,7 @@ def contours(mask: np.ndarray, thickness: int = 1) -> np.ndarray:
 
 
 def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
-    """An `overlay` whose areas have an outline: of their color, or of black or white where the image is alike."""
+    """An `overlay` whose areas have an outline: in their color, or black or white if the image is similar."""
     picture = overlay(image, mask, colors)
     edges = contours(mask, thickness=1 + mask.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)
     below = to_rgb(image)[edges]
@@ -120,7 +120,7 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
 
 
 def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Colors (n, 3) of outlines, black or white where they are like the pixels `below`, (n, 3) uint8."""
+    """Colors (n, 3) of outlines, black or white where they are similar to the pixels `below`, (n, 3) uint8."""
     background = below.astype(int)
     is_alike = np.abs(colors.astype(int) - background).sum(axis=1) < MIN_COLOR_DISTANCE
     is_dark = background.sum(axis=1) < 3 * 128
@@ -131,7 +131,7 @@ def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
-    """A picture (H, W, 3) with a line around areas, booleans (h, w) of any size; none is too small."""
+    """A picture (H, W, 3) with a line around areas, booleans (h, w) of any size; even the smallest area gets a line."""
     from scipy.ndimage import binary_dilation
 
     height, width = picture.shape[:2]

@@ -1,4 +1,4 @@
-"""Pictures of numbered objects: outlines in colors that objects which touch do not share."""
+"""Pictures of numbered objects: outlines in colors that differ between touching objects."""
 
 from collections.abc import Iterable, Sequence
 
@@ -25,7 +25,8 @@ def touching(labels: np.ndarray) -> np.ndarray:
 def shades_of(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
     """(count + 1,) uint8: a color of COLORS for each number, which no number that it touches has.
 
-    Numbers get colors in turn, so that others nearby differ too. One that touches objects of all colors gets any.
+    Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
+    color.
     """
     neighbors: dict[int, list[int]] = {}
     for first, second in pairs:

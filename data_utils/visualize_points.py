@@ -1,4 +1,4 @@
-"""Points on pictures: truth, prediction, and the line between both."""
+"""Points on pictures: truth, prediction, and the line between the two."""
 
 from collections.abc import Sequence
 
@@ -33,11 +33,11 @@ def render_points(
     truth: np.ndarray | None = None,
     is_true: np.ndarray | None = None,
 ) -> np.ndarray:
-    """A picture (H, W[, C]) with its points, uint8 (H', W', 3): found ones are discs, true ones rings, with a line.
+    """A picture (H, W[, C]) with points, uint8 (H', W', 3): discs for predictions, rings for truth, joined by lines.
 
     Args:
         predicted, truth: (K, 2) positions (y, x) in pixels; the center of the first is 0.
-        is_found, is_true: (K,) bool, which of them are drawn.
+        is_found, is_true: (K,) bool, which points of each are drawn.
     """
     rgb, factor = enlarged(to_rgb(image))
     picture = Image.fromarray(rgb)
@@ -67,9 +67,9 @@ def render_volume_points(
     truth: np.ndarray | None = None,
     is_true: np.ndarray | None = None,
 ) -> np.ndarray:
-    """A volume (D, H, W, C) with its points as `render_points` has them: three planes through the middle of the points.
+    """A volume (D, H, W, C) with its points, drawn as in `render_points`, on three planes through their middle.
 
-    Every point is drawn on each plane, wherever it lies before or behind it. Superior and anterior are up.
+    Every point is drawn on each plane, however far before or behind the plane it lies. Superior and anterior are up.
     """
     shown_points = predicted[is_found]
     if truth is not None and is_true is not None and is_true.any():

@@ -14,9 +14,9 @@ OTHER_AXES = ((1, 2), (0, 2), (0, 1))  # the axes of a slice along each axis
 
 
 def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
-    """Along each axis of class indices (D, H, W), `count` slices through the class with the most voxels but class 0.
+    """Along each axis of class indices (D, H, W), `count` slices through the most frequent class except class 0.
 
-    Where there is no such class, they go through the whole volume. Ignored voxels (255) make no class.
+    If there is no such class, the slices go through the whole volume. Ignored voxels (255) are not a class.
     """
     counts = np.sum([np.bincount(plane.ravel(), minlength=IGNORE_INDEX + 1) for plane in mask], axis=0)
     counts[[0, IGNORE_INDEX]] = 0
@@ -69,7 +69,7 @@ def _outlined(picture: np.ndarray, classes: np.ndarray, colors: np.ndarray) -> n
 
 
 def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
-    """Along each axis of class indices (D, H, W) the slice that shows most of the classes but the first."""
+    """For each axis of class indices (D, H, W), the slice with the most voxels of any class except the first."""
     is_shown = (mask > 0) & (mask != IGNORE_INDEX)
     voxel = []
     for axis in range(3):
@@ -82,8 +82,8 @@ def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[f
     """The slices through the voxel `at` in one picture, (h, w[, C]): axial, to its right sagittal, below it coronal.
 
     The volume (D, H, W[, C]) is in RAS orientation, the spacing (z, y, x) in mm. The patient's right is on the left,
-    anterior is up, superior is up in the coronal slice and on the right in the sagittal one. `fill` is the corner
-    between them.
+    anterior is up, superior is up in the coronal slice and on the right in the sagittal one. `fill` is the value of the
+    corner between the slices.
     """
     z, y, x = at
     finest = min(spacing)

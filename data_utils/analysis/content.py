@@ -15,7 +15,7 @@ from runtime.cache import digest
 from runtime.errors import DataError
 
 SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
-WHOLE_BYTES = 64 * 2**20  # that are read of a larger file, in blocks from its start to its end
+WHOLE_BYTES = 64 * 2**20  # bytes that are read of a larger file, in blocks from its start to its end
 BLOCK_BYTES = 2**20
 
 
@@ -25,11 +25,11 @@ def sampled_indices(count: int) -> list[int]:
 
 
 def content_key(splits: Iterable[Records]) -> str:
-    """Changes with the name or size of any file of the splits, and with the content of some; not with their times.
+    """A key that changes with the names and sizes of the splits' files and the content of some, not with their times.
 
-    It changes too with the classes that any image is labeled for.
+    The key also changes with the classes that any image is labeled for.
 
-    Of records that are no files of their own only some are looked at, and none of a stream, which may be far away.
+    Records that are not files of their own are only sampled; a stream, which may be far away, is not read.
     """
     parts: list[object] = []
     for records in splits:
@@ -46,7 +46,7 @@ def content_key(splits: Iterable[Records]) -> str:
 
 
 def file_paths(source: ImageSource) -> tuple[str, ...]:
-    """The files of a source; none where it is no file of its own."""
+    """The files of a source; empty if it is not a file of its own."""
     if isinstance(source, VolumeFile | BandSource):
         return source.paths
     if isinstance(source, PictureFile):
@@ -66,12 +66,12 @@ def _file_sizes(*sources: ImageSource) -> list[int | None]:
 def _file_size(path: str) -> int | None:
     try:
         return os.stat(path).st_size
-    except OSError:  # reading the file will name it
+    except OSError:  # the error is reported when the file is read
         return None
 
 
 def _content(source: ImageSource) -> str:
-    """A checksum of what a source holds; the reason where it cannot be read."""
+    """A checksum of a source's content; if it cannot be read, the reason."""
     try:
         paths = file_paths(source)
         if paths:
@@ -92,7 +92,7 @@ def _content(source: ImageSource) -> str:
 
 
 def _file_checksum(path: str) -> bytes:
-    """The SHA-256 of a file; of a large one, of its size and of blocks that lie evenly in it."""
+    """The SHA-256 of a file; for a large file, of its size and of evenly spaced blocks."""
     size = os.stat(path).st_size
     checksum = hashlib.sha256(str(size).encode())
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
+"""A data set and the facts needed before the first step: sizes, classes, channels, normalization."""
 
 import math
 from collections.abc import Collection
@@ -48,13 +48,13 @@ NO_CLASSES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Split:
-    """The records of a split, and what one look at each has found.
+    """The records of a split and the findings of their inspection.
 
     Args:
         sizes: (N, 2) int32, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
         bad: index -> what is wrong, for samples known to be unusable.
         class_locations: index -> some pixels of each class, (n, 2) each, for images too large to decode whole for every
-            crop; for all volumes, (n, 3) each.
+            crop; some voxels of each class, (n, 3) each, for all volumes.
         spacings: (N, 3), (z, y, x) in mm of volumes; None for images.
     """
 
@@ -97,7 +97,7 @@ class DatasetInfo:
         self.val.records.open_here()
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
-        """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
+        """The preprocessing of these images; with `source`, a pretrained model's, its normalization is kept."""
         values = source or Preprocess(**self.normalization._asdict(), draft=False)
         spacing = values.spacing  # a pretrained network has learned how large things are
         if spacing is None and self.train.spacings is not None:
@@ -112,7 +112,7 @@ class DatasetInfo:
             bands=self.train.records.bands or self.config.bands or (),
             place=self.config.place,
         )
-        # the source's classes go, whether or not these data have classes
+        # the source's classes are dropped, whether or not these data have classes
         return replace(values, **(NO_CLASSES | self.reader.to_preprocess()))
 
     def usual_size(self, preprocess: Preprocess) -> tuple[float, ...]:
@@ -140,9 +140,9 @@ class DatasetInfo:
         return NetworkAxes(3, kernels, strides)
 
     def fingerprint(self) -> str:
-        """Changes with the number or sizes of the images in either split, or with the names of some of them."""
+        """A key that changes with the number or sizes of the images in either split, or with some of their names."""
         parts: list[object] = []
-        for split in (self.train, self.val):  # the parts are those of the first version, so that its runs go on
+        for split in (self.train, self.val):  # the same parts as in the first version, so that its runs can be resumed
             names = [split.records.name(index) for index in sampled_indices(len(split))]
             parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
@@ -166,8 +166,8 @@ class DatasetInfo:
 def load_dataset_info(config: DataConfig) -> DatasetInfo:
     """Find the data set, read every header, every mask and a sample of the images.
 
-    What was read is kept until a file changes. Raises DataError for what is wrong with the files, naming them; with
-    `on_bad_sample` "skip" they are noted.
+    The results are cached until a file changes. Raises DataError that names the files with problems; with
+    `on_bad_sample` "skip" these files are noted instead.
     """
     train, val = load_records(config)
     doubts = task_warnings(train, config)
@@ -217,7 +217,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
 
 
 def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
-    """The records of a split, and what their inspection says for training."""
+    """The split for training, made from its records and their inspection."""
     spacings = None
     background: MaskValue | None = None
     if isinstance(inspection, VolumeSplitInspection):
@@ -287,7 +287,7 @@ def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_nam
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:
-    """DataError for problems, unless --on-bad-sample skips them and some records are left."""
+    """Raises DataError for problems, unless --on-bad-sample skips them and some records are left."""
     if not config.skipped_errors or len(inspection.problems) == len(records):
         raise_problems(inspection, len(records))
 
@@ -298,7 +298,7 @@ def list_locations(
     background: MaskValue | None,
     labeled: Collection[int] | None,
 ) -> list[np.ndarray]:
-    """The locations of each class that there is, or of each value without classes, but not those of the background.
+    """The locations of each class in the mask (of each value, if there are no classes), except the background.
 
     Args:
         labeled: the classes, by index, that the image is labeled for; None for all.

@@ -8,7 +8,7 @@ TEXT_ROWS = 2**16  # rows that are made into text at once: a list of all takes m
 
 
 class DistinctRows(NamedTuple):
-    """An array (N, n) as its different rows, and which of them stands where.
+    """The different rows of an array (N, n), and for each of its N rows an index into them.
 
     Args:
         rows: (K, n) int64, in lexicographic order.
@@ -22,12 +22,12 @@ class DistinctRows(NamedTuple):
         return len(self.membership)
 
     def counts(self) -> np.ndarray:
-        """(K,) int64, how often each row is there."""
+        """(K,) int64, how often each row occurs."""
         return np.bincount(self.membership, minlength=len(self.rows))
 
 
 def distinct_rows(array: np.ndarray) -> DistinctRows:
-    """The different rows of an array (N, n) of whole numbers, none below 0.
+    """The different rows of an array (N, n) of non-negative integers.
 
     `np.unique(array, axis=0)` sorts rows one by one, which takes minutes for ten million of them.
     """
@@ -42,7 +42,7 @@ def distinct_rows(array: np.ndarray) -> DistinctRows:
 
 
 def rows_as_text(array: np.ndarray) -> bytearray:
-    """`repr(array.tolist())`, for whole numbers of which none is below 0."""
+    """`repr(array.tolist())`, for an array of non-negative integers."""
     rows, membership = distinct_rows(array)
     texts = np.array([repr(row).encode() for row in rows.tolist()], object)
     content = bytearray(b"[")

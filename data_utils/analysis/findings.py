@@ -1,4 +1,4 @@
-"""All that looks like a mistake in a data set, a line each, for training and for --check-data alike."""
+"""Warnings about likely mistakes in a data set, a line each, for training and for --check-data alike."""
 
 from collections.abc import Sequence
 
@@ -25,11 +25,12 @@ def find_warnings(
     *,
     has_names: bool,
 ) -> tuple[str, ...]:
-    """The lines on masks that hold `pixels`, on what they are labeled for, where they lie, and on points.
+    """The warnings about mask values, labeled classes, places in the world, and points.
 
     Args:
         inspected: the splits whose files could be inspected.
-        splits: all of them.
+        splits: all splits.
+        pixels: how many pixels of the masks hold each value.
         has_names: whether the classes are named, by a flag or by the data set.
     """
     warnings = label_warnings(

@@ -29,10 +29,10 @@ from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-NAMES_IN_MESSAGE = 3  # of files that have one problem
+NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
 SWAPPED_FOLDERS_HINT = "are images and masks swapped"
-MIN_MERGED_FILES = 4  # the least files with the same problem that share a line
+MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 
@@ -46,7 +46,7 @@ class Content(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A mistake in a record: in a word or two, and in a line that names the file."""
+    """A mistake in a record: its kind in a word or two, and a line that names the file."""
 
     kind: str
     text: str
@@ -62,7 +62,8 @@ class Inspection:
         mode: the image's type, as Pillow or NumPy names it.
         kind: what the mask's values are: "numbers", "greys" or "colors".
         pixels: how many pixels of the mask hold each value.
-        class_locations: where some of them are, for an image too large to be decoded whole for every crop; else None.
+        class_locations: some pixels of each value, for an image too large to be decoded whole for every crop; else
+            None.
     """
 
     size: tuple[int, ...]
@@ -84,7 +85,8 @@ class SplitInspection:
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
         problems: what is wrong with the records that cannot be used.
-        class_locations: where values are, for records whose images are too large to be decoded whole for every crop.
+        class_locations: some pixels of each value, for records whose images are too large to be decoded whole for every
+            crop.
     """
 
     axes: ClassVar[str] = "height x width"
@@ -105,7 +107,7 @@ class SplitInspection:
         return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
 
     def add(self, i: int, inspection: Inspection, labeled_for: LabelSet | None = None) -> None:
-        """Note what a look at record i, which is labeled for such classes, has found."""
+        """Add the findings in record i, whose image is labeled for the classes `labeled_for`."""
         content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labeled_for)
         self.sizes[i] = inspection.size
         self.resized_masks += inspection.size != inspection.mask_size
@@ -116,7 +118,7 @@ class SplitInspection:
         self.contents.setdefault(content, Counter()).update(inspection.pixels)
 
     def used_contents(self) -> Iterator[tuple[Content, Counter, np.ndarray]]:
-        """Each of the `contents` that records which can be used have, its pixels, and the indices of these records."""
+        """Each of the `contents` of usable records, with its pixels and the indices of these records."""
         for number, (content, pixels) in enumerate(self.contents.items()):
             members = np.flatnonzero(self.members == number)
             if len(members):
@@ -246,7 +248,7 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
 
 
 def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
-    """The values and a guess at their origin, where they are more than a data set may have; else None."""
+    """The values and their likely origin, in words, if there are more than a data set may have; else None."""
     if len(pixels) <= MAX_VALUES:
         return None
     ordered: list[Any] = sorted(pixels)
@@ -271,7 +273,7 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
 def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
     """Every value in any mask and how many pixels hold it.
 
-    Raises DataError where masks of numbers and color masks are mixed.
+    Raises DataError if masks of numbers and color masks are mixed.
     """
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
@@ -301,7 +303,7 @@ def pixels_by_labels(inspected: InspectedSplits) -> dict[LabelSet | None, dict[M
 
 
 def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
-    """Add to the inspection's problems the records whose masks hold values that make no target."""
+    """Add to the inspection's problems the records whose masks hold values that cannot be turned into a target."""
     if reader.class_map is not None:
         find_unknown(inspection, records, reader.class_map)
         return
@@ -338,9 +340,9 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
 
 
 def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str]:
-    """The texts, `NAME: what is wrong`; those that say the same of many names become one, with the first names.
+    """Merge texts `NAME: problem`: if many names have the same problem, one text lists the first of these names.
 
-    Texts whose numbers differ say the same; the first one's numbers stand for all.
+    Texts that differ only in their numbers are merged too; the merged text has the numbers of the first one.
     """
     texts_of: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
@@ -363,7 +365,7 @@ def mask_value_from_json(value: Any) -> MaskValue:
 
 
 def locations_to_json(locations: np.ndarray) -> JSON:
-    """(n, 2) pixels as lists; (n, 3) voxels, of which there are many, as text."""
+    """Pixels (n, 2) as lists; voxels (n, 3), which are many, as text."""
     if locations.shape[1] == 2:
         return locations.tolist()
     return b64encode(locations.astype("<u2").tobytes()).decode()

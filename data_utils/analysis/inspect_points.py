@@ -1,4 +1,4 @@
-"""`inspect` for images and volumes with points, which are known."""
+"""`inspect` for images and volumes with points, whose records already hold the points."""
 
 import zlib
 
@@ -17,7 +17,7 @@ from tasks.points import PRESENT
 
 
 def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Problem:
-    """The findings in the header of an image; of one that is read in windows also where its points are, for crops."""
+    """The findings in the header of an image; with `windows`, a large image also gets the pixels of its points."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)
@@ -38,7 +38,7 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
 
 
 def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
-    """The findings in a volume, and where its points are; intensities are those of voxels anywhere."""
+    """The findings in a volume, with the voxels of its points; intensities are sampled from the whole volume."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)
@@ -61,7 +61,7 @@ def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
 
 
 def point_locations(pixels: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
-    """The pixel (1, n) of each present point, by its number from 1, from `pixels` (K, n) in an image of `size`."""
+    """Number of each present point, from 1 -> its pixel (1, n), given all `pixels` (K, n) in an image of `size`."""
     locations: ClassLocations = {}
     for number, (position, state) in enumerate(zip(pixels, source.states, strict=True), 1):
         if state == PRESENT:

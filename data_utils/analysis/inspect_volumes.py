@@ -31,7 +31,7 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 UNLABELED = (0, IGNORE_INDEX)
 LOCATIONS = 1000  # voxels of each value that are remembered, for patches around them
-FOREGROUND = 10_000  # values of labeled voxels of a volume that CT's statistics are made of
+FOREGROUND = 10_000  # labeled voxels that are sampled from a volume for the statistics of CT
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class VolumeSplitInspection(SplitInspection):
 
     _spacings: dict[int, Spacing] = field(default_factory=dict)
     _foregrounds: dict[int, np.ndarray] = field(default_factory=dict)
-    stored: VolumeFindings | None = None  # what an earlier run has found
+    stored: VolumeFindings | None = None  # the findings of an earlier run
 
     @property
     def volumes(self) -> VolumeFindings:
@@ -132,7 +132,7 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
 
 
 def _mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> Problem | None:
-    """The mistake where the voxels of a volume and its label do not lie at the same places."""
+    """The problem if the voxels of a volume and its label do not lie at the same places; else None."""
     if image.size != label.size:
         return Problem("label of another shape", volume_size_mismatch(name, image, label))
     if same_grid(image, label):
@@ -151,10 +151,10 @@ def _sample_voxels(
     most: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """(n, 3) of at most `most` voxels of a label (D, H, W) that hold `value`.
+    """A sample (n, 3) of at most `most` voxels of a label (D, H, W) that hold `value`.
 
-    Where that is None, they hold any class but the first, 0, and not the usual ignored value, 255. `plane_counts` are
-    those of the label's slices, so that only slices with chosen voxels are searched, one at a time.
+    If `value` is None, the voxels hold any class except the first, 0, and the usual ignored value, 255. `plane_counts`
+    counts the values of each slice, so that only slices with chosen voxels are searched, one at a time.
     """
     totals = [0]
     for counts in plane_counts:

@@ -61,7 +61,7 @@ def _inspect_strips(
         counts = count_values(values)
         keys = pack(values).ravel()
         pixels.update(counts)
-        if has_colors(pixels):  # strips of grey only are colors too
+        if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
             pixels = in_colors(pixels)
         problem = value_count_problem(pixels, name) if has_classes else None
         if problem:
@@ -85,7 +85,8 @@ def _inspect_strips(
 def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterator[tuple[MaskValue, np.ndarray]]:
     """Each value of a strip and the indices of its pixels, among `keys` (N,).
 
-    Where there are more values than classes may be, numbers of objects say, all but 0 are one value, 1.
+    If there are more values than a data set may have classes (numbers of objects, say), all but 0 count as one value,
+    1.
     """
     if len(counts) > MAX_VALUES:
         if 0 in counts:
@@ -99,7 +100,8 @@ def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterato
 def _thinned(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:
     """At most `LOCATIONS` of the pixels sampled in strips.
 
-    `samples` are how many pixels of a strip hold the value, and some of them; a strip weighs as much as the former.
+    `samples` has for each strip the number of its pixels with the value, and some of these pixels; a strip is weighted
+    by that number.
     """
     pixels = np.concatenate([sampled for _, sampled in samples])
     weights = np.concatenate([np.full(len(sampled), count / len(sampled)) for count, sampled in samples])

@@ -1,4 +1,4 @@
-"""How the records of a data set are looked at before the first step: as images or as volumes."""
+"""How the records of a data set are inspected before the first step: as images or as volumes."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -22,16 +22,16 @@ from unet.config import MaskValue
 
 
 class Inspector(ABC):
-    """Looks at records.
+    """Inspects records.
 
     Args:
         has_classes: whether the values of masks are classes: few, and not smoothed.
 
     Attributes:
         kind: what the records are.
-        inspection_type: what holds the findings in all of them.
-        chunk: how many of them a thread takes at a time.
-        grey_fits: whether an image of one channel goes with those of several.
+        inspection_type: the class that holds the findings in all records.
+        chunk: how many records a thread takes at a time.
+        grey_fits: whether images of one channel may be mixed with images of several.
     """
 
     kind: ClassVar[str]
@@ -54,11 +54,11 @@ class Inspector(ABC):
 
     @abstractmethod
     def count_channels(self, record: Record, inspection: Inspection) -> int:
-        """How many channels its image has, all of which is decoded."""
+        """How many channels the image of the record has; the whole image is decoded."""
 
     @abstractmethod
     def check_settings(self, config: DataConfig) -> None:
-        """DataError for settings that do not suit such records."""
+        """Raises DataError for settings that do not suit such records."""
 
     @abstractmethod
     def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
@@ -66,7 +66,7 @@ class Inspector(ABC):
 
 
 class ImageInspector(Inspector):
-    """Looks at headers of images, and at all of their masks.
+    """Inspects the headers of images, and their whole masks.
 
     Args:
         windows: whether large images are looked at in windows.
@@ -104,14 +104,14 @@ class ImageInspector(Inspector):
 
 
 class PointInspector(ImageInspector):
-    """Looks at headers of images; their points are known."""
+    """Inspects the headers of images; the records already hold the points."""
 
     def inspect(self, record: Record) -> Inspection | Problem:
         return inspect_points(record, windows=self.windows)
 
 
 class VolumeInspector(Inspector):
-    """Looks at all of the volumes and their labels."""
+    """Inspects whole volumes and their labels."""
 
     kind = "volumes"
     inspection_type = VolumeSplitInspection
@@ -137,7 +137,7 @@ class VolumeInspector(Inspector):
 
 
 class VolumePointInspector(VolumeInspector):
-    """Looks at all of the volumes; their points are known."""
+    """Inspects whole volumes; the records already hold the points."""
 
     def inspect(self, record: Record) -> Inspection | Problem:
         return inspect_volume_points(record)
@@ -162,10 +162,10 @@ def inspect_split(
     *,
     has_names: bool = False,
 ) -> SplitInspection:
-    """The findings in all records, looked at in threads, with a progress bar.
+    """The findings in all records, which threads inspect, with a progress bar.
 
     Args:
-        inspect_record: what looks at one of them; by default `inspector` does.
+        inspect_record: inspects one record; by default `inspector.inspect`.
         has_names: whether the classes have names, so that masks with other values will be listed.
 
     Raises DataError only for masks that hold too many values together.

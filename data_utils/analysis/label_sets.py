@@ -12,7 +12,7 @@ from runtime.console import listing
 
 
 def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReader:
-    """The reader that also knows which classes each image is labeled for; as it is where these are all."""
+    """The reader that also knows which classes each image is labeled for; unchanged if all images have all labels."""
     place_of_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
     for _, records in inspected:
@@ -24,7 +24,7 @@ def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReade
 
 
 def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[str]:
-    """Lines on how many images are labeled for each class; none where all are labeled for all classes."""
+    """Lines on how many images are labeled for each class; none if all are labeled for all classes."""
     if not any(records.label_sets for _, records in inspected):
         return []
     images = 0
@@ -47,7 +47,7 @@ def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Colle
 
 
 def label_set_warnings(inspected: InspectedSplits, reader: TargetReader) -> tuple[str, ...]:
-    """Lines on what label files say of the splits, the training images first."""
+    """Warnings about the label files of the splits, the training images first."""
     if not any(records.label_sets for _, records in inspected):
         return ()
     lines = [*_unlisted(inspected), *_unlabeled(inspected, reader)]
@@ -57,7 +57,7 @@ def label_set_warnings(inspected: InspectedSplits, reader: TargetReader) -> tupl
 
 
 def _unlisted(inspected: InspectedSplits) -> Iterator[str]:
-    """Images of which a `classes.csv` says nothing."""
+    """Images that a `classes.csv` does not list."""
     names: list[str] = []
     for _, records in inspected:
         names += records.unlisted

@@ -29,12 +29,13 @@ def label_warnings(
     ignores_values: bool,
     has_flag: bool,
 ) -> tuple[str, ...]:
-    """Warnings, a line each, on splits whose masks hold `pixels`; without a class map they are only those on files.
+    """Warnings, a line each, about masks and images; without a class map, only the warnings about files.
 
     Args:
+        pixels: how many pixels of the masks hold each value.
         has_names: whether the classes are named, by a flag or by the data set.
-        ignores_values: whether a flag says which values count nowhere.
-        has_flag: whether a flag names the classes, and not the data set itself.
+        ignores_values: whether a flag says which values are ignored.
+        has_flag: whether a flag, not the data set itself, names the classes.
     """
     lines: list[str] = []
     if class_map is not None and not ignores_values:
@@ -109,7 +110,7 @@ def _rare_classes(inspected: InspectedSplits, pixels: dict[MaskValue, int], rare
 
 
 def _classes_without_score(inspected: InspectedSplits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
-    """Classes, but `rare` ones, that training masks hold and no validation mask does."""
+    """Classes, except `rare` ones, that are in some training mask and in no validation mask."""
     if len(inspected) < 2:
         return
     (training, _), (validation, validation_records) = inspected
@@ -149,7 +150,7 @@ def _masks_with(value: MaskValue, inspected: InspectedSplits) -> str:
 
 
 def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
-    """The indices of the contents that hold a value, or as a grey level the color that it is."""
+    """The indices of the contents that hold a value; a grey color is also found as its grey level."""
     indices = []
     for index, content in enumerate(inspection.contents):
         if value in content.values or as_grey(value) in content.values:
@@ -158,7 +159,7 @@ def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
 
 
 def _mixed_binary_encodings(inspected: InspectedSplits) -> Iterator[str]:
-    """Masks of 0 and 1 beside masks of 0 and 255: then 255 is ignored. What we render ourselves has one encoding."""
+    """Masks of 0 and 1 beside masks of 0 and 255, which is then ignored. Masks that we render have one encoding."""
     if any(isinstance(records[0]["target"], RenderedMask) for _, records in inspected):
         return
     contents: list[set[MaskValue]] = []

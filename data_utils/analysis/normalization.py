@@ -17,7 +17,7 @@ from runtime.console import track
 from runtime.errors import DataError
 
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
-SAMPLES = 4  # windows down and across that a large image is measured on
+SAMPLES = 4  # a large image is measured on so many windows down and across
 SIDE = 512  # pixels of a side of such a window
 
 
@@ -43,7 +43,7 @@ class Normalization(NamedTuple):
     Args:
         mean, std: one number for each channel, in the files' own value range.
         pixel_types: NumPy's names of the types of the images.
-        clip: what volumes are clipped to before.
+        clip: the range that volumes are clipped to first.
         standardize: whether volumes are standardized one by one (see `Preprocess`).
     """
 
@@ -61,7 +61,7 @@ class Normalization(NamedTuple):
 
 
 def measure_normalization(records: Records, config: DataConfig, bad: Container[int]) -> Normalization:
-    """The normalization by a sample of the images, drawn by the seed, that can be read; kept until a file changes.
+    """The normalization, from a sample of the readable images drawn by the seed; cached until a file changes.
 
     `bad` are the indices of records known to be unusable.
     """
@@ -76,7 +76,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
         try:
             return channel_sums(read(record["image"], record["name"]))
         except skipped_errors:
-            return None  # noted when training meets it
+            return None  # the error is noted when training reads the image
 
     def compute() -> list:
         with ThreadPoolExecutor(2) as pool:
@@ -91,7 +91,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
 
 
 def read_sample(source: ImageSource, name: str) -> np.ndarray:
-    """An image as `read_image` gives it, (H, W, C); of a large one only some windows, one below the other."""
+    """An image as `read_image` gives it, (H, W, C); for a large image, only some windows, one below the other."""
     with open_if_large(source) as picture:
         if picture is None:
             return read_image(source, name)
@@ -123,8 +123,8 @@ def channel_sums(image: np.ndarray) -> Sums:
 def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel over all pixels of images with these sums.
 
-    Where grey and color images are mixed, the grey ones count in every channel, as the network will see them. Other
-    numbers of channels than that of most images are a DataError, unless they are to be skipped.
+    If grey and color images are mixed, the grey ones count in every channel, as the network will see them. Raises
+    DataError, unless `skip`, for images that have another number of channels than most images.
     """
     color_channels = Counter(len(image.values) for image in sums if len(image.values) > 1)
     usual = color_channels.most_common(1)[0][0] if color_channels else 1

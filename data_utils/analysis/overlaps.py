@@ -1,4 +1,4 @@
-"""Objects of annotations that cover each other: a mask of one class a pixel shows only the uppermost."""
+"""Annotated objects that cover each other: a mask with one class per pixel shows only the uppermost object."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -47,7 +47,7 @@ def _count(records: Records) -> list[int]:
         assert isinstance(mask, LayeredMask)
         try:
             truth, _ = unpack_bits(mask.render_classes(bit_of))
-        except DataError:  # it is named where all masks are read
+        except DataError:  # the error is reported where all masks are read
             continue
         shared_pixels += int(np.count_nonzero(truth & (truth - 1)))
         labeled_pixels += int(np.count_nonzero(truth))

@@ -1,4 +1,4 @@
-"""The part of `--check-data` on points: how many of each there are, and which are likely mistakes."""
+"""The part of `--check-data` on points: how many images have each point, and which points are likely mistakes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -16,7 +16,7 @@ from runtime.console import listing
 from tasks.points import PRESENT
 
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
-# where sides mean something, the least share of images with the left point on one side of the right
+# if sides mean anything, the left point lies on the same side of the right one in at least this share of images
 USUAL_SIDE_SHARE = 0.9
 
 
@@ -77,9 +77,9 @@ class _ImagePoints(NamedTuple):
 
     Args:
         size: (*spatial); zeros where the image cannot be used.
-        positions: (K, n), (x, y) or (x, y, z): in pixels of the image as it is read, where its size is known and the
-            file counts pixels; else as the file has them.
-        present: the points that are there.
+        positions: (K, n), (x, y) or (x, y, z): in pixels of the image as it is read if its size is known and the file's
+            unit is pixels; else in the file's unit.
+        present: the indices of the points that are present.
     """
 
     name: str
@@ -89,7 +89,7 @@ class _ImagePoints(NamedTuple):
     present: list[int]
 
     def outside(self) -> list[int]:
-        """The present points that lie outside of the image; none where that is not known."""
+        """The present points that lie outside of the image; empty if the size or the unit is unknown."""
         if not any(self.size) or self.source.space not in (PIXELS, PIXELS_UPWARD):
             return []
         last = np.array(self.size[::-1]) - 0.5
@@ -138,11 +138,11 @@ def _source(record: Record) -> PointSource:
 
 
 def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second: int) -> list[int]:
-    """The images in which a pair of points stands the other way round than in nearly all images.
+    """The images in which the order of a pair of points is reversed, compared with nearly all images.
 
-    Which way round it stands is told by the order along x; or, in images that show bodies turned in any direction, by
-    the side on which another point lies of the line through the pair. Of these signs that one counts which is the same
-    in the largest share of the images; none does where that share is not usual.
+    The sign of the order is the order along x or, for bodies turned in any direction, the side of the line through the
+    pair on which another point lies. The sign that agrees in the largest share of images is used; if that share is too
+    small, no image is returned.
 
     Args:
         positions: (N, K, n) of N images, (x, y) or (x, y, z).

@@ -1,4 +1,4 @@
-"""Masks whose borders hold invented values, as smoothing, resizing and JPEG leave them: those are no classes."""
+"""Masks whose borders hold values invented by smoothing, resizing or JPEG, which are not classes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,22 +36,22 @@ REACH = 2  # the pixels to each side among which the neighbors of a border lie
 INVENTED_SHARE = 0.6  # the least share of an invented value's pixels between two others; the rest are ringing
 AREA_SHARE = 0.5  # the least share of a class's pixels in areas at least three pixels thick
 MIN_BORDER_VALUES = 2  # a single value on a border may be a class that somebody drew there
-NAMES_IN_MESSAGE = 3  # of masks
+NAMES_IN_MESSAGE = 3  # masks that a message names
 PALETTES = 8  # masks of a split whose palettes are looked at
 ALONE_SHARE = 0.05  # from this share on, pixels without a neighbor of their color are dots of dithering
 MANY_INVENTED = 8  # the least values on borders that make even a run 0, 1, ..., n doubtful
-RARE_SHARE = 0.01  # of all pixels: what values on borders do not reach
-MIN_CLASS_SHARE = 0.5  # where classes hold less than such a share of the pixels, the others are no mere borders
+RARE_SHARE = 0.01  # of all pixels: values that only lie on borders hold less
+MIN_CLASS_SHARE = 0.5  # if classes hold a smaller share of the pixels, the other values are more than borders
 
 
 @dataclass
 class BorderCounts:
-    """How many pixels of each value there are, and how many of them lie where.
+    """How many pixels hold each value, in all, on borders, and in areas.
 
     Args:
-        pixels: all of them.
-        between: those in no area three pixels thick, whose neighbors hold both lower and higher values.
-        areas: those in areas at least three pixels thick.
+        pixels: value -> all its pixels.
+        between: value -> its pixels in no area three pixels thick whose neighbors hold both lower and higher values.
+        areas: value -> its pixels in areas at least three pixels thick.
     """
 
     pixels: Counter
@@ -60,7 +60,7 @@ class BorderCounts:
 
     @classmethod
     def none(cls) -> "BorderCounts":
-        """The counts of no mask."""
+        """Empty counts."""
         return cls(Counter(), Counter(), Counter())
 
     def add(self, mask: np.ndarray) -> None:
@@ -80,7 +80,7 @@ class BorderCounts:
     def classes(self) -> list[MaskValue]:
         """The values that form areas, if at least as many others lie almost only between them; else an empty list."""
         pixels, between, areas = self.pixels, self.between, self.areas
-        if has_colors(pixels):  # masks and strips of grey only are colors too
+        if has_colors(pixels):  # grey levels, from masks or strips without other colors, are colors too
             pixels, between, areas = map(in_colors, (pixels, between, areas))
         classes = []
         invented = 0
@@ -119,7 +119,7 @@ def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int
 
 
 def check_masks(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
-    """DataError where masks whose values are classes without names look spoiled.
+    """Raises DataError if masks whose values are classes without names look spoiled.
 
     Args:
         pixels: how many pixels of the masks hold each value.
@@ -130,7 +130,7 @@ def check_masks(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> Non
 
 
 def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
-    """DataError where the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
+    """Raises DataError if the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
 
     Args:
         pixels: how many pixels of the masks hold each value; none of them has a name.
@@ -163,7 +163,7 @@ def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) ->
 
 
 def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
-    """DataError where masks of indices into a palette have its colors from a smoothed or dithered picture.
+    """Raises DataError if masks of indices into a palette have its colors from a smoothed or dithered picture.
 
     `check_borders` looks at the numbers, which say nothing there: an encoder orders a palette as it likes.
 
@@ -178,7 +178,7 @@ def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> 
 
 
 def _spoiled_palette(inspected: InspectedSplits) -> str:
-    """The mistake in the colors of masks of indices, with the first such mask; empty where there is none."""
+    """The mistake in the colors of masks of indices, with the first such mask; empty if there is none."""
     counts = BorderCounts.none()
     alone_pixels = 0
     name = ""
@@ -217,7 +217,7 @@ def _count_alone(colors: np.ndarray) -> int:
 
 
 def check_transparency(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
-    """DataError where all masks hold one value, and what they show stands in their alpha channel."""
+    """Raises DataError if all masks hold one value, and what they show stands in their alpha channel."""
     if len(pixels) != 1:
         return
     for record in _sampled_pictures(inspected):
@@ -231,7 +231,7 @@ def check_transparency(inspected: InspectedSplits, pixels: dict[MaskValue, int])
 
 
 def _once(title: str, inspected: InspectedSplits, compute: Callable[[InspectedSplits], JSON]) -> JSON:
-    """The results of `compute` for the splits, kept in the cache under a title where all of them have a digest."""
+    """The results of `compute` for the splits; they are cached under the title if every split has a digest."""
     digests = [records.digest for _, records in inspected]
     key = digest(title, *digests) if all(digests) else None
     return cached(key, lambda: compute(inspected))
@@ -259,7 +259,7 @@ def _classes(inspected: InspectedSplits) -> list[MaskValue]:
 
 
 def _sample(inspection: SplitInspection, most: int) -> list[int]:
-    """At most `most` records: some of each set of values that masks hold, those of three values or more first."""
+    """The indices of at most `most` records: some for each set of mask values, sets of three or more values first."""
     members_of = {content: members.tolist() for content, _, members in inspection.used_contents()}
     first: list[int] = []
     later: list[int] = []

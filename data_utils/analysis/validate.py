@@ -38,9 +38,9 @@ UNCLASSED = 4  # the least mask values without a class that share a line
 
 
 def check_data(config: DataConfig) -> tuple[str, int]:
-    """The report on both splits and how many problems it lists. DataError where there is no data set to read.
+    """The report on both splits and how many problems it lists. Raises DataError if there is no data set to read.
 
-    Large training images are read in windows where training does that.
+    Large training images are read in windows if training reads them so.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
     doubts = task_warnings(train, config)
@@ -86,7 +86,7 @@ def _inspect_files(
 ) -> SplitInspection:
     """The findings in all files of a split, each image decoded; `names_by_channels` gets the images' names.
 
-    DataError where the masks hold too many values together.
+    Raises DataError if the masks hold too many values together.
     """
     limits_values = reader_type(config).has_classes and config.outside_rule is None
     windows = config.may_crop and split == "training"
@@ -97,13 +97,13 @@ def _inspect_files(
 
 @dataclass(frozen=True)
 class MaskMeaning:
-    """What the masks of a data set mean; nothing where that cannot be told.
+    """The meaning of the masks of a data set; the fields are empty if it cannot be determined.
 
     Args:
         pixels: how many pixels hold each value.
-        names: the class of each value that has one, or that it is ignored.
-        lines: what there is to say of targets.
-        warnings: what looks like a mistake.
+        names: the class of each value that has one, or a note that it is ignored.
+        lines: lines of the report on the targets.
+        warnings: lines on likely mistakes.
     """
 
     pixels: dict[MaskValue, int] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class MaskMeaning:
 
 
 def understand_masks(train: Records, val: Records, inspected: InspectedSplits, config: DataConfig) -> MaskMeaning:
-    """The meaning of the masks; those that make no target become problems. DataError where none can be told."""
+    """The meaning of the masks; masks that make no target become problems. Raises DataError if it is unclear."""
     targets = reader_type(config)
     pixels = total_pixels(inspected)
     classes = named_classes_of(train, config)
@@ -148,7 +148,7 @@ def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskV
 
 
 def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
-    """A line on how many pixels count, where some do not."""
+    """A line on how many pixels are labeled, if some are not."""
     total = sum(pixels.values())
     ignored = sum(count for value, count in pixels.items() if class_map.index_of(value) == IGNORE_INDEX)
     if not ignored:
@@ -195,7 +195,7 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
 def _inspect_and_decode(
     inspector: Inspector, names_by_channels: dict[int, list[str]], record: Record
 ) -> Inspection | Problem:
-    """The findings in a record, its image decoded too; its name is added to those with as many channels."""
+    """The findings in a record, whose image is decoded too; its name is added to `names_by_channels`."""
     inspection = inspector.inspect(record)
     if isinstance(inspection, Problem):
         return inspection
@@ -208,7 +208,7 @@ def _inspect_and_decode(
 
 
 def odd_channels(names_by_channels: dict[int, list[str]], *, grey_fits: bool) -> list[str]:
-    """A line for each record whose channels differ from most; where `grey_fits`, one channel goes with any number."""
+    """A line for each record whose channels differ from most; with `grey_fits`, one channel is never different."""
     compared = {count: names for count, names in names_by_channels.items() if count > 1 or not grey_fits}
     usual = max(compared, key=lambda count: len(compared[count]), default=1)
     odd = []
@@ -219,7 +219,7 @@ def odd_channels(names_by_channels: dict[int, list[str]], *, grey_fits: bool) ->
 
 
 def most_common(sizes: Counter) -> str:
-    """The commonest sizes or spacings, and how often there is each."""
+    """The most common sizes or spacings, each with its count."""
     texts = []
     for size, count in sizes.most_common():
         sides = " x ".join(map(str, size))

@@ -33,7 +33,7 @@ class VolumeFindings:
     Args:
         spacings: (N, 3) float64, (z, y, x) in mm, zeros where a record cannot be used.
         channels: how many usable records have one channel, two, ...
-        foreground: None where no voxel is labeled, or not all volumes have as many channels.
+        foreground: None if no voxel is labeled, or not all volumes have as many channels.
     """
 
     spacings: np.ndarray
@@ -68,12 +68,12 @@ class VolumeFindings:
         return cls(spacings, dict(value["channels"]), foreground)
 
     def usable_spacings(self) -> np.ndarray:
-        """(N, 3) spacings; where there is none, the median of the others."""
+        """(N, 3) spacings; a record without a spacing gets the median of the others."""
         is_known = np.asarray(self.spacings.any(axis=1))
         return np.where(is_known[:, None], self.spacings, np.median(self.spacings[is_known], axis=0))
 
     def normalization(self, modality: str | None, config: DataConfig) -> Normalization:
-        """The kind of --normalization; by default CT is clipped, and other volumes are standardized one by one."""
+        """The normalization of --normalization; by default CT is clipped, other volumes are standardized one by one."""
         channels = max(self.channels, key=lambda count: self.channels[count])
         if len(self.channels) > 1 and not config.skipped_errors:
             counts = " and ".join(map(str, sorted(self.channels)))
@@ -96,12 +96,13 @@ class VolumeFindings:
 def target_spacing(spacings: np.ndarray) -> Spacing:
     """The spacing (z, y, x) in mm to which volumes of `spacings` (N, 3) are resampled: the median along each axis.
 
-    Along an axis that is coarse in most of them it is finer, but no finer than along the others.
+    Along an axis that is coarse in most volumes, the spacing is finer than the median, but not finer than along the
+    other axes.
     """
     target = np.median(spacings, axis=0)
     coarsest = int(target.argmax())
     if target[coarsest] > ANISOTROPIC * target.min():
         finer = np.percentile(spacings[:, coarsest], COARSE_PERCENTILE)
         target[coarsest] = max(finer, np.delete(target, coarsest).max())
-    z, y, x = (float(f"{side:.6g}") for side in target)  # affines hold more digits than they know
+    z, y, x = (float(f"{side:.6g}") for side in target)  # affines hold more digits than are significant
     return z, y, x

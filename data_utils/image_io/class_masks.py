@@ -1,4 +1,4 @@
-"""Masks whose values say which classes a pixel has, made of a mask of each class or of objects."""
+"""Masks whose values are sets of classes, made from one mask for each class or from objects."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ class LayeredMask(RenderedMask):
 
     @abstractmethod
     def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it, of the classes with these bits. DataError as `render` raises it."""
+        """(H, W) int64, as `pack_bits` gives it; `bit_of`: value -> bit. Raises DataError as `render` does."""
 
 
 @dataclass(frozen=True)
 class ObjectBits(RenderedMask):
-    """The classes of a layered mask as bits; the bit of each mask value stands beside it."""
+    """The classes of a layered mask as bits; `bits` are pairs of a mask value and its bit."""
 
     mask: LayeredMask
     bits: tuple[tuple[MaskValue, int], ...]
@@ -40,8 +40,8 @@ class ClassMask(NamedTuple):
     """The mask of one class.
 
     Args:
-        values: (H, W) or (H, W, 3), 0 where the class is not; None where there is no mask, so that nothing is known.
-        bit: that of the class; None for one that is left out.
+        values: (H, W) or (H, W, 3), 0 where the class is not; None if there is no mask, so that nothing is known.
+        bit: the bit of the class; None for a class that is left out.
         name: what messages call the mask.
     """
 
@@ -63,8 +63,8 @@ class ClassMasks(RenderedMask):
 
     Args:
         files: one for each class.
-        bits: the class of each file; None for one that is left out.
-        ignored: mask values of which nothing is known.
+        bits: the bit of each file's class; None for a class that is left out.
+        ignored: mask values of unknown pixels.
     """
 
     files: tuple[ClassFile, ...]
@@ -92,7 +92,7 @@ class ClassMasks(RenderedMask):
 
 @dataclass(frozen=True)
 class ClassChannels(RenderedMask):
-    """The masks of an image in one file of several channels; arguments as those of `ClassMasks`."""
+    """The masks of an image in one file of several channels; see `ClassMasks` for the arguments."""
 
     file: str
     bits: tuple[int | None, ...]
@@ -115,7 +115,7 @@ class ClassChannels(RenderedMask):
 
 
 def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Sequence[MaskValue] = ()) -> VolumeFile:
-    """The label of a volume from a file for each class; of one whose file is "" nothing is known."""
+    """The label of a volume from a file for each class; a class whose file is "" is unknown."""
     paths: list[str] = []
     layers: list[int | None] = []
     unknown: list[int] = []
@@ -132,7 +132,7 @@ def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Seq
 def combined(masks: Iterable[ClassMask], ignored: Sequence[MaskValue]) -> np.ndarray:
     """The masks of all classes as one, int64, as `pack_bits` gives it.
 
-    Raises DataError, with the name of the mask, where one holds more than 0 and another value, or has another size.
+    Raises DataError, with the name of the mask, if one holds more than 0 and another value, or has another size.
     """
     truth = np.zeros((), np.int64)
     unknown = np.zeros((), np.int64)
@@ -171,7 +171,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     is_ignored = np.zeros(keys.shape, bool)
     for value in ignored:
         alike = as_color(value) if has_colors else as_grey(value)
-        if has_colors or isinstance(alike, int):  # a color is in no mask of numbers
+        if has_colors or isinstance(alike, int):  # a mask of numbers never holds a color
             is_ignored |= keys == key_of(alike)
     inside = (keys != 0) & ~is_ignored
     if inside.any() and (keys[inside] != keys[inside].max()).any():

@@ -26,14 +26,14 @@ class RenderedMask(ABC):
         """Mask values, (H, W) uint8 or uint16. Raises DataError, with the file and the annotation."""
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        """The number of the object of each pixel, (H, W), 0 for none; and the mask value of each number, from 0.
+        """The number of each pixel's object, (H, W), 0 for none; and the mask value of each number, from 0.
 
-        Raises DataError as `render` does, and where the annotations tell no objects apart.
+        Raises DataError as `render` does, and if the annotations do not tell objects apart.
         """
         raise DataError("these annotations tell no objects apart; leave out --task objects")
 
     def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-        """Rows [top, bottom) and columns [left, right) of what `render` gives."""
+        """Rows [top, bottom) and columns [left, right) of the mask that `render` gives."""
         return self.render()[slice(*rows), slice(*columns)]
 
 
@@ -54,12 +54,12 @@ class WindowSource(EmbeddedImage):
 
 
 class ClassLayers(NamedTuple):
-    """What the files of a label are, or the channels of one file: masks of a class each.
+    """The classes of a label's files, or of the channels of its only file: each holds the mask of one class.
 
     Args:
-        bits: the class of each; None for one that is left out.
+        bits: the bit of each class; None for a class that is left out.
         unknown: the classes that have no file.
-        ignored: mask values of which nothing is known.
+        ignored: mask values of unknown pixels.
     """
 
     bits: tuple[int | None, ...]
@@ -68,9 +68,9 @@ class ClassLayers(NamedTuple):
 
 
 class VolumeFile(NamedTuple):
-    """The file of a volume, or one for each of its channels; and (z, y, x) in mm where the files do not say it.
+    """The file of a volume, or a file for each channel; and the spacing (z, y, x) in mm if the files have none.
 
-    `layers` say what files or channels of a label are whose classes may overlap.
+    `layers` gives the classes of the files or channels of a label whose classes may overlap.
     """
 
     paths: tuple[str, ...]
@@ -96,7 +96,7 @@ class PictureFile(NamedTuple):
     """A TIFF that is read as the picture that Pillow makes of it, wherever it lies in the world.
 
     Args:
-        page: the page of the file; None for the one that is asked for.
+        page: the page of the file; None for the page that the caller asks for.
     """
 
     path: str
@@ -104,13 +104,13 @@ class PictureFile(NamedTuple):
 
 
 class PointSource(NamedTuple):
-    """The points of an image, as their file has them.
+    """The points of an image, as they are stored in their file.
 
     Args:
         file: the file that lists them.
-        space: what they are counted in, as in `PointTable`.
+        space: the unit and axes of positions, as in `PointTable`.
         positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
-        states: (K,) int64, those of `tasks.points`.
+        states: (K,) int64, the states of `tasks.points`.
         size: (H, W) of the image that they were made for, where the file says it.
     """
 
@@ -153,7 +153,7 @@ REMEDIES = {  # what to do with files of other formats, by their extension
 TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
-UNCHECKED_BYTES = 2**27  # bytes that are taken without asking how much memory is free
+UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free
 COPIES = 3  # of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE_MESSAGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
@@ -170,7 +170,7 @@ def is_visible_file(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def format_remedy(names: Iterable[str]) -> str:
-    """The advice for files of formats that are not read here, as `; do this`; empty where nothing is known of any."""
+    """The advice for files of formats that are not read here, as `; do this`; empty if there is none."""
     for name in names:
         remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])  # a name may be an extension alone
         if remedy:
@@ -180,7 +180,7 @@ def format_remedy(names: Iterable[str]) -> str:
 
 @contextmanager
 def image_errors(name: str) -> Iterator[None]:
-    """Within, what a library raises in opening or decoding a file becomes an ImageError with `name`.
+    """A context in which any error of a library that opens or decodes a file becomes an ImageError with `name`.
 
     At a damaged file a decoder may raise anything: Pillow, tifffile, nibabel and NumPy were seen to raise thirty types.
     """
@@ -206,20 +206,20 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
 
 
 def check_regular(path: str | Path) -> None:
-    """ValueError for a pipe or a device, which would be read for ever."""
+    """Raises ValueError for a pipe or a device, which would be read for ever."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError("it is not a regular file")
 
 
 def check_memory(size: int, name: str) -> None:
-    """ValueError where `size` bytes are more than this process may have: a small file may claim much."""
+    """Raises ValueError if `size` bytes are more than this process may have: a small file may claim much."""
     available = available_bytes() if size > UNCHECKED_BYTES else size  # asking takes time
     if size > available:
         raise ValueError(f"{name} needs {size / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
 
 
 def decode(picture: Image.Image) -> None:
-    """Have Pillow decode a picture, which turns a TIFF already. ValueError where it does not fit into memory."""
+    """Decode a picture by Pillow, which also turns TIFFs. Raises ValueError if it does not fit into memory."""
     check_decoding(picture)
     if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS:
         picture.filename = ""  # else Pillow would map the pixels of the file, as rows of the turned picture's length
@@ -227,7 +227,7 @@ def decode(picture: Image.Image) -> None:
 
 
 def check_decoding(picture: Image.Image) -> None:
-    """ValueError for a picture, not decoded yet, that does not fit into memory."""
+    """Raises ValueError for a picture, not decoded yet, that does not fit into memory."""
     width, height = picture.size
     pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
     check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")

@@ -46,12 +46,12 @@ GREY = 1
 RGB = 2
 SAMPLES_TOGETHER = 1
 SAMPLES_IN_PLANES = 2
-UNSPECIFIED = 0  # a further band is of no kind that TIFF knows
+UNSPECIFIED = 0  # TIFF has no name for the kind of a further band
 SAMPLE_FORMATS = {"u": 1, "i": 2, "f": 3}  # by the kind of a type of NumPy
 
 
 class Tag(NamedTuple):
-    """A tag of a page: its code, the type of its values, and these."""
+    """A tag of a page: its code, the type of its values, and the values."""
 
     code: int
     kind: int
@@ -63,7 +63,7 @@ class GeoTiffWriter:
 
     Args:
         channels: how many bands there are.
-        nodata: what pixels without data hold; None where there are none.
+        nodata: what pixels without data hold; None if there are none.
         is_color: whether the bands are red, green and blue.
     """
 
@@ -129,7 +129,7 @@ class GeoTiffWriter:
             self.finish()
 
     def finish(self) -> None:
-        """Write what is left, when all rows have come."""
+        """Write the remaining rows and the tags, after the last row."""
         if self._dtype is None:
             return
         if self._rows.shape[1]:
@@ -174,7 +174,7 @@ class GeoTiffWriter:
         return sorted(tags)
 
     def _write_directory(self, tags: list[Tag]) -> None:
-        """Write the tags behind the tiles, values that do not fit into them first, and where they are."""
+        """Write the values that do not fit into tags, then the tags, then the position of the tags in the header."""
         letter = "Q" if self._is_big else "L"
         field = 8 if self._is_big else 4
         entries = []

@@ -35,7 +35,7 @@ NUMBER_COUNTS = {  # field: how many numbers it holds
 
 
 def check_meta_image(path: str) -> None:
-    """ValueError unless a MetaImage file is a volume whose header holds what it should, and whose voxels are there."""
+    """Raises ValueError unless a MetaImage file is a volume with a valid header and all its voxels."""
     fields = _read_fields(path)
     axes = _whole_number(fields, "NDims", AXES)
     if axes != AXES:
@@ -80,7 +80,7 @@ def _read_fields(path: str) -> dict[str, str]:
 
 
 def _numbers(fields: dict[str, str], name: str) -> list[float]:
-    """The finite numbers of a field; none where one of them is no number."""
+    """The finite numbers of a field; none if one of them is no number."""
     try:
         numbers = [float(word) for word in fields.get(name, "").split()]
     except ValueError:

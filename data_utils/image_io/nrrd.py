@@ -40,7 +40,7 @@ ENCODINGS = {  # how many bytes of values a byte of the file stands for, at most
 
 
 def check_nrrd(path: str) -> None:
-    """ValueError unless a NRRD file says how large it is, fits into memory, and has its voxels in itself or beside."""
+    """Raises ValueError unless a NRRD file has a size that fits into memory, and voxels in itself or beside it."""
     fields, header_bytes = _read_fields(path)
     sizes = fields.get("sizes", "").split()
     if not 1 <= len(sizes) <= MOST_AXES or not all(re.fullmatch("[1-9][0-9]{0,9}", size) for size in sizes):
@@ -90,7 +90,7 @@ def _read_fields(path: str) -> tuple[dict[str, str], int]:
 
 
 def _check_vectors(fields: dict[str, str], name: str, count: int) -> None:
-    """ValueError unless a field that is there has so many vectors."""
+    """Raises ValueError if a field is there and does not have `count` vectors."""
     text = fields.get(name)
     if text is not None and not re.fullmatch(rf"(?:{VECTOR})(?:\s+(?:{VECTOR})){{{count - 1}}}", text):
         raise ValueError(f"its header has {name} = {text[:40]}, expected {count} of the form (x,y,z)")

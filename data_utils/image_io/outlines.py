@@ -1,7 +1,7 @@
 """Outlines of areas, exactly along the borders of pixels, from rows that come from top to bottom.
 
-An area is what pixels of one number are that hang together by their sides, as GDAL's polygonize has it. Outlines are
-kept as their corners: along each row and column of borders these come in pairs, the ends of straight lines.
+An area is a set of pixels of one number that are connected by their sides, as in GDAL's polygonize. Outlines are kept
+as their corners: along each row and column of borders the corners come in pairs, the ends of straight lines.
 """
 
 from array import array
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROWS = 128  # rows that are outlined at once
-# new corners after which finished areas are looked for, beside as many as unfinished areas had
+# finished areas are searched for after so many new corners, plus as many as the unfinished areas had
 MAX_PENDING_CORNERS = 2**17
 
 
@@ -19,8 +19,8 @@ class Areas(NamedTuple):
     """Some areas with their outlines.
 
     Args:
-        numbers: (A,) the number that the pixels of each hold.
-        ring_counts: (A,) how many rings each has: its outline, then those of its holes.
+        numbers: (A,) the number that the pixels of each area hold.
+        ring_counts: (A,) how many rings each area has: its outline, then the outlines of its holes.
         ring_lengths: (R,) how many corners each ring has.
         corners: (N, 2) (column, row), 0 at the corner of the first pixel; clockwise, as the image is seen.
     """
@@ -35,9 +35,9 @@ class Corners(NamedTuple):
     """Corners of outlines, (N,) each.
 
     Args:
-        areas: the area that each belongs to.
+        areas: the area that each corner belongs to.
         numbers: the number that the pixels of that area hold.
-        rows, columns: where each lies.
+        rows, columns: the position of each corner.
         is_on_falling_diagonal: whether the area has a single pixel there, above and left or below and right.
     """
 
@@ -48,7 +48,7 @@ class Corners(NamedTuple):
     is_on_falling_diagonal: np.ndarray
 
     def chosen(self, indices: np.ndarray) -> "Corners":
-        """The corners at indices, or where a mask says so."""
+        """The corners at `indices`, which may also be a boolean mask."""
         return Corners(*[values[indices] for values in self])
 
 
@@ -63,18 +63,18 @@ class Outliner:
         self._area_count = 0
         self._links: list[np.ndarray] = []  # (2, n), pairs of areas that turned out to be one
         self._corners: list[Corners] = []
-        self._new_corners = 0  # since finished areas were last looked for
-        self._open_corners = 0  # those of unfinished areas at that time
+        self._new_corners = 0  # corners added since the last search for finished areas
+        self._open_corners = 0  # corners of the unfinished areas at that search
 
     def add(self, rows: np.ndarray) -> Iterator[Areas]:
-        """Read the next rows (n, W) of whole numbers, of which 0 belongs to no area; gives areas that are finished."""
+        """Read the next rows (n, W) of integers, 0 for no area; gives the areas that are finished by now."""
         for top in range(0, len(rows), ROWS):
             self._read(rows[top : top + ROWS])
             if self._new_corners > max(MAX_PENDING_CORNERS, self._open_corners):
                 yield self._finished(is_last=False)
 
     def finish(self) -> Iterator[Areas]:
-        """The areas that are left, when all rows were read."""
+        """The remaining areas, after the last row."""
         self._read(np.zeros((1, self._last_row.shape[1] - 2), np.uint8))
         yield self._finished(is_last=True)
 
@@ -124,15 +124,15 @@ class Outliner:
 
 
 def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
-    """The corners between the rows of a window (n + 1, W + 2) of numbers; `row` is that of the first ones.
+    """The corners between the rows of a window (n + 1, W + 2) of numbers; `row` is the row of the first ones.
 
     Where four pixels meet, each has a corner of its area in two cases: it is alone, or the middle of an L of three.
 
         a b      a a
         c d      a b
 
-    On the left each area has a corner there, unless a pixel beside it belongs to it too. On the right b has one as it
-    is alone, and a has one, said of the pixel that lies across from b.
+    On the left each area has a corner there, unless a pixel beside it belongs to it too. On the right b has one, since
+    it is alone, and a has one, recorded for the pixel diagonal to b.
     """
     beside = window[:, :-1] == window[:, 1:]
     below = window[:-1] == window[1:]
@@ -165,7 +165,7 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
 
 
 def _concatenated(parts: list[Corners]) -> Corners:
-    """All corners in one; the list is empty then."""
+    """All corners in one; this empties the list."""
     columns: list[list[np.ndarray]] = [list(column) for column in zip(*parts, strict=True)]
     parts.clear()
     values = []
@@ -175,7 +175,7 @@ def _concatenated(parts: list[Corners]) -> Corners:
 
 
 def _areas(corners: Corners) -> Areas:
-    """The areas with all of these corners."""
+    """The areas whose outlines have these corners."""
     corners = corners.chosen(np.lexsort((corners.columns, corners.rows, corners.areas)))
     count = len(corners.rows)
     index_type = np.int32 if count < 2**31 else np.int64
@@ -190,7 +190,7 @@ def _areas(corners: Corners) -> Areas:
     walk, ring_lengths = _walk(partner)
     starts = np.cumsum(ring_lengths) - ring_lengths
     areas = corners.areas[walk[starts]]
-    # the first corner of all is one of the outline, so that this is the first ring
+    # the very first corner lies on the outline, so that the outline is the first ring
     _, firsts, ring_counts = np.unique(areas, return_index=True, return_counts=True)
     numbers = corners.numbers[walk[starts[firsts]]]
     return Areas(numbers, ring_counts, ring_lengths, np.stack([corners.columns[walk], corners.rows[walk]], axis=1))

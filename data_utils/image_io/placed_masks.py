@@ -69,7 +69,7 @@ class PlacedMask(RenderedMask):
 
 
 def check_crs(image: Place, mask: Place, name: str) -> None:
-    """DataError, with `name`, where an image and its mask have different coordinate reference systems."""
+    """Raises DataError, with `name`, if an image and its mask have different coordinate reference systems."""
     if _may_be_one_crs(image, mask):
         return
     assert image.crs is not None
@@ -83,7 +83,7 @@ def _may_be_one_crs(first: Place, second: Place) -> bool:
 
 
 def grid_of(path: str, page: int = 0) -> Grid | None:
-    """The grid of a page of a TIFF; None where it has no place, or cannot be read, which shows when it is decoded."""
+    """The grid of a page of a TIFF; None if it has no place, or cannot be read, which decoding reports."""
     if not is_tiff(path):
         return None
     try:
@@ -95,7 +95,7 @@ def grid_of(path: str, page: int = 0) -> Grid | None:
 
 @lru_cache(maxsize=4096)
 def _read_grid(path: str, page: int, changed: int) -> Grid | None:
-    """The grid of a file that was last changed at a time, by which another version of it is told apart."""
+    """The grid of a file; `changed`, the time of its last change, tells versions of the file apart in the cache."""
     try:
         check_regular(path)
         with tifffile.TiffFile(path) as tiff:
@@ -125,7 +125,7 @@ def grid_of_source(source: ImageSource) -> Grid | None:
 
 
 def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
-    """The mask of an image on its grid: as it is where it has the same, or no place."""
+    """The mask of an image on the image's grid; unchanged if the mask has the same grid, or no place."""
     mask_grid = grid_of_source(mask)
     if mask_grid is None:
         return mask

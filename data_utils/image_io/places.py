@@ -35,7 +35,7 @@ class Crs(NamedTuple):
     """A coordinate reference system.
 
     Args:
-        epsg: its number in the EPSG registry; None where it is defined in another way.
+        epsg: its number in the EPSG registry; None if it is defined in another way.
         keys: the GeoTIFF tags that define it, or the text of another file.
     """
 
@@ -43,7 +43,7 @@ class Crs(NamedTuple):
     keys: tuple
 
     def same(self, other: "Crs") -> bool:
-        """Whether both are one, as far as can be told without a library."""
+        """Whether both are the same system, as far as can be told without a library."""
         if self.epsg is not None or other.epsg is not None:
             return self.epsg == other.epsg
         return self.keys == other.keys
@@ -57,8 +57,8 @@ class Place(NamedTuple):
 
     Args:
         transform: (a, b, c, d, e, f): the corner of row r and column q lies at x = aq + br + c, y = dq + er + f.
-        crs: None where the file names none.
-        tags: code, type and values of each tag, to be written again.
+        crs: None if the file names none.
+        tags: code, type and values of each tag, for writing the place to another file.
     """
 
     transform: Transform
@@ -83,7 +83,7 @@ class Place(NamedTuple):
         return self.to_pixels(other.transform[2], other.transform[5])
 
     def has_pixels_of(self, other: "Place", size: Sequence[int]) -> bool:
-        """Whether pixels of both have one size and direction, so that over `size` (H, W) they stay together."""
+        """Whether the pixels of both have one size and direction: their offset is the same all over `size` (H, W)."""
         height, width = size
         shifts = []
         for column, row in ((0, 0), (width, 0), (0, height)):
@@ -99,7 +99,7 @@ class Place(NamedTuple):
 
 
 def place_of(page: tifffile.TiffPage) -> Place | None:
-    """The place of a TIFF page; None where it has none, or one that is no plain grid."""
+    """The place of a TIFF page; None if it has none, or one that is no plain grid."""
     values = {code: _tag_value(page, code) for code in PLACE_TAGS}
     keys = geo_keys(values[KEY_DIRECTORY])
     transform = _transform(values, keys)
@@ -115,7 +115,7 @@ def has_place_tags(page: tifffile.TiffPage) -> bool:
 
 
 def _tag_value(page: tifffile.TiffPage, code: int) -> Any:
-    """The numbers of a tag as a tuple, or its text; None where it is not there, or is not of its kind."""
+    """The numbers of a tag as a tuple, or its text; None if it is not there, or is not of its kind."""
     value = page.tags.valueof(code)
     if code == ASCII_PARAMETERS:
         return value if isinstance(value, str) else None
@@ -141,7 +141,7 @@ def geo_keys(directory: Any) -> dict[int, int]:
 
 
 def _transform(values: dict[int, Any], keys: dict[int, int]) -> Transform | None:
-    """The grid that the values of the tags say; None where they say none, or one whose pixels have no area."""
+    """The grid that the values of the tags define; None if they define none, or one whose pixels have no area."""
     matrix = values[TRANSFORMATION]
     scale = values[PIXEL_SCALE]
     tie = values[TIE_POINT]
@@ -171,7 +171,7 @@ def _are_numbers(values: tuple | None, count: int) -> bool:
 
 
 def crs_of(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
-    """The CRS that the geo keys name: by a number of EPSG, or by all that the tags say of it."""
+    """The CRS that the geo keys name: by a number of EPSG, or by all the tags that define it."""
     if not keys:
         return None
     code = keys.get(PROJECTED_KEY)

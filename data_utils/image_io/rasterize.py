@@ -6,7 +6,7 @@ import numpy as np
 
 
 def fill_polygon(mask: np.ndarray, rings: Sequence[np.ndarray], value: int) -> None:
-    """Give the pixels of a mask (H, W) whose centers lie in a polygon a value.
+    """Set the pixels of a mask (H, W) whose centers lie in a polygon to `value`.
 
     Args:
         rings: (n, 2) each, (column, row) of the corners, 0 at the corner of the first pixel. Where rings lie in each
@@ -18,7 +18,7 @@ def fill_polygon(mask: np.ndarray, rings: Sequence[np.ndarray], value: int) -> N
 
 
 def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int, int]]:
-    """(row, first column, column behind the last) of what lies inside."""
+    """(row, first column, last column + 1) of each run of pixels inside."""
     rings = [_turned(ring) for ring in rings]
     starts = np.concatenate(rings)
     ends = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
@@ -26,7 +26,7 @@ def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int,
     is_down = starts[:, 1] < ends[:, 1]
     upper = np.where(is_down[:, None], starts, ends)
     lower = np.where(is_down[:, None], ends, starts)
-    # an edge crosses the centers of rows from its upper end on, but not that of its lower end
+    # an edge crosses the row centers from its upper end, which counts, to its lower end, which does not
     first = np.clip(np.ceil(upper[:, 1] - 0.5), 0, height).astype(np.int64)
     last = np.clip(np.ceil(lower[:, 1] - 0.5), 0, height).astype(np.int64)
     counts = last - first
@@ -44,8 +44,8 @@ def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int,
 def _turned(ring: np.ndarray) -> np.ndarray:
     """The corners (n, 2) of a ring in the direction in which GDAL walks along it, whichever they are given in.
 
-    It looks at the bend at the highest corner, the rightmost of several. Where the ring meets itself there, or does not
-    bend, it looks at the sign of the area.
+    GDAL looks at the bend at the highest corner, the rightmost of several. If the ring meets itself there, or does not
+    bend, GDAL looks at the sign of the area.
     """
     corners = ring[:-1] if np.array_equal(ring[0], ring[-1]) else ring
     columns, rows = corners.T

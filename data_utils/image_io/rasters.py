@@ -26,7 +26,7 @@ ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPH
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
 PILLOW_SAMPLES = (3, 4)  # how many samples pictures in color have
-# what Pillow makes of types of pixels, so that a file is the same with and without a place
+# the types that Pillow converts pixel types to, so that a file is read alike with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
 
 Range = tuple[int, int]  # first and last pixel along a side, the last one left out
@@ -37,10 +37,10 @@ class RasterFile:
 
     Attributes:
         size: (H, W).
-        nodata: the value of pixels without data; None where there is none.
+        nodata: the value of pixels without data; None if there is none.
         names: the names of the bands; empty texts where they have none.
-        place: where it lies; None where it does not say so.
-        alpha: the sample that says how opaque pixels are; None where there is none.
+        place: its place in the world; None if the file has none.
+        alpha: the sample that says how opaque pixels are; None if there is none.
     """
 
     def __init__(self, path: Path, page: tifffile.TiffPage, mask: tifffile.TiffPage | None) -> None:
@@ -67,7 +67,7 @@ class RasterFile:
         return has_value or self.alpha is not None or self.mask is not None
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values (n, m, C) of some bands, and where they hold no data, of the same shape; None where all hold some."""
+        """Values (n, m, C) of some bands, and a mask of that shape, true where data are missing; None if none are."""
         values = self.pixels.read(rows, columns, samples)
         reasons = []
         if values.dtype.kind == "f":
@@ -83,7 +83,7 @@ class RasterFile:
         return values.astype(self.dtype, copy=False), is_missing
 
     def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
-        """Where alpha or the file's mask says that there is nothing: (n, m, 1) bool; None where neither is there."""
+        """Where alpha or the file's mask marks no data, (n, m, 1) bool; None if the file has neither."""
         if self.alpha is not None and self.alpha not in samples:
             return self.pixels.read(rows, columns, (self.alpha,)) == 0
         if self.mask is not None:
@@ -117,7 +117,7 @@ class Segments:
 
     @property
     def decodes_windows(self) -> bool:
-        """Whether a window is read without most of the file."""
+        """Whether a window can be read without decoding most of the file."""
         return self.page.is_contiguous or (self._has_codec and self.segment_bytes <= SEGMENT_BYTES)
 
     @cached_property
@@ -256,8 +256,8 @@ class Raster:
     """Bands of one file, or of several files of one size; arguments as the attributes.
 
     Attributes:
-        files: all of them.
-        bands: those that are read.
+        files: all files.
+        bands: the bands that are read.
     """
 
     def __init__(self, files: Sequence[RasterFile], bands: Sequence[Band]) -> None:
@@ -271,7 +271,7 @@ class Raster:
 
     @property
     def place(self) -> Place | None:
-        """Where it lies."""
+        """The place of the raster in the world."""
         return self.files[0].place
 
     @property
@@ -286,7 +286,7 @@ class Raster:
 
     @property
     def decodes_windows(self) -> bool:
-        """Whether windows are read without most of the files."""
+        """Whether windows can be read without decoding most of the files."""
         return all(file.pixels.decodes_windows for file in self._used())
 
     def _used(self) -> list[RasterFile]:
@@ -316,17 +316,17 @@ class Raster:
         return values
 
     def whole(self) -> np.ndarray:
-        """All of it, as `read` gives it."""
+        """The whole raster, as `read` gives a window."""
         height, width = self.size
         return self.read((0, height), (0, width))
 
 
 def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0) -> Raster | None:
-    """The raster of a path or of bands of files, open as long as `stack` is; None for what is read as a picture.
+    """The raster of a path or of bands of files, open as long as `stack` is; None for a file that is read as a picture.
 
-    A TIFF is one if it has a place, if bands of it are chosen, or if Pillow does not open it. What Pillow opens stays
-    what Pillow makes of it, even if that is the first of several bands.
-    Raises ImageError for bands that are not there.
+    A TIFF is a raster if it has a place, if bands of it are chosen, or if Pillow does not open it. Any other TIFF is
+    read as Pillow reads it, even if Pillow reads only the first of several bands. Raises ImageError for bands that are
+    not there.
     """
     is_chosen = isinstance(source, BandSource)
     if not isinstance(source, BandSource):
@@ -353,7 +353,7 @@ def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0
 
 
 def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) -> RasterFile | None:
-    """The page of a TIFF as a raster; None where it is a picture."""
+    """The page of a TIFF as a raster; None if it is a picture."""
     check_regular(path)
     if is_chosen and not is_tiff(path):
         raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
@@ -364,7 +364,7 @@ def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) ->
     except Exception:
         if is_chosen:
             raise
-        return None  # Pillow reads more than tifffile of damaged files, and says what is wrong
+        return None  # Pillow reads more of a damaged file than tifffile, and reports the damage
     if not is_raster:
         if is_chosen:
             raise ImageError(f"{path}: bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
@@ -423,7 +423,7 @@ def _side(value: object) -> int:
 
 
 def _nodata(page: tifffile.TiffPage) -> float | None:
-    """The value of pixels without data; None where there is none, or one that its type of pixels does not hold."""
+    """The value of pixels without data; None if there is none, or if the type of the pixels cannot hold it."""
     text = page.tags.valueof(NODATA)
     dtype = np.dtype(page.dtype)
     if not isinstance(text, str):
@@ -462,7 +462,7 @@ def _alpha(page: tifffile.TiffPage) -> int | None:
 
 
 def _all_bands(files: Sequence[RasterFile]) -> list[Band]:
-    """All bands; a file of one band has its own name, if the band has none or there are several files."""
+    """All bands; a single band of a file is named after the file if it has no name or there are several files."""
     bands = []
     for number, file in enumerate(files):
         for sample, name in enumerate(file.names):
@@ -491,12 +491,12 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
 
 
 def indices_of_band(names: Sequence[str], band_name: str) -> list[int]:
-    """The names that a band is known by: those that are its own, else those that hold it as a word."""
+    """The indices of the names that equal `band_name`; if there are none, of the names that hold it as a word."""
     equal_names = [index for index, name in enumerate(names) if name.casefold() == band_name.casefold()]
     return equal_names or [index for index, name in enumerate(names) if has_band_name(name, band_name)]
 
 
 def has_band_name(name: str, band_name: str) -> bool:
-    """Whether a name, often that of a file such as T32TQM_20200101_B02_10m, is a band's, or holds it as a word."""
+    """Whether a name, such as the file name T32TQM_20200101_B02_10m, is `band_name` or holds it as a word."""
     pattern = rf"(^|.*[_\-. ]){re.escape(band_name)}([_\-. ].*|$)"
     return re.fullmatch(pattern, name, re.IGNORECASE) is not None

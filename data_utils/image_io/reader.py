@@ -44,7 +44,8 @@ class DecodedImage(NamedTuple):
     Args:
         pixels: (h, w, C) in the file's own value range: uint8, uint16, int32 or float32.
         size: (H, W) of the image itself.
-        extent: how far (h, w) of the pixels the image reaches; less than their shape where a JPEG's last block does.
+        extent: (h, w), how far the image reaches into the pixels; less than their shape if a JPEG's last block reaches
+            beyond the image.
     """
 
     pixels: np.ndarray
@@ -56,7 +57,7 @@ class DecodedMask(NamedTuple):
     """A mask as it was decoded.
 
     Args:
-        values: what `read_mask` gives.
+        values: the mask values, as `read_mask` gives them.
         colored: whether they are stored as RGB.
         jpeg: whether the file is a JPEG.
     """
@@ -68,9 +69,9 @@ class DecodedMask(NamedTuple):
 
 @contextmanager
 def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray | Raster]:
-    """The picture (and page, of a TIFF), raster or array of a source, not decoded yet; an array may be mapped.
+    """The picture (a page of a TIFF), raster or array of a source, not decoded yet; an array may be memory-mapped.
 
-    Raises ImageError, with `name`, for what cannot be opened; what decodes it stands within `image_errors` too.
+    Raises ImageError, with `name`, if the source cannot be opened. Callers decode it within `image_errors` too.
     """
     with ExitStack() as stack:
         with image_errors(name):
@@ -125,7 +126,7 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for color
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C) and for rasters; these
     are masked arrays where pixels hold no data.
-    Raises ImageError, with `name`, for what cannot be read.
+    Raises ImageError, with `name`, for a source that cannot be read.
     """
     return decode_image(source, name, page).pixels
 
@@ -147,7 +148,7 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
 
 
 def _pixels(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
-    """Pixels (H, W, C) of an opened image, in memory. ImageError for what is no image, or holds NaN or infinity."""
+    """Pixels (H, W, C) of an opened image, in memory. Raises ImageError for other shapes, NaN and infinity."""
     if isinstance(image, Raster):
         pixels = image.whole()
     else:
@@ -218,7 +219,7 @@ def read_mask(source: ImageSource, name: str) -> np.ndarray:
 
     A palette file gives its indices (the convention of VOC and ADE20K), save a GIF, whose encoder orders the palette as
     it likes: there the colors count. RGB that holds only grey is grey, alpha is dropped, 1-bit is 0 and 1, EXIF
-    orientation is applied. Raises DataError, with `name`, for what cannot be read or is no mask.
+    orientation is applied. Raises DataError, with `name`, for a source that cannot be read or is no mask.
     """
     return decode_mask(source, name).values
 
@@ -307,7 +308,7 @@ def _brightness_factor(picture: Image.Image) -> int:
 
 
 def _mask_values(array: np.ndarray) -> np.ndarray:
-    """The values of a mask in an array; those that are not numbers are unknown, others that hold no data stay."""
+    """The values of a mask in an array. In a masked array NaN becomes unknown; other values without data stay."""
     values = np.array(array)
     if isinstance(array, np.ma.MaskedArray) and values.dtype.kind == "f":
         values[np.isnan(values)] = IGNORE_INDEX
@@ -318,7 +319,7 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     """(H, W) numbers as uint8 or uint16 where they fit, else int64."""
     if mask.dtype in (np.uint8, np.uint16):
         return mask
-    with np.errstate(invalid="ignore"):  # NaN becomes a whole number, which differs
+    with np.errstate(invalid="ignore"):  # NaN is cast to an integer, which differs from NaN
         whole = mask.astype(np.int64)
     if mask.dtype.kind == "f" and (whole != mask).any():
         raise DataError(
@@ -337,7 +338,7 @@ def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> s
 
 
 def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
-    """DataError where an image and its mask, (H, W) each, are not of the same proportions."""
+    """Raises DataError if an image and its mask, (H, W) each, are not of the same proportions."""
     if not same_proportions(image, mask):
         raise DataError(size_mismatch(name, image, mask))
 

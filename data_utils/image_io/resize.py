@@ -13,7 +13,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 def resize_image(pixels: np.ndarray, size: tuple[int, int], box: Box | None = None) -> np.ndarray:
     """(H, W, C) -> (*size, C), bicubic with antialiasing (Pillow's); uint8 stays uint8, other types become float32.
 
-    `box` is the part that becomes `size`; what lies around it is only looked at.
+    `box` is the part that is resized to `size`; pixels around it only contribute to its border.
     """
     height, width = size
     box = box or (0, 0, pixels.shape[1], pixels.shape[0])
@@ -47,7 +47,7 @@ def _as_uint8(values: np.ndarray) -> np.ndarray:
 def resize_rows(
     read: Callable[[int, int], np.ndarray], extent: tuple[float, float], size: tuple[int, int], start: int, stop: int
 ) -> np.ndarray:
-    """Rows [start, stop) of what `resize_image` gives, (stop - start, w, C); `read` gives rows of the image."""
+    """Rows [start, stop) of the result of `resize_image`, (stop - start, w, C); `read` gives rows of the image."""
     height, width = size
     if height == extent[0]:
         return resize_image(read(start, stop), (stop - start, width), (0, 0, extent[1], stop - start))
@@ -67,7 +67,7 @@ def resize_rows(
 def resize_window(
     read: Callable[[int, int, int, int], np.ndarray], extent: tuple[int, int], size: tuple[int, int], window: Window
 ) -> np.ndarray:
-    """The `window` (rows, columns) of what `resize_image` gives for an image of `extent` resized to `size`.
+    """The `window` (rows, columns) of the result of `resize_image` for an image of `extent` resized to `size`.
 
     `read(top, bottom, left, right)` gives a part of the image. The values are equal but for a rounding of the weights'
     last bit.
@@ -100,7 +100,7 @@ def _needed_range(length: int, target: int, part: tuple[int, int]) -> tuple[int,
 
 
 def bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and weights, (n, taps) each, that make targets [start, stop) of `extent` pixels resized to `target`.
+    """Input pixels and weights, (n, taps) each, of output pixels [start, stop) of `extent` pixels resized to `target`.
 
     Keys' cubic with a = -1/2, widened when shrinking, as in Pillow's Resample.c.
     """
@@ -120,9 +120,9 @@ def bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarr
 
 
 def linear(extent: int, target: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and weights, as `bicubic` gives them, for all targets: straight lines between the centers of the pixels.
+    """Input pixels and weights, as `bicubic` gives them, of all output pixels: linear between the pixels' centers.
 
-    They too are widened when shrinking.
+    The weights too are widened when shrinking.
     """
     scale = extent / target
     widening = max(scale, 1.0)
@@ -152,7 +152,7 @@ def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_p
 def same_proportions(first: tuple[int, int], second: tuple[int, int]) -> bool:
     """Whether one (H, W) is the other resized, with the sides of the smaller one rounded, up or down.
 
-    With one side equal the other may be a pixel off: more of it is a border, or has been cut off.
+    If one side is equal the other may be a pixel off; a larger difference is a border, or a part cut off.
     """
     height_difference = abs(first[0] - second[0])
     width_difference = abs(first[1] - second[1])
@@ -163,7 +163,7 @@ def same_proportions(first: tuple[int, int], second: tuple[int, int]) -> bool:
 
 
 def nearest(target: int, length: int) -> np.ndarray:
-    """(target,) for each pixel along a side of `length` pixels resized to `target`: the one under its center."""
+    """(target,) the input pixel under the center of each output pixel, for a side of `length` resized to `target`."""
     return ((2 * np.arange(target) + 1) * length) // (2 * target)
 
 

@@ -1,4 +1,4 @@
-"""Windows of scenes that stand for images of their own, read from where they lie in the scene's file."""
+"""Windows of scenes that are used as images of their own, each read from the scene's file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ class WindowedPart(WindowedImage):
 
 @dataclass(frozen=True)
 class SceneWindow(WindowSource):
-    """A window of an image, or of the mask of one.
+    """A window of an image, or of an image's mask.
 
     Args:
         source: the image or mask.

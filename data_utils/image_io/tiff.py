@@ -26,7 +26,7 @@ PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that
     (RGB, 4, "uint8"),
 }
 
-logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # the ImageError has its message
 
 
 class EndlessPages(ImageError):
@@ -45,7 +45,7 @@ def page_numbers(path: Path) -> list[int]:
 
 
 def check_pages(path: Path) -> None:
-    """EndlessPages for such a TIFF, of which Pillow reads the first page; other damage shows when it is decoded."""
+    """Raises EndlessPages for such a TIFF (Pillow would read its first page); decoding reports other damage."""
     try:
         page_numbers(path)
     except EndlessPages:
@@ -121,7 +121,7 @@ def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
 
 
 def has_windows(page: tifffile.TiffPage) -> bool:
-    """Whether windows of it can be read: its values need no conversion, its segments are small, its codec is known."""
+    """Whether windows of a page can be read: values need no conversion, segments are small, the codec is known."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))
     is_upright = page.tags.valueof("Orientation", default=1) == 1
     is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colors by that alpha
@@ -145,7 +145,7 @@ def has_codec(compression: int) -> bool:
         tifffile.TIFF.DECOMPRESSORS[compression](b"")
     except (ImportError, KeyError):
         return False
-    except Exception:  # the codec is there, and refuses to decode nothing
+    except Exception:  # the codec is there, and refuses to decode zero bytes
         return True
     return True
 

@@ -42,7 +42,7 @@ class StoredVolume(ABC):
     Attributes:
         shape: (x, y, z) in the file's own axes.
         channels: values of each voxel.
-        dtype: NumPy's type of what `read` gives.
+        dtype: NumPy's type of the voxels that `read` gives.
         affine: (4, 4) float64, from a voxel's (x, y, z) to mm, the world's axes pointing right, anterior, superior.
     """
 
@@ -91,7 +91,7 @@ class NiftiVolume(StoredVolume):
         return voxels
 
     def _inflated(self) -> np.ndarray:
-        """A compressed file's voxels, in pieces straight to where they belong: nibabel would hold them twice."""
+        """The voxels of a compressed file, decompressed in pieces into one array; nibabel would hold them twice."""
         dtype = self.image.header.get_data_dtype()
         check_memory(prod(self.image.shape) * dtype.itemsize, "the volume")
         voxels = np.empty(prod(self.image.shape), dtype)
@@ -115,7 +115,7 @@ class NiftiVolume(StoredVolume):
 
 
 def _check_extensions(path: str) -> None:
-    """ValueError where a header has megabytes of extensions, which nibabel would read, and a small gzip file may hold.
+    """Raises ValueError if a header has megabytes of extensions: nibabel would read them, even from a small gzip file.
 
     The format: https://nifti.nimh.nih.gov/nifti-1 and nifti-2.
     """
@@ -165,7 +165,7 @@ class ItkVolume(StoredVolume):
 
 @contextmanager
 def _last_line() -> Iterator[None]:
-    """Within, an error of SimpleITK is cut to its last line, which says what is wrong; the others name its sources."""
+    """A context that cuts an error of SimpleITK to its last line; the lines before it only name SimpleITK's sources."""
     try:
         yield
     except RuntimeError as error:
@@ -240,7 +240,7 @@ def load_nibabel() -> Any:
 
 
 def load_simpleitk(path: str) -> Any:
-    """Import SimpleITK. Raises ImageError, with the file that needs it, where it is not installed."""
+    """Import SimpleITK. Raises ImageError, with the file that needs it, if it is not installed."""
     try:
         import SimpleITK
     except ImportError as error:

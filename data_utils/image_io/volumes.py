@@ -67,7 +67,7 @@ def read_volume_header(source: ImageSource, name: str) -> VolumeHeader:
 def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeader]:
     """(D, H, W, C) in the files' own value range, in RAS orientation, a view of the file's axes; and the header.
 
-    Raises ImageError, with `name`, for what cannot be read, is empty or holds NaN or infinite voxels.
+    Raises ImageError, with `name`, for a source that cannot be read, is empty or holds NaN or infinite voxels.
     """
     stored = _open(source, name)
     header = _header(stored, name)
@@ -90,7 +90,7 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
 
     Where classes may overlap, the values are int64, as `pack_bits` gives them.
 
-    Raises DataError, with `name`, for what cannot be read, for more than one channel, fractions and negative numbers.
+    Raises DataError, with `name`, if the label cannot be read, or has several channels, fractions or negative numbers.
     """
     if isinstance(source, VolumeFile) and source.layers is not None:
         return _read_layers(source, source.layers, name)
@@ -223,7 +223,7 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
 
 
 def _sides_and_orientation(affine: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(3,) sides of a voxel in mm, and (3, 2) `stored_axes`; ImageError, with `name`, for what is no grid in space."""
+    """(3,) sides of a voxel in mm, and (3, 2) `stored_axes`. Raises ImageError, with `name`, for an invalid grid."""
     sides = np.zeros(3)
     orientation = np.full((3, 2), np.nan)
     if (np.abs(affine) < FARTHEST_ENTRY).all():  # NaN is not below it either

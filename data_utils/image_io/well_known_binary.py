@@ -21,7 +21,7 @@ def well_known_binary(rings: Sequence[np.ndarray]) -> bytes:
 
 
 def rings_of(geometry: bytes | None, where: str) -> Iterator[np.ndarray]:
-    """The rings (n, 2) of a polygon or of several; nothing of an empty geometry. Raises DataError, with `where`."""
+    """The rings (n, 2) of a polygon or of several; nothing for an empty geometry. Raises DataError, with `where`."""
     if geometry is None:
         return
     try:

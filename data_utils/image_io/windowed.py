@@ -112,7 +112,7 @@ class WindowedRaster(WindowedImage):
 
 
 class WindowedJpeg(WindowedImage):
-    """Windows of a JPEG file: of a copy that is decoded when the first one is read, with the detail needed."""
+    """Windows of a JPEG file, cut from a copy that is decoded, with the detail needed, for the first window."""
 
     decodes_windows = False
 
@@ -132,7 +132,7 @@ class WindowedJpeg(WindowedImage):
 
 
 class WindowedPicture(WindowedImage):
-    """Windows of a picture in any other format: of one decoded copy, made when it is needed."""
+    """Windows of a picture in any other format, cut from one decoded copy, made when it is needed."""
 
     decodes_windows = False
 
@@ -158,7 +158,7 @@ class WindowedPicture(WindowedImage):
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
         left, right = self._columns(left, right)
         part = self._image.crop((left, top, right, bottom))
-        part.format = self._image.format  # `read_mask` asks for it: the palette of a GIF means its colors
+        part.format = self._image.format  # `read_mask` needs the format: the palette of a GIF means its colors
         return part
 
 
@@ -166,7 +166,7 @@ class WindowedPicture(WindowedImage):
 def open_windowed_file(source: Path | BandSource | PictureFile, page: int = 0) -> Iterator[WindowedImage]:
     """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
-    Raises ImageError for what cannot be read.
+    Raises ImageError for a source that cannot be read.
     """
     with ExitStack() as stack:
         with image_errors(str(_file_of(source))):
@@ -224,11 +224,11 @@ def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
 
 @contextmanager
 def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
-    """Windows of a large image, or of a part of one, that has them; None for any other, which is decoded whole."""
+    """Windows of a large image, or of a part of one; None for an image that must be decoded whole."""
     with ExitStack() as stack:
         image = None
         if isinstance(source, WindowSource) or _may_have_windows(source):
-            with suppress(ImageError):  # the file will be named when it is decoded
+            with suppress(ImageError):  # the error is reported when the file is decoded
                 image = stack.enter_context(open_windowed(source))
         if image is None or not image.decodes_windows:
             yield None

@@ -17,7 +17,7 @@ OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes ei
 class PngWriter:
     """A PNG of `size` (H, W) written as its rows come: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is color.
 
-    A context, which finishes the file. The format: https://www.w3.org/TR/png-3/.
+    As a context, it finishes the file on leaving. The format: https://www.w3.org/TR/png-3/.
     """
 
     def __init__(self, file: BinaryIO, size: tuple[int, int], level: int) -> None:

@@ -18,7 +18,7 @@ from runtime.device import upload, upload_like
 from tasks.target import AnyTarget
 
 INVERSIONS = 60  # steps that invert elastic displacements of points
-WIDE_LABEL_TYPE = torch.int32  # labels that a float32 may not hold: they are picked by the numbers of pixels
+WIDE_LABEL_TYPE = torch.int32  # labels that float32 may not hold exactly: they are picked by pixel index
 
 Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -108,10 +108,10 @@ def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved:
 
 
 def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) -> Tensor:
-    """Where points (B, K, n) of the samples are once these are moved.
+    """The positions of points (B, K, n) in the moved samples.
 
-    The map of `_sampling_grid` leads from where a point will be to where it is. What is elastic in it is inverted by
-    steps, each of which leaves a fraction of the error: displacements change slowly from pixel to pixel.
+    `_sampling_grid` maps a position in the moved sample to the position in the original. Its elastic part is inverted
+    in steps, each of which leaves a fraction of the error, since displacements change slowly from pixel to pixel.
     """
     matrix = torch.tensor(np.stack([drawn.matrix for drawn in draws]))
     # inverted on the CPU: on CUDA the host would wait to learn whether it can be
@@ -147,8 +147,8 @@ def _nearest_pixels(grid: Tensor) -> Tensor:
 def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) -> Tensor:
     """Where output pixels come from, (B, *size, n) of n axes as `grid_sample` wants it: (x, y, ...), -1..1 across.
 
-    It is built in pixels from the center, so that a rotation of an image that is not square does not shear it.
-    `matrix` (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) are those of `Draw`.
+    It is built in pixels from the center, so that a rotation of an image that is not square does not shear it. `matrix`
+    (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) come from `Draw`.
     """
     columns = matrix.unflatten(1, (len(size), len(size))).unbind(2)  # (B, n, 1, ...) each
     offsets = []  # pixels from the center along x, y, ..., each in the shape that goes with the axes of an image

@@ -23,8 +23,8 @@ class Slot(NamedTuple):
     """One slot of a micro-batch: an image, and the shape it is padded to.
 
     Args:
-        filler: whether it counts nowhere, since its process would otherwise have no image.
-        ends_step: whether it is in the last micro-batch that its process has of a step.
+        filler: whether the image is ignored: it is only there because its process would otherwise have none.
+        ends_step: whether the slot is in the last micro-batch of a step in its process.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -40,7 +40,7 @@ class BatchSplit(NamedTuple):
     Args:
         groups: how many groups of processes have images of their own. A group is a single process, unless several share
             each volume.
-        is_fixed: the user asks for it: where it does not fit into memory it is not changed.
+        is_fixed: whether the user asks for this split, which then is not changed even if it does not fit into memory.
         processes_per_volume: how many processes share each image or volume.
     """
 
@@ -163,7 +163,8 @@ class ShuffledBatches(Sequence[Batch]):
 def epoch_batches(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> Sequence[Batch]:
     """The batches of one epoch in their order: every image once, ceil(N / batch_size) batches, only one of them short.
 
-    Batches hold images of one padded shape; those left of each shape are put together by size, at the larger shape.
+    Batches hold images of one padded shape; the remaining images of all shapes are combined by size and padded to the
+    larger shape.
     """
     rng = np.random.default_rng([seed, epoch])
     order = _numbers(len(shapes))
@@ -198,7 +199,7 @@ class LaneBatches(Sequence[Batch]):
     Args:
         order: (N,) every record once, lane by lane.
         lane_lengths: (L,) records of each lane.
-        shape: that of all images.
+        shape: the shape of all images.
     """
 
     def __init__(self, order: np.ndarray, lane_lengths: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -255,7 +256,7 @@ class TrainingSampler:
         shapes: (N, n) int32, the shape (H, W) or (D, H, W) that each image is padded to.
         batch_split: how a step's images are cut.
         steps: the steps of the run that are to be made, in this order.
-        group_sizes: those of a stream's `Records`, None for other records.
+        group_sizes: the group sizes of a stream's `Records`, None for other records.
     """
 
     def __init__(
@@ -306,13 +307,13 @@ class TrainingSampler:
 class EvaluationSampler:
     """Batch sampler over a whole set, once: only images of equal input shape share a batch, so nothing is padded.
 
-    How many share one depends on their shape alone (`images_per_batch`), never on the number of processes, so every
-    process count computes the very same batches. Batch i goes to process i mod `world_size`; fillers make the number of
-    batches even.
+    How many images share a batch depends on their shape alone (`images_per_batch`), never on the number of processes,
+    so every process count computes the very same batches. Batch i goes to process i mod `world_size`; fillers make the
+    number of batches even.
 
     Args:
         shapes: (N, n) int32, the (H, W) or (D, H, W) of each image at the network.
-        pixels: how many share a forward pass, as `pixels_per_batch` says.
+        pixels: how many pixels share a forward pass, as given by `pixels_per_batch`.
     """
 
     def __init__(self, shapes: np.ndarray, pixels: int, world_size: int) -> None:

@@ -13,8 +13,8 @@ Size = tuple[int, ...]  # (H, W) or (D, H, W)
 def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.random.Generator) -> Window:
     """Where to crop `labels` (H, W) to at most `crop_size`: anywhere, or, one time in three, around a label.
 
-    It is any of those that there are, save the `unknown` one, with equal chance, so that rare ones are seen as often as
-    others, and one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
+    Each label in the image except `unknown` is drawn with equal chance, so that rare labels are seen as often as
+    others; one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
     around_class, class_share, pixel_share, starts = _draw_position(labels.shape, crop_size, rng)
     if around_class:
@@ -28,7 +28,7 @@ def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.rando
 
 
 def _distinct(labels: np.ndarray) -> list[int]:
-    """The labels that there are, in order."""
+    """The labels in the image, in order."""
     if labels.dtype == np.uint8:  # counting is much faster than sorting
         return np.flatnonzero(np.bincount(labels.ravel())).tolist()
     return np.unique(labels).tolist()
@@ -55,7 +55,7 @@ def crop_around(
 def _draw_position(size: Size, crop_size: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
     """Draws: whether to crop around a class, which class and which of its pixels, and a start for other crops.
 
-    Class and pixel are drawn as shares, 0 up to 1, of those that there are.
+    Class and pixel are drawn as shares in [0, 1) of the numbers of classes and of pixels.
     """
     kind, class_share, pixel_share = rng.random(3)
     starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop_size, strict=True)]

@@ -24,8 +24,8 @@ from unet.config import Preprocess
 class SegmentationDataset(Dataset):
     """Image and target of a slot, decoded and resized; everything else is done in batches on the device.
 
-    A skipped sample, which cannot be read, becomes a filler: an image of the mean value of which nothing is known. So
-    the order of all others stays the same.
+    A sample that cannot be read and is skipped becomes a filler: an image of the mean value with an unknown target. So
+    the order of all other samples stays the same.
 
     Attributes:
         fit_targets: whether targets follow the images to the network's input size.
@@ -61,7 +61,7 @@ class SegmentationDataset(Dataset):
         return ThreadPoolExecutor(self.threads)
 
     def read(self, slot: Slot) -> tuple[np.ndarray, Target, str | None]:
-        """Image (C, *size) at the network's input size, target, and what is wrong where both are filled."""
+        """Image (C, *size) at the network's input size, target, and the problem if both are fillers."""
         problem = self.split.bad.get(slot.index)
         if problem is None:
             try:
@@ -85,7 +85,7 @@ class SegmentationDataset(Dataset):
             preprocess.scale,
             preprocess.detect_unit_range,
             preprocess.draft,
-            preprocess.mean,  # it stands where a raster holds no data
+            preprocess.mean,  # the value of pixels without data
             self.channels,
         )
         spacings = self.split.spacings

@@ -23,7 +23,7 @@ MAX_REMEMBERED_RECORDS = 1024
 
 
 class DecodedSplit:
-    """Image (C, *size) and target of each record, read without copying. What failed to decode fails again."""
+    """Image (C, *size) and target of each record, read without copying. A sample that failed to decode fails again."""
 
     def __init__(self, file: Path, target: type[Target]) -> None:
         self.file = file
@@ -70,7 +70,7 @@ def decode_once(
 
     A damaged file is made again: the first process of each machine compares it with its checksum.
 
-    Errors in `skip` are stored in place of the sample. Raises DataError where nothing can be stored.
+    Errors in `skip` are stored in place of the sample. Raises DataError if nothing can be stored.
     """
     if key is None:
         raise DataError("--cache works with local files only; leave it out for shapes and streams")
@@ -85,9 +85,9 @@ def decode_once(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _clear(file.parent)
-        with FileLock(file.with_suffix(".lock")):  # another run may be at it
+        with FileLock(file.with_suffix(".lock")):  # another run may be writing the file
             if not _is_whole(file):
-                # no more volumes in memory than it takes
+                # no more volumes in memory than threads need
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
                 _write(file, track(decoded, count, "decoding for the cache"), target)
     except OSError as error:

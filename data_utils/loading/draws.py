@@ -20,8 +20,8 @@ class Draw:
     """The augmentation of one sample. The default is the identity of an image, with `np.eye(3)` that of a volume.
 
     Args:
-        matrix: (2, 2), from the offset (x, y) in pixels of an output pixel from the center to that of the input point
-            that it shows; for volumes (3, 3), (x, y, z).
+        matrix: (2, 2), maps the offset (x, y) of an output pixel from the center, in pixels, to the offset of the input
+            point that the pixel shows; for volumes (3, 3), (x, y, z).
         elastic: (2, 3, 3), displacements (x, y) in pixels on a coarse grid; of images only.
         gain: (C,), the factor of the contrast about the data's mean.
         shift: (C,), the brightness in standard deviations of the data.
@@ -238,9 +238,9 @@ def _turns(angles: np.ndarray, spacing: np.ndarray) -> np.ndarray:
 
 
 def pack_draws(draws: Sequence[Draw], channels: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """What `augment` needs of the draws on the device: (B, n^2 + 18 + 2C) numbers of samples with n axes.
+    """The part of the draws that `augment` needs on the device: (B, n^2 + 18 + 2C) numbers of samples with n axes.
 
-    They are the matrix, the elastic displacements, gain and shift of each sample.
+    Each row holds the matrix, the elastic displacements, gain and shift of a sample.
     """
     rows = []
     for drawn in draws:

@@ -18,13 +18,14 @@ CHUNK_VALUES = 2**22  # numbers in these rows
 
 
 class PixelTypeWarning(UserWarningLine):
-    """Images are stored in another way than those that the model was trained on."""
+    """A warning that images have another pixel type than the images that the model was trained on."""
 
 
 class ImageInput:
     """An image as a network sees it: raw pixel values at its input size, for the model normalizes them.
 
-    It has the same values whole, in rows and in windows: in rows to the last bit, in a window but for a rounding.
+    The values are the same whether it is read whole, in rows or in windows: in rows to the last bit, in windows up to
+    rounding.
 
     Attributes:
         size: (h, w) of the network's input.
@@ -116,7 +117,7 @@ class ImageInput:
         return self._fill(pixels) if isinstance(pixels, np.ma.MaskedArray) else pixels
 
     def _fill(self, pixels: np.ma.MaskedArray) -> np.ndarray:
-        """Pixels with the mean of its channel where a channel holds no data."""
+        """Pixels in which values without data are replaced by the mean of their channel."""
         mean = np.array(self.preprocess.mean or (0.0,))
         if len(mean) not in (1, pixels.shape[2]):  # an encoder sees grey images in color
             mean = mean[:1]
@@ -125,7 +126,7 @@ class ImageInput:
         return np.where(np.ma.getmaskarray(pixels), mean.astype(pixels.dtype), pixels.data)
 
     def missing(self, window: Window) -> np.ndarray | None:
-        """Where no channel holds data in a `window` of the network's input, (h, w) bool; None where all hold some."""
+        """(h, w) bool, true where no channel of a `window` of the network's input holds data; None if all have data."""
         if not self.picture.may_lack_data:
             return None
         rows, columns = nearest_pixels(self.picture.size, self.size, window)
@@ -136,7 +137,7 @@ class ImageInput:
 
 
 def missing_pixels(pixels: object) -> np.ndarray | None:
-    """Where none of the channels of pixels (H, W, C) holds data, (H, W) bool; None where everywhere one does."""
+    """(H, W) bool, true where no channel of pixels (H, W, C) holds data; None if every pixel has data."""
     if not isinstance(pixels, np.ma.MaskedArray):
         return None
     missing = np.asarray(np.ma.getmaskarray(pixels).all(axis=2))
@@ -144,7 +145,7 @@ def missing_pixels(pixels: object) -> np.ndarray | None:
 
 
 def without_missing(target: AnyTarget, missing: np.ndarray | None) -> AnyTarget:
-    """The target (*spatial) of an image, of which nothing is known where the image, of any size, holds no data."""
+    """The target (*spatial) of an image, set to unknown where the image, of any size, holds no data."""
     if missing is None:
         return target
     return target.map_with_unknown(

@@ -72,7 +72,7 @@ def network_shapes(info: DatasetInfo, config: UNetConfig) -> NetworkShapes:
 
 
 def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
-    """(N, n) int32, what the samples of a split are resized or resampled to."""
+    """(N, n) int32, the sizes that the samples of a split are resized or resampled to."""
     if split.spacings is None:
         sizes = distinct_rows(split.sizes)
         input_sizes = np.array([preprocess.input_size(*size) for size in sizes.rows.tolist()], np.int32)
@@ -139,5 +139,5 @@ def _loader(
 
 
 def _start_worker(worker: int) -> None:
-    """Have a loader worker outlast signals to stop: the main process still needs it to finish its step."""
+    """Make a loader worker ignore signals to stop: the main process still needs it to finish its step."""
     outlast_stop_signals()

@@ -25,7 +25,7 @@ class Parcel:
     """A batch that is in shared memory already when it is queued.
 
     The queue would move it there in a thread of its own. An error in that thread is printed, the batch is lost, and
-    training waits for it for ever. An error here is passed on to training.
+    training waits for it for ever. An error raised in this class is passed on to training.
     """
 
     def __init__(self, batch: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class PackedCollate:
 
 
 def no_room(reason: int) -> str:
-    """Why a worker cannot pass on a batch, and what to do, for the number of an operating system's error."""
+    """The message for an operating system's error number: why a worker cannot pass on a batch, and what to do."""
     return (
         f"a loader's worker process cannot pass on a batch ({os.strerror(reason).lower()}): "
         f"{REMEDIES[reason]}, or add --num-workers 0"
@@ -71,7 +71,7 @@ def no_room(reason: int) -> str:
 
 
 def raise_open_file_limit() -> None:
-    """Raise this process's limit of open files as far as it may. Raises SettingsError where that is not enough."""
+    """Raise this process's limit of open files as far as it may. Raises SettingsError if that is not enough."""
     if sys.platform == "win32":
         return
     import resource  # Windows has no such module

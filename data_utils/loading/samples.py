@@ -27,7 +27,7 @@ class Samples(ABC):
     Attributes:
         are_cached: whether all are decoded before the first step, without --cache too.
         share_batches: whether several are evaluated in one forward pass.
-        mean, std: (C,) float32, the statistics of what the network is shown.
+        mean, std: (C,) float32, the statistics of the network's input.
     """
 
     are_cached: ClassVar[bool]
@@ -52,7 +52,7 @@ class Samples(ABC):
     def load(self, index: int) -> Sample:
         """Image (C, *size) and target, from their files unless they are decoded.
 
-        Raises DataError where they do not go together.
+        Raises DataError if they do not go together.
         """
 
     @abstractmethod
@@ -60,16 +60,16 @@ class Samples(ABC):
         """Where to crop a sample."""
 
     def load_crop(self, index: int, crop_size: Size, rng: np.random.Generator) -> Sample | None:
-        """A random crop of a sample of which no more is to be read; None where all of it is."""
+        """A random crop of a sample, read without the rest of it. Returns None if the sample must be read whole."""
         return None
 
     @abstractmethod
     def spacing(self, index: int) -> tuple[float, ...] | None:
-        """(z, y, x) in mm of a volume as the network sees it, None of images."""
+        """(z, y, x) in mm of a volume as the network sees it, None for images."""
 
 
 class ImageSamples(Samples):
-    """Images, of which very large ones are read in windows."""
+    """Images; very large ones are read in windows."""
 
     are_cached = False
     share_batches = True
@@ -120,7 +120,7 @@ class VolumeSamples(Samples):
     share_batches = False
 
     def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
-        # not those of the files: a model may want what it is shown prepared in another way
+        # the model's statistics, not those measured in the files: a model may need other preprocessing
         mean = self.preprocess.mean or (0.0,) * self.channels
         std = self.preprocess.std or (1.0,) * self.channels
         return mean, std
@@ -135,7 +135,7 @@ class VolumeSamples(Samples):
         return volume.whole(), target
 
     def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
-        # it is known where the classes are, so that no more of the file is read than the crop
+        # the locations of the classes are known, so that no more of the file is read than the crop
         own_size = tuple(self.split.sizes[index].tolist())
         locations = self.split.class_locations.get(index, [])
         return crop_around(locations, own_size, target.shape, crop_size, rng)

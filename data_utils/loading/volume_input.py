@@ -10,7 +10,7 @@ from runtime.errors import ImageError
 from unet.config import Preprocess
 
 CHUNK = 8  # slices that are resampled together
-# times the finest spacing: beyond it an axis is resampled linearly, for cubic would ring along it
+# times the finest spacing: a coarser axis is resampled linearly, since cubic resampling would ring along it
 COARSE_SPACING_FACTOR = 3
 
 
@@ -21,14 +21,14 @@ class VolumeInput:
     coarse axes; an axis whose number of voxels stays is left alone.
 
     Attributes:
-        header: what is known of the file.
+        header: the header of the file.
         size: (d, h, w) of the network's input.
     """
 
     def __init__(
         self, voxels: np.ndarray, header: VolumeHeader, preprocess: Preprocess, channels: int, name: str = "volume"
     ) -> None:
-        """Voxels are (D, H, W, C), as `read_volume` gives them; ImageError where there are not `channels`, or one."""
+        """Voxels are (D, H, W, C), as `read_volume` gives them. Raises ImageError unless C is `channels` or 1."""
         if header.channels not in (1, channels):
             raise ImageError(f"{name}: has {header.channels} channels, the model takes {channels}")
         self.voxels = voxels
@@ -46,7 +46,7 @@ class VolumeInput:
         # along y and x, within a slice
         self.row_filter = Image.Resampling.BILINEAR if is_coarse[1] else Image.Resampling.BICUBIC
         self.column_filter = Image.Resampling.BILINEAR if is_coarse[2] else Image.Resampling.BICUBIC
-        # along z, for all slices at once: weights of some would be rounded by how many there are
+        # along z, for all slices at once: the rounding of weights depends on how many slices there are
         length = header.size[0]
         if is_coarse[0]:
             self.taps, weights = linear(length, depth)
@@ -60,7 +60,7 @@ class VolumeInput:
 
     @classmethod
     def read(cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "volume") -> "VolumeInput":
-        """The volume of a file. Raises ImageError, with `name`, for what cannot be read or has other channels."""
+        """The volume of a file. Raises ImageError, with `name`, if it cannot be read or has other channels."""
         return cls(*read_volume(source, name), preprocess, channels, name)
 
     def whole(self) -> np.ndarray:

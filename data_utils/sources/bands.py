@@ -22,7 +22,7 @@ SEPARATORS = re.compile("[_. -]")  # between the words of a name
 
 
 def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
-    """The source of an image of which only some bands are read; all where none are named."""
+    """The source of an image with some bands only; with all bands if none are named."""
     if not bands:
         return source
     if isinstance(source, BandSource):
@@ -35,7 +35,7 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
 
 
 def as_picture(source: ImageSource) -> ImageSource:
-    """The source of an image or a mask which is a picture, wherever it lies in the world."""
+    """The source of an image or a mask that is read as a picture, whatever its place in the world."""
     if isinstance(source, dict) and source.get("bytes") is None and is_tiff(source["path"]):
         return PictureFile(source["path"], source.get("page"))
     if isinstance(source, str | Path) and is_tiff(source):
@@ -44,14 +44,14 @@ def as_picture(source: ImageSource) -> ImageSource:
 
 
 def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
-    """The source of an image as a model reads it: its bands, or as a picture where the model knows no places."""
+    """The source of an image as a model reads it: its bands, or as a picture if the model knows no places."""
     if preprocess.place or preprocess.bands:
         return with_bands(source, preprocess.bands)
     return as_picture(source)
 
 
 class PictureRecords(DerivedRecords):
-    """The records of another sequence, read as the pictures that they are, wherever they lie in the world."""
+    """The records of another sequence, read as pictures, whatever their places in the world."""
 
     def derivation(self) -> tuple[object, ...]:
         return ("pictures",)
@@ -99,9 +99,9 @@ class SceneRecords(ListRecords):
 def find_scenes(
     images: Path, masks: Path, suffix: str | None, bands: tuple[str, ...] | None, allow_unpaired: bool
 ) -> SceneRecords | None:
-    """The images of a folder whose bands are files; None where images are files.
+    """The images of a folder whose bands are files; None if images are files.
 
-    Raises DataError where images do not have the same bands and, unless allowed, for images or masks without partner.
+    Raises DataError if images do not have the same bands and, unless allowed, for images or masks without partner.
     """
     folders = scene_folders(images)
     if not folders:
@@ -121,7 +121,7 @@ def find_scenes(
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:
-    """The folders of TIFF files below a folder, with the paths of these; none where the folder itself holds files."""
+    """The folders of TIFF files below a folder, with the paths of these; none if the folder itself holds files."""
     folders: dict[str, list[str]] = {}
     with os.scandir(images) as entries:
         if any(os.path.isfile(entry.path) for entry in entries if not entry.name.startswith(".")):
@@ -137,7 +137,7 @@ def scene_folders(images: Path) -> dict[str, list[str]]:
 
 
 def _holds_other_images(images: Path) -> bool:
-    """Whether an image that is no TIFF lies below a folder; it looks no further than to the first one."""
+    """Whether an image that is no TIFF lies below a folder; the search ends at the first one."""
     for _, folders, names in walk(images):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -160,7 +160,7 @@ def band_names(files: Sequence[str]) -> tuple[str, ...]:
 
 
 def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> list[str]:
-    """The file of each band that is wanted. DataError, with the `scene`, where there is none, or several."""
+    """The file of each wanted band. Raises DataError, with the `scene`, if a band has no file or several."""
     band_files = []
     stems = [Path(file).stem for file in files]
     for band in wanted_bands:

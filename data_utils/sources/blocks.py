@@ -1,4 +1,4 @@
-"""Blocks of scenes: images with a place are cut into windows, and those of one block of the world stay together.
+"""Blocks of scenes: images with a place are cut into windows, and the windows of one block of the world stay together.
 
 Crops of one scene that lie beside each other are not independent, so whole blocks are held out for validation.
 """
@@ -89,9 +89,9 @@ class BlockRecords(DerivedRecords):
 
 
 def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Records]:
-    """Training and validation windows of images with a place; those of one block are on one side.
+    """Training and validation windows of images with a place; all windows of one block are in one split.
 
-    Raises DataError for images without a place, and where there is one block only.
+    Raises DataError for images without a place, and if there is only one block.
     """
     grids = _grids(records)
     side = config.val_blocks or block_side(grids, config.crop_size)
@@ -124,7 +124,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
 
 
 def _grids(records: Records) -> list[Grid]:
-    """The grid of each image. DataError for one that has no place."""
+    """The grid of each image. Raises DataError for one that has no place."""
     if records.dims == 3 or records.group_sizes is not None:
         raise DataError("--val-blocks cuts images with a place in the world, and these are none; leave it out")
     grids = []
@@ -146,7 +146,7 @@ def block_side(grids: Sequence[Grid], crop_size: Sequence[int] | None) -> int:
 
 
 def _boxes(size: tuple[int, int], side: int) -> list[Box]:
-    """The windows of an image (H, W), all of about one size, as near to `side` as it can be."""
+    """The windows of an image (H, W), all of about one size, as near to `side` as possible."""
     height, width = size
     boxes = []
     for top, bottom in pairwise(_cuts(height, side)):
@@ -162,7 +162,7 @@ def _cuts(length: int, side: int) -> list[int]:
 
 
 class Footprints(NamedTuple):
-    """Where the images of one CRS lie.
+    """The places of the images of one CRS.
 
     Args:
         boxes: (N, 4), (left, top, right, bottom) in pixels of one grid.
@@ -173,7 +173,7 @@ class Footprints(NamedTuple):
 
 
 def describe_neighbors(train: Records, val: Records) -> list[str]:
-    """Lines on validation images that touch or overlap training images in the world; none where there is no place."""
+    """Lines on validation images that touch or overlap training images in the world; none if there is no place."""
     lines = []
     for source in with_sources(train):
         if isinstance(source, BlockRecords):
@@ -223,7 +223,7 @@ def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, 
 
 
 def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
-    """The place of the scene of a source, and the part of it that the source is; None where it has no place."""
+    """The place of the scene of a source, and the part of it that the source is; None if it has no place."""
     scene = source.source if isinstance(source, SceneWindow) else source
     grid = grid_of_source(scene)
     if grid is None:
@@ -234,5 +234,5 @@ def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
 
 
 def _key(place: Place) -> object:
-    """What the places of one CRS have in common."""
+    """A key that is equal for places of one CRS."""
     return place.crs and (place.crs.epsg or place.crs.keys)

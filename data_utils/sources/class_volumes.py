@@ -24,9 +24,9 @@ class ClassVolumeRecords(VolumeRecords):
     """Volumes, each with a label for each class.
 
     Args:
-        records: the volumes that have a label of each class; the file of an image is the same in all.
+        records: for each class, the volumes that have a label of it; a case has the same image in all of them.
         names: the classes.
-        unpaired: what has been left out, a line for each file.
+        unpaired: the files that were left out, a line for each.
     """
 
     task = OVERLAPPING
@@ -34,7 +34,7 @@ class ClassVolumeRecords(VolumeRecords):
     def __init__(
         self, records: Sequence[VolumeRecords], names: Sequence[str], config: DataConfig, unpaired: Sequence[str]
     ) -> None:
-        self.labels: dict[str, list[str]] = {}  # the labels of each case, "" where a class has none
+        self.labels: dict[str, list[str]] = {}  # the labels of each case, "" for a class without one
         images: dict[str, tuple[str, ...]] = {}
         for index, class_records in enumerate(records):
             for case in class_records.cases:
@@ -52,7 +52,7 @@ class ClassVolumeRecords(VolumeRecords):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files, and of what is made of them."""
+        """A key of the names, sizes and times of all files, and of the masks made from them."""
         paths: list[str] = []
         for case in self.cases:
             paths += [*case.images, *filter(None, self.labels[case.name])]
@@ -80,7 +80,7 @@ class ChannelVolumeRecords(DerivedRecords):
 
 
 def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> what opens its records, of a folder of volumes with labels of one class each; nothing of others."""
+    """Split -> a function that opens its records, for volumes with a label for each class; empty for other folders."""
     splits, suffixes = find_volume_splits(root, named_splits, config)
     folders_of = {}
     for split, (images, labels) in splits.items():
@@ -94,7 +94,7 @@ def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConf
 
 
 def _class_folders(images: Path, labels: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[Path]:
-    """The folders below `labels` that hold a label of one class for each image; none where labels lie otherwise."""
+    """The folders below `labels` that hold a label of one class for each image; none if labels lie otherwise."""
     if _volumes_in(labels, suffixes):
         return []
     folders = [folder for folder in children(labels).values() if _volumes_in(folder, suffixes)]
@@ -112,7 +112,7 @@ def _volumes_in(folder: Path, suffixes: tuple[str, ...]) -> bool:
 def open_class_volumes(
     images: Path, labels: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
 ) -> ClassVolumeRecords:
-    """The volumes with a label in any of the folders. DataError for files without partner, unless they are allowed."""
+    """The volumes with a label in any folder. Raises DataError for files without partner, unless they are allowed."""
     records = []
     spacing = config.spacing or spacing_of(images)
     without_mask: list[set[str]] = []
@@ -124,13 +124,13 @@ def open_class_volumes(
             without_mask.append({line for line in class_records.unpaired if line.endswith(IMAGE_WITHOUT_MASK)})
             unpaired |= set(class_records.unpaired) - without_mask[-1]
         records.append(class_records)
-    unpaired |= set.intersection(*without_mask)  # an image lacks a label where it does so in every folder
+    unpaired |= set.intersection(*without_mask)  # an image lacks a label only if it lacks one in every folder
     check_unpaired(sorted(unpaired), max(map(len, records)), config.allow_unpaired, images)
     return ClassVolumeRecords(records, names, config, sorted(unpaired))
 
 
 def by_channel(records: Records, config: DataConfig) -> Records:
-    """The records, with a class for each channel of their labels if these have several."""
+    """The records, with a class for each channel of their labels if the labels have several channels."""
     if not isinstance(records, VolumeRecords) or isinstance(records, ClassVolumeRecords):
         return records
     if config.task not in (None, OVERLAPPING) or not len(records):

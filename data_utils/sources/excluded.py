@@ -16,8 +16,8 @@ COMMENT = "#"
 def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Records]:
     """Both splits without the images that a file names, a name on each line.
 
-    The images are left out when the splits are made, so that the others stay where they are. Raises DataError for a
-    list that cannot be read, for names that the data set does not have, and where a split would have no image left.
+    The images are left out when the splits are made, so that the other images stay in their splits. Raises DataError
+    for a list that cannot be read, for names that the data set does not have, and if a split would have no image left.
     """
     if train.group_sizes is not None:
         raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
@@ -42,7 +42,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
 
 
 def read_names(file: Path) -> set[str]:
-    """The names in a list; empty lines and those that begin with # are none. DataError where it cannot be read."""
+    """The names in a list, without empty lines and lines that begin with #. Raises DataError if it cannot be read."""
     try:
         text = read_bytes(file).decode()
     except OSError as error:
@@ -54,5 +54,5 @@ def read_names(file: Path) -> set[str]:
 
 
 def shown_name(records: Records, index: int) -> str:
-    """The name of a record as lists of images have it, in one line."""
+    """The name of a record as it is written in lists of images, on one line."""
     return printable(redact(records.name(index)))

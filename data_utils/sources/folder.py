@@ -21,7 +21,7 @@ IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
-NAMES_IN_MESSAGE = 5  # of files, or of their endings
+NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
 def natural_sort_key(name: str) -> tuple:
@@ -34,7 +34,7 @@ def natural_sort_key(name: str) -> tuple:
 
 
 def wanted_splits(named_splits: Iterable[str]) -> set[str]:
-    """Names of folders that are splits, in lower case: the usual ones, and those that the user names, such as test."""
+    """Names of folders that are splits, in lower case: the usual names, and names from the user, such as test."""
     return set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
 
 
@@ -94,7 +94,7 @@ def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
-    """The folders of images and of masks in a folder. DataError where one is missing, or both are one."""
+    """The folders of images and of masks in a folder. Raises DataError if one is missing, or both are the same."""
     images = _one_of(folder, IMAGE_FOLDERS)
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:
@@ -130,7 +130,7 @@ class FolderRecords(Records):
     Args:
         pairs: image and mask file below their folders.
         pages: (page of the image, page of the mask) of all records of each pair.
-        unpaired: what has been left out, a line for each file.
+        unpaired: the files that were left out, a line for each.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class FolderRecords(Records):
         image_names = np.array([os.fsencode(image) for image, _ in pairs])
         mask_names = np.array([os.fsencode(mask) for _, mask in pairs])
         self.files = (image_names, mask_names)
-        # a row holds a record's pair, which of how many pages it is, page of the image, page of the mask
+        # a row holds a record's pair, its number among the pair's pages, their count, page of the image, of the mask
         rows: list[tuple[int, int, int, int, int]] = []
         for pair, page_pairs in enumerate(pages):
             for number, (image_page, mask_page) in enumerate(page_pairs):
@@ -177,7 +177,7 @@ class FolderRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files."""
+        """A key of the names, sizes and times of all files."""
         image_folder, mask_folder = self.folders
         image_names, mask_names = self.files
         paths: list[str] = []
@@ -233,7 +233,7 @@ def _of_other_formats(folder: Path, stems: Collection[str], read: Collection[str
 
 
 def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dict[str, str]:
-    """Stem of the image -> mask file below a folder; the suffix of masks is detected where it is None."""
+    """Stem of the image -> mask file below a folder; the suffix of masks is detected if it is None."""
     if not folder.is_dir():  # another split has the class of these masks
         return {}
     files = files_by_stem(folder, "masks")
@@ -250,7 +250,7 @@ def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]
 
 
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
-    """Path below the folder without extension -> with it, of all files with these extensions, in natural order."""
+    """Path below the folder without extension -> path with it, of all files with these extensions, in natural order."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error

@@ -23,7 +23,7 @@ HUB_SECONDS = 10  # how long the Hub may take to answer
 
 
 class TableName(NamedTuple):
-    """What `load_tables` finds a table by.
+    """The name by which `load_tables` finds a table.
 
     Args:
         dataset: a path or a Hub id.
@@ -43,13 +43,14 @@ class TableName(NamedTuple):
 class HFRecords(Records):
     """Rows of a `datasets.Dataset` as records whose pictures are still encoded.
 
-    A process that receives the records, pickled, and has not the Arrow files of their rows, must call `open_here`
-    before it reads any.
+    A process that receives the records, pickled, and lacks the Arrow files of their rows must call `open_here` before
+    it reads any.
 
     Args:
         table: the rows.
         name: finds the table again.
-        image_column, mask_column: found by convention where None. Raises DataError where there is none with pictures.
+        image_column, mask_column: the columns; found by convention if None. Raises DataError if no column holds
+            pictures.
     """
 
     def __init__(self, table: "Dataset", name: TableName, image_column: str | None, mask_column: str | None) -> None:
@@ -86,7 +87,7 @@ class HFRecords(Records):
         self.rows = pickle.loads(rows) if is_here else None
 
     def open_here(self) -> None:
-        """Load the table on this machine, where its Arrow files are not here. DataError if it is another one here."""
+        """Load the table if its Arrow files are not on this machine. Raises DataError if the table differs here."""
         if self.rows is not None:
             return
         dataset, config, split = self.table_name
@@ -116,7 +117,7 @@ class HFRecords(Records):
 
 
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:
-    """{"image": column, "mask": column}, as named or by convention; DataError where none holds pictures."""
+    """{"image": column, "mask": column}, as named or by convention; raises DataError if none holds pictures."""
     return {
         "image": _find_column(features, image_column, "--image-column", IMAGE_COLUMNS),
         "mask": _find_column(features, mask_column, "--mask-column", MASK_COLUMNS),
@@ -146,12 +147,12 @@ def holds_tables(folder: Path) -> bool:
 
 
 def is_hub_id(dataset: str) -> bool:
-    """Whether it is owner/name, and no mistyped path."""
+    """Whether `dataset` is owner/name, and not a mistyped path."""
     return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", dataset)) and not Path(dataset).parent.is_dir()
 
 
 def ask_hub(dataset: str, copy: Path | None = None) -> None:
-    """DataError where the Hub has no such data set, or cannot be asked and there is no `copy` of it here.
+    """Raises DataError if the Hub has no such data set, or cannot be reached and there is no local `copy`.
 
     This request is answered at once, while loading a mistyped name would try for minutes.
     """
@@ -172,7 +173,7 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
 
 
 def _names_beside(path: Path) -> list[str]:
-    """The files in the folder of a path; none where that is not there."""
+    """The files in the folder of a path; none if the folder does not exist."""
     try:
         return sorted(os.listdir(path.parent))
     except OSError:
@@ -180,7 +181,7 @@ def _names_beside(path: Path) -> list[str]:
 
 
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
-    """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. DataError where there is none."""
+    """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. Raises DataError if there is none."""
     path = Path(dataset).expanduser()
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
@@ -200,7 +201,7 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
 
 
 def _missing_data_set_error(dataset: str, path: Path) -> DataError:
-    """The error for a name that is none of a data set."""
+    """The error for a name that is not the name of a data set."""
     state = "is a file, not .parquet" if path.is_file() else "is not there"
     similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
     remedy = format_remedy([path.name])
@@ -213,7 +214,7 @@ def _missing_data_set_error(dataset: str, path: Path) -> DataError:
 
 
 def _load(dataset: str, path: Path, config: str | None) -> Any:
-    """A table, or tables by split, as `datasets` finds them."""
+    """A table, or split -> table, as `datasets` finds them."""
     import datasets
     from datasets.naming import camelcase_to_snakecase
 

@@ -15,8 +15,8 @@ Groups = str | np.ndarray | None  # an expression that names have in common, or 
 def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tuple[Records, Records]:
     """Training and validation part in the order of `records`; at least one record in each.
 
-    Records of one group stay together: slices of one volume must not be on both sides. With a regular expression
-    `group` they are those whose names agree in its first bracket, or in all that it matches.
+    Records of one group stay together: slices of one volume must not be on both sides. If `group` is a regular
+    expression, the records of a group have names that agree in its first bracket, or in the whole match.
     """
     if len(records) < 2:
         has_place = len(records) == 1 and records.dims == 2 and grid_of_source(records[0]["image"]) is not None
@@ -33,7 +33,7 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tup
 
 
 def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
-    """The first groups of an order that have enough images together: one at least, and one is left to train on.
+    """The first groups of an order that together have enough images: at least one, and not all of them.
 
     Args:
         order: (G,) numbers of groups.

@@ -1,6 +1,6 @@
 """Which classes an image is labeled for: `classes.csv` beside the images, `classes.txt` in a folder of them.
 
-A file holds names of classes. Whether the data set has such classes is known, and checked, where targets are read.
+A file holds names of classes. The reader of targets checks that the data set has such classes.
 """
 
 import csv
@@ -38,7 +38,7 @@ ALL = -1  # the number of an image that is labeled for all classes
 
 
 class ImageLabels(NamedTuple):
-    """The classes that an image is labeled for, and the place that says so."""
+    """The classes that an image is labeled for, and the place (file, line) that lists them."""
 
     classes: LabelSet
     where: str
@@ -57,8 +57,8 @@ class Table:
     """A `classes.csv`.
 
     Args:
-        rows: by the name of the image, without its extension.
-        images: the image that each row was found to speak of.
+        rows: the rows by the name of the image, without its extension.
+        images: the image that each row was matched with.
     """
 
     file: Path
@@ -66,10 +66,10 @@ class Table:
     images: dict[str, str] = field(default_factory=dict)
 
     def find(self, image: str, name: str) -> Row | None:
-        """The row of an image whose record is called `name`; a row may hold the end of its path alone."""
+        """The row of an image whose record is called `name`; a row may hold only the end of the image's path."""
         below = _stem(os.path.relpath(image, self.file.parent).replace(os.sep, "/"))
         folder = os.path.dirname(below)
-        # another name is that of a page of a file, or of a volume of several files
+        # a different name belongs to a page of a file, or to a volume of several files
         page = "/".join(filter(None, (folder, os.path.basename(_stem(name)))))
         for key in (*_tails(below), *_tails(page)):
             row = self.rows.get(key)
@@ -85,7 +85,7 @@ class Table:
         return None
 
     def check_rows(self) -> None:
-        """DataError for rows that speak of no image."""
+        """Raises DataError for rows that match no image."""
         unused = [key for key in self.rows if key not in self.images]
         if not unused:
             return
@@ -110,7 +110,7 @@ class Table:
 
 
 class LabelFiles:
-    """The label files of a data set, which are read when an image that they may speak of is asked for.
+    """The label files of a data set; each is read when an image that it may list is asked for.
 
     Args:
         root: the folder of the data set; files above it are not read.
@@ -132,14 +132,14 @@ class LabelFiles:
         return [table for table in self._tables.values() if table is not None]
 
     def speak_of(self, records: Records) -> bool:
-        """Whether any file may speak of any image of the records."""
+        """Whether any label file may list any image of the records."""
         for folder, below in records.image_folders():
             if self.table_of(Path(folder, below)) or self._rule_of(Path(folder), below):
                 return True
         return False
 
     def find(self, image: str, name: str) -> ImageLabels | None:
-        """The labels of an image, as the files say; a table comes before a rule."""
+        """The labels of an image from the label files; a table comes before a rule."""
         folder = os.path.dirname(image)
         table = self.table_of(Path(folder))
         row = None if table is None else table.find(image, name)
@@ -149,7 +149,7 @@ class LabelFiles:
         return self._rule_of(Path(folder.removesuffix(below)), below)
 
     def _find_table(self, folder: Path) -> Table | None:
-        """The table for the images of a folder: in it, or above it. DataError where there are two."""
+        """The table for the images of a folder, in the folder or above it. Raises DataError if there are two."""
         tables: list[Table] = []
         for above in self._up_to_root(folder):
             if above not in self._tables:
@@ -166,8 +166,8 @@ class LabelFiles:
         """The classes of the images in `below`, a folder in `folder`, which holds all images of a split.
 
         The file lies in that folder, or in one of the same name beside or above `folder`: `images/site/classes.txt`,
-        `site/classes.txt`; or above `folder`. In the root, or where all images lie, it is no rule: programs write such
-        lists.
+        `site/classes.txt`; or above `folder`. A file in the root, or in the folder of all images, is not a rule:
+        programs write such lists of classes there.
         """
         if not self.reads_rules:
             return None
@@ -186,7 +186,7 @@ class LabelFiles:
         return None
 
     def _up_to_root(self, folder: Path) -> list[Path]:
-        """A folder and those that hold it, the root last; none where it does not lie in the root."""
+        """A folder and the folders above it, the root last; empty if it does not lie in the root."""
         folders = [folder, *folder.parents]
         if self.root not in folders:
             return []
@@ -194,13 +194,13 @@ class LabelFiles:
 
 
 class LabeledRecords(DerivedRecords):
-    """Records of which some are labeled for some of the classes only.
+    """Records, some of which are labeled for some of the classes only.
 
     Args:
-        records: the same without that knowledge.
-        sets: the different sets of classes, each with the place that says it first.
-        numbers: (N,) int32, the index of each record's set; `ALL` where it is labeled for all classes.
-        unlisted: names of records that a `classes.csv` of theirs leaves out.
+        records: the same records without label sets.
+        sets: the different sets of classes, each with the first place that lists it.
+        numbers: (N,) int32, the index of each record's set; `ALL` for a record that is labeled for all classes.
+        unlisted: names of records that are missing in the `classes.csv` of their folder.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class LabeledRecords(DerivedRecords):
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     """The records of all splits of a folder, with the classes that each is labeled for.
 
-    Raises DataError for files that cannot be understood, and for rows that speak of no image or of two.
+    Raises DataError for files that cannot be understood, and for rows that match no image or two images.
     """
     files = LabelFiles(root, reads_rules=all(records.has_rules for records in splits))
     labeled = [_labeled(records, files) for records in splits]
@@ -238,7 +238,7 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
 
 
 def _labeled(records: Records, files: LabelFiles) -> Records:
-    """The records with what label files say of them; as they are where no file speaks of them."""
+    """The records with their label sets from label files; unchanged if no file lists them."""
     if not files.speak_of(records):
         return records
     labels: list[ImageLabels | None] = []
@@ -256,7 +256,7 @@ def _labeled(records: Records, files: LabelFiles) -> Records:
 
 
 def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[str] = ()) -> Records:
-    """The records with what each is labeled for, None for all classes; as they are where that is all of it."""
+    """The records with the label set of each, None for all classes; unchanged if all have all classes."""
     sets: dict[LabelSet, str] = {}
     number_of: dict[LabelSet, int] = {}
     numbers = np.full(len(labels), ALL, np.int32)
@@ -270,7 +270,7 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
 
 
 def read_table(file: Path) -> Table:
-    """A `classes.csv`. Raises DataError, with the file and the line, for what is none."""
+    """A `classes.csv`. Raises DataError, with the file and the line, for an invalid file."""
     text = _read_text(file)
     title, _, _ = text.partition("\n")
     delimiter = next((sign for sign in DELIMITERS if _cells(title, sign)[0].lower() in IMAGE_TITLES), None)
@@ -297,7 +297,7 @@ def read_table(file: Path) -> Table:
 
 
 def _check_titles(file: Path, titles: Sequence[str]) -> None:
-    """DataError for a first line without classes, or with one that stands twice or has no name."""
+    """Raises DataError for a first line without classes, or with a class that occurs twice or has no name."""
     if len(titles) < 2:
         raise DataError(f"{file}: its first line is {titles[0]!r} alone, {EXPECTED}")
     for number, title in enumerate(titles):
@@ -306,7 +306,7 @@ def _check_titles(file: Path, titles: Sequence[str]) -> None:
 
 
 def _row(titles: Sequence[str], cells: Sequence[str], where: str, line: int) -> Row:
-    """The row of these cells; DataError, with `where`, for other cells than the first line promises."""
+    """The row of these cells; raises DataError, with `where`, if they do not match the first line."""
     image = cells[0].replace("\\", "/").removeprefix("./")
     if not image:
         raise DataError(f"{where} names no image")
@@ -315,7 +315,7 @@ def _row(titles: Sequence[str], cells: Sequence[str], where: str, line: int) -> 
     if len(cells) > len(titles):
         raise DataError(f"{where} has {len(cells)} cells, the first line {len(titles)}")
     names = []
-    for title, cell in zip(titles[1:], cells[1:], strict=False):  # what a short row lacks is empty
+    for title, cell in zip(titles[1:], cells[1:], strict=False):  # cells that a short row lacks are empty
         if cell.lower() not in (*YES, *NO):
             raise DataError(f"{where} has {cell[:LENGTH]!r} for {title[:LENGTH]}, expected 1 or 0")
         if cell.lower() in YES:
@@ -347,7 +347,7 @@ def _split_names(text: str) -> LabelSet:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """The cells of a first line, about."""
+    """The cells of a first line, approximately."""
     return [cell.strip().strip('"') for cell in line.split(delimiter)]
 
 

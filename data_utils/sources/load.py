@@ -40,10 +40,10 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     """Training and validation split of `config.dataset`.
 
     Without a validation split, one is drawn by `seed` from the training images: a share `val_fraction`, or the part
-    that `fold` names. It is the same on every file system, and keeps images together whose names agree in what
-    `val_group` matches, or, with `val_blocks`, the windows of scenes that lie in one block. With `dims` 2 the slices of
-    volumes are the images; all slices of a volume are in one split.
-    Raises DataError for data that are missing, unpaired or ambiguous.
+    that `fold` names. The split is the same on every file system. It keeps images together if their names agree in the
+    part that `val_group` matches, or, with `val_blocks`, the windows of scenes that lie in one block. With `dims` 2 the
+    slices of volumes are the images; all slices of a volume are in one split. Raises DataError for data that are
+    missing, unpaired or ambiguous.
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     if config.bands and not train.bands:
@@ -74,7 +74,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
 
 
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
-    """Both splits as the source has them; what is to be held out in blocks is still in the first one."""
+    """Both splits as the source has them; blocks to be held out are still in the first split."""
     if config.dataset == "shapes":
         _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
@@ -99,10 +99,10 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
 
 
 def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
-    """Split -> what opens it, of a folder of volumes, or of images with masks, annotations or points."""
+    """Split -> a function that opens its records, from a folder of volumes or images with targets of any kind."""
     named_splits = _named_splits(config)
     points = look_for_points(path, named_splits, config)
-    if points:  # they stand in the place of masks
+    if points:  # points replace masks
         return open_folder(path, named_splits, config, points)
     openers: SplitOpeners = {}
     if _may_overlap(config):
@@ -113,7 +113,7 @@ def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
 
 
 def _find_tables(config: DataConfig) -> SplitOpeners:
-    """Split -> what opens it, of tables that `datasets` can read."""
+    """Split -> a function that opens its records, from tables that `datasets` can read."""
     openers: SplitOpeners = {}
     for split, table in load_tables(config.dataset, config.dataset_config).items():
         name = TableName(config.dataset, config.dataset_config, split)
@@ -122,7 +122,7 @@ def _find_tables(config: DataConfig) -> SplitOpeners:
 
 
 def _check_folds(config: DataConfig, validation: str) -> None:
-    """DataError where folds are asked for and `validation` is given."""
+    """Raises DataError if folds are asked for and `validation` is given."""
     if config.fold is not None:
         number, count = config.fold
         raise DataError(
@@ -132,7 +132,7 @@ def _check_folds(config: DataConfig, validation: str) -> None:
 
 
 def _check_blocks(config: DataConfig, validation: str | None) -> None:
-    """DataError where something else than blocks is to be held out."""
+    """Raises DataError if a flag asks to hold out anything other than blocks."""
     if validation is not None:
         raise DataError(
             f"--val-blocks holds out a part of the training images, but {config.dataset} has the validation split"
@@ -143,7 +143,7 @@ def _check_blocks(config: DataConfig, validation: str | None) -> None:
 
 
 def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:
-    """Split -> its points, where these are asked for or no masks lie in a folder; nothing otherwise."""
+    """Split -> its points, if they are asked for or the folder has no masks; else empty."""
     explicit = config.task == Landmarks.name
     if not explicit and config.task is not None:
         return {}
@@ -156,14 +156,14 @@ def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig)
 def open_folder(
     path: Path, named_splits: Sequence[str], config: DataConfig, points: dict[str, PointTable]
 ) -> SplitOpeners:
-    """Split -> what opens it, of a folder of images with masks, annotations or points.
+    """Split -> a function that opens its records, from a folder of images with masks, annotations or points.
 
-    The first of these readings counts for which there are files:
+    The first of these readings that has files is used:
 
-    1. points that are asked for, that are those of volumes, or whose files hold areas in other data sets;
+    1. points that are asked for, points of volumes, or points in files that hold areas in other data sets;
     2. masks of classes that may overlap;
-    3. polygons in the world, where there are no masks and no points;
-    4. other annotations, where there are no masks; DataError where there are points too;
+    3. polygons in the world, if there are no masks and no points;
+    4. other annotations, if there are no masks; raises DataError if there are points too;
     5. points;
     6. masks.
 
@@ -197,12 +197,12 @@ def open_folder(
 
 
 def _may_overlap(config: DataConfig) -> bool:
-    """Whether the task is, or may turn out to be, that of classes that overlap."""
+    """Whether the task is, or may turn out to be, overlapping classes."""
     return config.task in (None, OVERLAPPING)
 
 
 def _open_masks(path: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> what opens it, of a folder of images and masks."""
+    """Split -> a function that opens its records, from a folder of images and masks."""
     openers: SplitOpeners = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
         openers[name] = partial(open_images, images, masks, config)
@@ -216,7 +216,7 @@ def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
-    """Both splits of parquet or tar files that stay where they are; if there is one only, whole files are held out."""
+    """Both splits of parquet or tar files that stay where they are; if there is one split, whole files are held out."""
     dataset = config.dataset
     if config.fold is not None:
         raise DataError(f"--fold cannot be used: {dataset} is a stream; copy it to a folder, or leave --fold out")
@@ -249,7 +249,7 @@ def _holds_tars(path: Path) -> bool:
 
 
 def _choose(splits: Iterable[str], config: DataConfig) -> tuple[str, str | None]:
-    """Names of the training and the validation split, None where there is none."""
+    """Names of the training and the validation split, None if there is none."""
     dataset = config.dataset
 
     def find(named_split: str | None, flag: str, usual_names: Sequence[str]) -> str | None:

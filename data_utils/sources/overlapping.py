@@ -28,7 +28,7 @@ from unet.config import MaskValue
 
 OVERLAPPING = Overlapping.name
 FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
-EXAMPLE_MASKS = 5  # these are read: one of them must be of one class
+EXAMPLE_MASKS = 5  # masks that are read: one of them must hold one class
 
 
 class ClassBits(NamedTuple):
@@ -39,9 +39,9 @@ class ClassBits(NamedTuple):
 
 
 def class_bits(classes: NamedClasses) -> ClassBits:
-    """The bits of named classes but the background; values of one name share a bit.
+    """The bits of named classes, except the background; values of one name share a bit.
 
-    Raises DataError for none, and for more than a pixel has bits for.
+    Raises DataError for no class, and for more classes than a pixel has bits.
     """
     bits: dict[str, int] = {}
     bit_of: dict[MaskValue, int] = {}
@@ -57,18 +57,18 @@ def class_bits(classes: NamedClasses) -> ClassBits:
 
 
 def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
-    """The bits of a data set's classes, or of those that --classes names."""
+    """The bits of a data set's classes, or of the classes that --classes names."""
     return class_bits(named_classes(config.classes, classes, config.outside_rule))
 
 
 def bits_by_class(config: DataConfig, classes: NamedClasses) -> tuple[int | None, ...]:
-    """The bit of each class of a data set, in their order; None for one that --classes leaves out."""
+    """The bit of each class of a data set, in their order; None for a class that --classes leaves out."""
     bit_of = chosen_bits(config, classes).bit_of
     return tuple(bit_of.get(value) for value, _ in classes)
 
 
 class ObjectRecords(DerivedRecords):
-    """The records of annotations whose objects keep what lies below others. DataError where masks are files."""
+    """The records of annotations whose objects keep parts below other objects. Raises DataError if masks are files."""
 
     def __init__(self, records: Records, config: DataConfig) -> None:
         super().__init__(records)
@@ -92,13 +92,13 @@ class ObjectRecords(DerivedRecords):
 
 
 class ClassFolderRecords(Records):
-    """Images, and for each class a folder of masks of their names.
+    """Images, and for each class a folder of masks with the images' names.
 
     Args:
         images: the folder of the images.
-        folders: those of the masks.
+        folders: the folders of the masks.
         files: (N, 1 + folders) paths below these folders: the image, the mask of each class; "" where there is none.
-        bits: the class of each folder; None for one that is left out.
+        bits: the bit of each folder's class; None for a class that is left out.
     """
 
     task = OVERLAPPING
@@ -134,7 +134,7 @@ class ClassFolderRecords(Records):
         return folders_of(self.folders[0], self.files[:, 0])
 
     def _paths(self, i: int) -> list[str]:
-        """The path of the image, and that of each class's mask, "" where there is none."""
+        """The path of the image and of each class's mask, "" for a missing mask."""
         paths = []
         for folder, name in zip(self.folders, self.files[i].tolist(), strict=True):
             paths.append(os.path.join(folder, os.fsdecode(name)) if name else "")
@@ -142,7 +142,7 @@ class ClassFolderRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files, and of what is made of them."""
+        """A key of the names, sizes and times of all files, and of the masks made from them."""
         paths: list[str] = []
         for i in range(len(self)):
             paths += filter(None, self._paths(i))
@@ -153,7 +153,7 @@ class ClassLayout(NamedTuple):
     """How a file holds a mask of each class.
 
     Args:
-        pages: the number of each class's page; empty where the masks are channels.
+        pages: the number of each class's page; empty if the masks are channels.
         class_count: how many classes there are; 0 where the file is one mask of classes.
     """
 
@@ -169,7 +169,7 @@ class ChannelRecords(Records):
 
     Args:
         pairs: the paths of image and mask file.
-        names: those of the images.
+        names: the names of the images.
         layout: how a mask file holds its classes.
     """
 
@@ -215,16 +215,16 @@ class ChannelRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files, and of what is made of them."""
+        """A key of the names, sizes and times of all files, and of the masks made from them."""
         paths = [os.fsdecode(path) for path in self.pairs.ravel().tolist()]
         return digest_of_files(paths, repr((self.bits, self.ignored, self.pages)).encode() + self.pairs.tobytes())
 
 
 def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
-    """The folders below `masks` that hold a mask of one class for each image; none where masks lie otherwise.
+    """The folders below `masks` that hold a mask of one class for each image; none if masks lie otherwise.
 
-    Unless --task says so, images lie flat, most of them have masks in two or more of the folders, and these masks hold
-    0 and one other value, at least one of the first few.
+    Unless --task asks for overlapping classes, the images must lie in one folder, most of them must have masks in two
+    or more of the folders, and one of the first few masks must hold 0 and one other value only.
     """
     if any(_pictures_in(masks)):
         return []
@@ -249,14 +249,14 @@ def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
 
 def _pictures_in(folder: Path) -> Iterator[str]:
     """The names of the pictures that lie in a folder itself."""
-    with suppress(OSError):  # the usual layout names what cannot be read
+    with suppress(OSError):  # the error is reported when the usual layout is read
         for entry in os.scandir(folder):
             if is_visible_file(entry.name, IMAGE_SUFFIXES):
                 yield entry.name
 
 
 def _is_binary(file: Path) -> bool:
-    """Whether a mask holds 0 and one other value; true where it cannot be read, which is said later."""
+    """Whether a mask holds 0 and one other value; true if it cannot be read, which is reported later."""
     try:
         values = read_mask(file, str(file))
     except DataError:
@@ -269,7 +269,7 @@ def _is_binary(file: Path) -> bool:
 
 
 def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig) -> ClassFolderRecords:
-    """The images with a mask in any of the folders. DataError for files without partner, unless they are allowed."""
+    """The images with a mask in any folder. Raises DataError for files without partner, unless they are allowed."""
     image_files = files_by_stem(images, "images")
     masks_of = [masks_by_stem(folder, image_files, config.mask_suffix) for folder in folders]
     rows: list[list[str]] = []
@@ -289,7 +289,7 @@ def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig
 
 
 def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
-    """How a file holds a mask of each class; NO_LAYOUT where it is one mask of classes.
+    """How a file holds a mask of each class; NO_LAYOUT if it is one mask of classes.
 
     A file of several pages whose image has one holds a class in each, and so does an array of several channels. Three
     or four channels of 8 bits are a color, unless the task is `explicit`.
@@ -328,7 +328,7 @@ def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataCo
 
 
 def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> what opens its records, of a folder whose masks are of one class each; nothing of others."""
+    """Split -> a function that opens its records, for a folder with a mask for each class; empty for other folders."""
     try:
         splits = find_splits(root, named_splits)
     except DataError:

@@ -25,14 +25,14 @@ class PlacedRecords(DerivedRecords):
 
 
 def with_places(records: Records) -> Records:
-    """The records, the masks placed where images have a place."""
+    """The records; masks are placed if images have a place."""
     if not len(records) or records.dims == 3 or records.group_sizes is not None:
         return records
     return PlacedRecords(records) if grid_of_source(records[0]["image"]) else records
 
 
 def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
-    """A line where masks are shifted against their images by a part of a pixel."""
+    """A line if masks are shifted against their images by a part of a pixel."""
     shifted: list[tuple[str, float, float]] = []
     for records in splits:
         if not _are_placed(records):
@@ -57,7 +57,7 @@ def _are_placed(records: Records) -> bool:
 
 
 def _shift(record: Record) -> tuple[float, float] | None:
-    """How far right and down the pixels of a mask lie, of the image's size and less than one away; else None."""
+    """The shift (right, down) of a mask whose pixels have the image's size and lie less than one away; else None."""
     mask = record["target"]
     if isinstance(mask, SceneWindow):
         mask = mask.source

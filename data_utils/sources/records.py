@@ -1,4 +1,4 @@
-"""The one interface of a split: records by index, whatever they come from."""
+"""The one interface of a split: records by index, whatever their source."""
 
 import os
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ IMAGE_WITHOUT_MASK = ": image without mask"  # the end of the line of such a fil
 
 
 class Picture(TypedDict):
-    """An image, its target and what messages call them; a source is anything that holds one picture."""
+    """An image, its target and their name in messages; a source is anything that holds one picture."""
 
     image: ImageSource
     target: ImageSource
@@ -29,15 +29,15 @@ class Picture(TypedDict):
 
 
 class Record(Picture, total=False):
-    """A picture of a split; `labeled` are the classes that it is labeled for, where these are not all."""
+    """A picture of a split; `labeled` are the classes that it is labeled for, if these are not all classes."""
 
     labeled: LabelSet
 
 
 class AnnotationSummary(NamedTuple):
-    """What annotation files hold: their format, images with and without objects, objects of each class by its name.
+    """The content of annotation files: format, images with and without objects, objects of each class by its name.
 
-    `crowds` are objects that only mark where nothing counts.
+    `crowds` are objects that only mark ignored areas.
     """
 
     format: str
@@ -59,18 +59,17 @@ class Records(ABC):
     """A sequence of records.
 
     Attributes:
-        group_sizes: (G,) how many consecutive records of a stream are read together; None where each stands alone.
+        group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
         unpaired: a line for each file without partner that was left out.
-        classes: mask value and name of each class, background first; empty where the files name none.
+        classes: mask value and name of each class, background first; empty if the files name none.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
-        modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
-        landmarks: the points that stand in the place of masks; None where there are masks.
-        label_sets: the sets of classes that images are labeled for, where these are not all, each with the place that
-            says it.
-        unlisted: names of images of which a list of label sets says nothing.
-        has_rules: whether a `classes.txt` among the images says what they are labeled for.
-        task: the only task that the targets can be read for; None where their content decides.
-        bands: the names of the bands that images are made of, where each is a file; else empty.
+        modality: how the volumes were imaged, as their data set names it ("CT", "MRI"); None if it is not named.
+        landmarks: the points that replace masks; None if there are masks.
+        label_sets: the sets of classes that images are labeled for, if not for all, each with the place that lists it.
+        unlisted: names of images that are missing in a list of label sets.
+        has_rules: whether a `classes.txt` among the images lists the classes that they are labeled for.
+        task: the only task that the targets can be read for; None if the task depends on their content.
+        bands: the names of the bands that images are made of, if each band is a file; else empty.
     """
 
     group_sizes: np.ndarray | None = None
@@ -87,12 +86,12 @@ class Records(ABC):
 
     @cached_property
     def digest(self) -> str | None:
-        """A key of the content of all files; None where nothing can be cached under it."""
+        """A key of the content of all files; None if nothing can be cached under it."""
         return None
 
     @cached_property
     def annotations(self) -> AnnotationSummary | None:
-        """The content of the annotation files that masks are rendered from; None where masks are files."""
+        """The content of the annotation files that masks are rendered from; None if masks are files."""
         return None
 
     @abstractmethod
@@ -105,25 +104,25 @@ class Records(ABC):
         return (self[i] for i in range(len(self)))
 
     def name(self, i: int) -> str:
-        """The name of a record; its pictures are not read where that can be avoided."""
+        """The name of a record; its pictures are not read if that can be avoided."""
         return self[i]["name"]
 
     def labeled(self, i: int) -> LabelSet | None:
-        """The classes that an image is labeled for; None where these are all."""
+        """The classes that an image is labeled for; None if these are all."""
         return None
 
     def image_folders(self) -> set[tuple[str, str]]:
-        """The folder of all images, with each folder in it that holds some; none where they are no local files."""
+        """Pairs of the images' folder and each folder below it with images; empty if they are not local files."""
         return set()
 
     def open_here(self) -> None:  # noqa: B027  # most records need nothing
         """Make the records readable in this process, which has received them from another, maybe on another machine.
 
-        Most are: their files have the same paths everywhere.
+        Most records are readable already: their files have the same paths everywhere.
         """
 
 
-SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> what opens its records
+SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function that opens its records
 
 
 def image_without_mask(file: str) -> str:
@@ -148,18 +147,18 @@ def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
 
 
 class StreamRecords(Records):
-    """Records of files that stay where they are; those of one group are cheap together. Files may change unseen.
+    """Records of files that stay where they are. Records of one group are cheap to read together.
 
     Args:
-        files: URL or path of each.
+        files: URL or path of each file; files may change unnoticed.
         groups: (G, ...) int64, the groups in order; the first column is the index of the file.
-        group_sizes: (G,) int64, their numbers of records.
+        group_sizes: (G,) int64, the number of records in each group.
 
     Attributes:
         ends: (G,) int64, the index behind the last record of each group.
         open_groups: how many groups are kept in memory.
-        is_scattered: whether records are asked for in an order that leaves groups apart: where it is possible, each is
-            then read by itself.
+        is_scattered: whether records are asked for in an order that ignores groups; each is then read alone if
+            possible.
     """
 
     group_sizes: np.ndarray
@@ -190,14 +189,14 @@ class StreamRecords(Records):
         self._lock = Lock()
 
     def _locate(self, i: int) -> tuple[int, int]:
-        """The group of a record, and its place in it."""
+        """The group of a record, and the record's index in the group."""
         if not 0 <= i < len(self):
             raise IndexError(f"record {i} of {len(self)}")
         group = int(np.searchsorted(self.ends, i, side="right"))
         return group, int(i - self.ends[group] + self.group_sizes[group])
 
     def _group_content(self, group: int) -> Any:
-        """The content of a group; those used last are kept."""
+        """The content of a group; the groups used last are kept in memory."""
         if self._process != os.getpid():  # a loader process reads for itself
             self._read = OrderedDict()
             self._process = os.getpid()
@@ -219,7 +218,7 @@ class StreamRecords(Records):
 
 
 class DerivedRecords(Records):
-    """Records made of those of another sequence: one of each, in its order, unless a subclass says otherwise."""
+    """Records made from another sequence: one from each record, in the same order, unless a subclass differs."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -241,13 +240,13 @@ class DerivedRecords(Records):
 
     @cached_property
     def digest(self) -> str | None:
-        """That of the other sequence and of what is made of it; None where that one has none."""
+        """A digest of the other sequence's digest and the `derivation`; None if the other sequence has no digest."""
         whole = self.records.digest
         return None if whole is None else digest(whole, *self.derivation())
 
     @abstractmethod
     def derivation(self) -> tuple[object, ...]:
-        """The settings that these records depend on, beside those that they are made of."""
+        """The settings that these records depend on, beside the other sequence."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -266,7 +265,7 @@ class DerivedRecords(Records):
 
 
 def with_sources(records: Records) -> Iterator[Records]:
-    """The records, then those that they are made of, and so on."""
+    """The records, then the records that they are made from, and so on."""
     yield records
     while isinstance(records, DerivedRecords):
         records = records.records

@@ -24,20 +24,20 @@ def pages_of(path: Path) -> list[int]:
 def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> list[list[PagePair]]:
     """(page of the image, page of the mask) of all pages of each pair of files; the page numbers are cached on disk.
 
-    Raises DataError where an image and its mask have different numbers of pages.
+    Raises DataError if an image and its mask have different numbers of pages.
     """
     pages: list[list[PagePair]] = [[(0, 0)]] * len(pairs)
     suspects = [i for i, (image, mask) in enumerate(pairs) if is_tiff(image) or is_tiff(mask)]
     if not suspects:
         return pages
-    files: list[Path] = []  # image and mask of each suspect in turn
+    files: list[Path] = []  # image and mask of each pair that may have several pages, in turn
     for i in suspects:
         image, mask = pairs[i]
         files.append(images / image)
         files.append(masks / mask)
 
     def read_page_numbers() -> list[list[int]]:
-        with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
+        with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time
             return list(pool.map(pages_of, files))
 
     key = digest("pages of images", digest_of_files(files, repr(files).encode()))

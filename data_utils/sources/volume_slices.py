@@ -47,7 +47,7 @@ class SliceRecords(Records):
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """(N,) how many slices there are up to and with each volume, from the headers."""
+        """(N,) how many slices there are up to and including each volume, from the headers."""
         depths = cached(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
         return np.cumsum(depths)
 
@@ -58,7 +58,7 @@ class SliceRecords(Records):
             image = read_volume_header(record["image"], name)
             label = read_volume_header(record["target"], name)
         except ImageError:
-            return 1  # the file is named when its slice is read
+            return 1  # the error is reported when the slice is read
         if image.size != label.size or not same_grid(image, label):
             raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
         return image.size[0]

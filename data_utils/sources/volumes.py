@@ -52,7 +52,7 @@ class VolumeRecords(Records):
 
     Args:
         spacing: (z, y, x) in mm, for files that hold none.
-        unpaired: what has been left out, a line for each file.
+        unpaired: the files that were left out, a line for each.
     """
 
     dims = 3
@@ -86,7 +86,7 @@ class VolumeRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files."""
+        """A key of the names, sizes and times of all files."""
         paths: list[str] = []
         for case in self.cases:
             paths += case.images
@@ -95,9 +95,9 @@ class VolumeRecords(Records):
 
 
 def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> what opens it, of a folder that holds volumes; nothing of others.
+    """Split -> a function that opens its records, from a folder that holds volumes; empty for other folders.
 
-    `.npy` files and TIFFs of many pages are volumes where a spacing is given, by flag or file, or `--dims 3`.
+    `.npy` files and TIFFs of many pages are volumes if a spacing is given, by flag or file, or `--dims 3`.
     """
     splits, suffixes = find_volume_splits(root, named_splits, config)
     openers: SplitOpeners = {}
@@ -132,7 +132,7 @@ def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> VolumeRecords:
-    """The cases of two folders, in natural order; those that a dataset.json lists, where there is one.
+    """The cases of two folders, in natural order; if there is a dataset.json, only the cases that it lists.
 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
     Raises DataError for doubles and missing channels and, unless allowed, for files without partner.
@@ -205,7 +205,7 @@ def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[s
 
 
 def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str, ...]]:
-    """Case -> its files CASE_0000, CASE_0001, ...; DataError where one has no number or is missing."""
+    """Case -> its files CASE_0000, CASE_0001, ...; raises DataError if one has no number or is missing."""
     cases: dict[str, dict[int, str]] = {}
     for stem, path in files.items():
         match = re.fullmatch("(.+)_([0-9]{4})", stem)
@@ -244,7 +244,7 @@ def read_description(file: Path) -> Description:
             )
         if not re.fullmatch("[0-9]{1,18}", str(value)):
             raise DataError(f"{file}: the label {name} is {repr(value)[:80]}, expected a whole number")
-        if name != "ignore":  # nnU-Net's word for what --ignore-index names
+        if name != "ignore":  # nnU-Net's word for the value of --ignore-index
             classes.append((int(value), name))
     modalities = content.get("channel_names", content.get("modality"))
     names: list[str] = []
@@ -256,7 +256,7 @@ def read_description(file: Path) -> Description:
 
 
 def _training_cases(content: dict[str, Any], file: Path) -> tuple[str, ...] | None:
-    """The cases that a dataset.json lists to train on; None where it has no list."""
+    """The cases that a dataset.json lists to train on; None if it has no list."""
     training = content.get("training")
     if not isinstance(training, list):
         return None
@@ -276,7 +276,7 @@ def _spacing_file(*folders: Path) -> Path | None:
 
 
 def spacing_of(images: Path) -> Spacing | None:
-    """The spacing that the spacing.json nearest to the images holds: beside them, or above."""
+    """The spacing from the spacing.json nearest to the images: beside them, or above."""
     file = _spacing_file(images, images.parent, images.parent.parent)
     if file is None:
         return None

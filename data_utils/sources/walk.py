@@ -1,4 +1,4 @@
-"""Folders with all that lies below them, through links too."""
+"""Folders and everything below them, through links too."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from runtime.errors import DataError
 def walk(folder: Path, onerror: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
     """Do as `os.walk` does, and follow links to folders.
 
-    Raises DataError for a link to a folder that holds it: what lies there would be found again and again.
+    Raises DataError for a link to a folder that holds it: the files there would be found again and again.
     """
     for parent, folders, names in os.walk(folder, onerror=onerror, followlinks=True):
         for name in folders:
@@ -21,7 +21,7 @@ def walk(folder: Path, onerror: Callable[[OSError], None] | None = None) -> Iter
 
 
 def _check_link(link: str, root: Path) -> None:
-    """DataError for a link, found below `root`, to a folder that holds it or one of the links on the way to it."""
+    """Raises DataError for a link below `root` to a folder that holds it, or holds a link on the way to it."""
     target = Path(os.path.realpath(link))
     holder = Path(link).parent
     while True:

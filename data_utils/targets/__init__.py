@@ -1,4 +1,4 @@
-"""Targets: what the network is to learn of each image, from files to arrays."""
+"""Targets: what the network learns for each image, from files to arrays."""
 
 from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
@@ -31,7 +31,7 @@ def reader_type(config: DataConfig) -> type[TargetReader]:
 
 
 def named_classes_of(records: Records, config: DataConfig) -> NamedClasses:
-    """The classes that --classes or else the data set names, if any; none where points are learned."""
+    """The classes that --classes or else the data set names, if any; none if points are learned."""
     if reader_type(config).takes_points:
         return ()
     return named_classes(config.classes, records.classes, config.outside_rule)

@@ -1,4 +1,4 @@
-"""Targets with bits for the classes of each pixel, of which some images may be labeled for some only."""
+"""Targets with bits for the classes of each pixel; some images may be labeled for some classes only."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from unet.config import MaskValue
 
 @dataclass(frozen=True)
 class BitReader(MaskReader):
-    """Bits of classes; those that an image is not labeled for are unknown in all of it.
+    """Bits of classes; classes that an image is not labeled for are unknown everywhere in it.
 
     Args:
-        label_sets: the different sets of classes that images are labeled for; None where all are labeled for all.
-        sides: how the classes behave in the mirror; None where a model is all that is known.
+        label_sets: the different sets of classes that images are labeled for; None if all are labeled for all.
+        sides: how the classes behave in the mirror; None if only a model is known.
     """
 
     label_sets: LabelSets | None = field(default=None, kw_only=True)
@@ -30,7 +30,7 @@ class BitReader(MaskReader):
 
     @property
     def background(self) -> None:
-        """What is of no class has no bit."""
+        """There is no background class: pixels of no class have no bit."""
         return None
 
     def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
@@ -50,7 +50,7 @@ class BitReader(MaskReader):
         return np.int32(2 ** len(self.class_names) - 1)
 
     def describe_label_sets(self) -> str:
-        """The addition to `describe` where some images are labeled for some classes only."""
+        """The addition to `describe` if some images are labeled for some classes only."""
         return "" if self.label_sets is None else self.label_sets.describe()
 
     def of_record(self, target: Target, record: Record) -> Target:
@@ -66,7 +66,7 @@ class BitReader(MaskReader):
 
     @property
     def class_partners(self) -> tuple[int, ...]:
-        """The class that each becomes in the mirror."""
+        """For each class, the class that it becomes in the mirror."""
         return tuple(range(len(self.class_names))) if self.sides is None else self.sides.partners
 
     def mirrored(self, target: Target) -> Target:
@@ -92,7 +92,7 @@ def swapped_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
 
 
 def known_pixels(pixels: Mapping[LabelSet | None, Mapping[MaskValue, int]], reader: BitReader) -> dict[MaskValue, int]:
-    """How many pixels have which bits, as `pack_bits` has them, where an image tells of what it is labeled for only."""
+    """Bits, as `pack_bits` gives them -> how many pixels have them; each image counts only for its labeled classes."""
     totals: dict[MaskValue, int] = {}
     for labeled_for, counts in pixels.items():
         bits = np.int64(reader.labeled_bits(labeled_for))

@@ -85,7 +85,7 @@ class ClassReader(MaskReader):
 
 @dataclass(frozen=True)
 class PartlyLabeledReader(ClassReader):
-    """Class indices where some images are labeled for some of the classes only.
+    """Class indices if some images are labeled for some of the classes only.
 
     Args:
         label_sets: the different sets of classes.
@@ -113,7 +113,7 @@ class PartlyLabeledReader(ClassReader):
     def of_record(self, target: Target, record: Record) -> PartlyLabeledTarget:
         number = self.label_sets.number(record.get("labeled"))
         mask = target.main
-        if not any(self.label_sets.flags[number]):  # an image of which nothing is known
+        if not any(self.label_sets.flags[number]):  # an image without any known class
             mask = np.full_like(mask, IGNORE_INDEX)
         return PartlyLabeledTarget(mask, np.array(number, np.int32))
 
@@ -151,9 +151,9 @@ def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Seq
     """(num_classes,) loss weights: the given ones, or none, or for ["auto"] inverse to the root of each class's pixels.
 
     The root weakens the effect of the frequency (docs/results.md). A class with the average number of pixels has weight
-    1, and so has one without any.
+    1, and so has a class without pixels.
 
-    Raises SettingsError where their number is not that of the classes.
+    Raises SettingsError if there is not one weight for each class.
     """
     if weights is None or list(weights) == ["none"]:
         return None

@@ -1,4 +1,4 @@
-"""Which task a data set is, by what its targets hold."""
+"""The task of a data set, by the content of its targets."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -30,7 +30,7 @@ MANY_NUMBERS = 10  # different highest values that are enough; and the highest o
 
 
 def find_task(records: Records, config: DataConfig) -> str:
-    """The task that is asked for, or that the targets can only mean; else classes, unless they number objects."""
+    """The task that is asked for, or the only one that the targets allow; else classes, unless they number objects."""
     if config.regions:
         if config.task not in (None, Regions.name):
             raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
@@ -46,7 +46,7 @@ def find_task(records: Records, config: DataConfig) -> str:
 
 
 def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
-    """A line where masks may just as well number objects as hold classes, and no flag says which."""
+    """A line if masks may number objects just as well as hold classes, and no flag decides."""
     if config.regions or config.task is not None or records.task is not None:
         return ()
     if _reading(records, config) != AMBIGUOUS_READING:
@@ -81,8 +81,8 @@ def holds_many_values(records: Records) -> bool:
 def reading_of_numbers(records: Records) -> str:
     """Objects, if every value is one connected piece, and the highest one differs between files.
 
-    AMBIGUOUS_READING, if it does not differ, for all images may have as many objects, or if a few objects are in
-    pieces. Else classes.
+    AMBIGUOUS_READING, if the highest value does not differ, since all images may have as many objects, or if a few
+    objects are in pieces. Else classes.
     """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     highest = []
@@ -110,14 +110,14 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
     for index in indices:
         try:
             values = _values(records[index])
-        except DataError:  # it is named where all masks are read
+        except DataError:  # the error is reported where all masks are read
             continue
         if values is not None:
             yield values
 
 
 def _values(record: Record) -> np.ndarray | None:
-    """(H, W) or (D, H, W) numbers, of a large mask those of its first rows; None for colors, which are classes."""
+    """(H, W) or (D, H, W) numbers; only the first rows of a large mask. None for colors, which are classes."""
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]

@@ -20,9 +20,9 @@ class LabelSets:
     """The different sets of classes that the images of a data set are labeled for.
 
     Args:
-        flags: for each set, whether an image is labeled for each class; the first set is that of all classes.
-        numbers: the index of the set of these names.
-        where: the first place that says a set which lacks some classes; empty where there is none.
+        flags: for each set, whether an image is labeled for each class; the first set has all classes.
+        numbers: set of names -> its index in `flags`.
+        where: the first place that lists a set without some of the classes; empty if there is none.
     """
 
     flags: tuple[tuple[bool, ...], ...]
@@ -38,15 +38,15 @@ class LabelSets:
         file_classes: NamedClasses,
         background: int | None = None,
     ) -> "LabelSets":
-        """What names of label files mean for the classes of a task.
+        """The label sets of a task, from the names in label files.
 
-        A class is known by its name, by its mask values, and by the names that the data set gives to these. Where it
-        has several values, an image is labeled for it if it is labeled for each.
+        A class is known by its name, by its mask values, and by the names that the data set gives to these. If a class
+        has several values, an image is labeled for it if it is labeled for each value.
 
         Args:
-            place_of_set: the sets, each with the place that says it.
-            names: those of the classes.
-            values: the mask values of each.
+            place_of_set: the sets, each with the place that lists it.
+            names: the names of the classes.
+            values: the mask values of each class.
             file_classes: mask value and name of the classes that the data set names.
             background: the index of the class of all other pixels, if there is one.
 
@@ -94,8 +94,8 @@ class LabelSets:
         """Pixels of each class in the images that are labeled for it.
 
         Args:
-            pixels: those of each mask value, of the images of each set.
-            count: the pixels of each class among those of the values.
+            pixels: for each set, the pixels of each mask value in its images.
+            count: returns the pixels of each class, given the pixels of each value.
         """
         counts = np.zeros(len(self.flags[0]), np.int64)
         for labeled_for, set_pixels in pixels.items():
@@ -103,12 +103,12 @@ class LabelSets:
         return tuple(counts.tolist())
 
     def flags_of(self, labeled_for: LabelSet | None) -> tuple[bool, ...]:
-        """Whether such an image is labeled for each class."""
+        """For each class, whether an image with this label set is labeled for it."""
         return self.flags[self.number(labeled_for)]
 
 
 def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[bool, ...]:
-    """Flags of classes, with those of the background: it is known where all other classes are, whatever a file says."""
+    """Flags of classes; the background's is set if all other classes are labeled, whatever a file lists."""
     if background is None:
         return tuple(labeled)
     flags = list(labeled)
@@ -118,7 +118,7 @@ def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[b
 
 
 def _check_names(names: LabelSet, known_names: set[str], where: str, class_names: Sequence[str]) -> None:
-    """DataError, with `where`, for names that are none of those `known`."""
+    """Raises DataError, with `where`, for names that are not among `known_names`."""
     for name in names:
         if name not in known_names:
             close = get_close_matches(name, known_names, n=1)

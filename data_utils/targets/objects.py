@@ -40,12 +40,12 @@ class ObjectReader(MaskReader):
     """Numbers of objects as a mask has them: 0 is background, and numbers may have gaps.
 
     Args:
-        ignored: numbers of pixels that count nowhere.
+        ignored: numbers of ignored pixels.
         classes: mask value and name of each class that annotations give to objects, without the background; for label
             images, which have none, one class.
-        outside: what becomes of objects of other classes: no object, or, with 255, ignored pixels.
+        outside: the meaning of objects of other classes: no object, or, with 255, ignored pixels.
         smallest, fills_holes: see `tasks.objects.Objects`.
-        reads_labels: whether values are those of `ObjectLabels`.
+        reads_labels: whether values are the labels of `ObjectLabels`.
     """
 
     ignored: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class ObjectReader(MaskReader):
     reads_labels: bool = False
 
     target = ObjectTarget
-    may_shrink = False  # what lies between two objects is a pixel wide
+    may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ObjectReader":
@@ -107,7 +107,7 @@ class ObjectReader(MaskReader):
             yield windows
 
     def _reader_and_record(self, record: Record) -> tuple["ObjectReader", Record]:
-        """This reader and a record; where annotations tell objects apart, those whose values are `ObjectLabels`."""
+        """This reader and the record; if annotations tell objects apart, versions of both with `ObjectLabels`."""
         source = record["target"]
         if not isinstance(source, RenderedMask):
             return self, record
@@ -164,7 +164,7 @@ class ObjectReader(MaskReader):
             for record in records:
                 try:
                     ids = self.ids(record)
-                except DataError:  # it is among the problems
+                except DataError:  # the mask is reported among the problems
                     continue
                 census.add(record["name"], ids)
         holes = "filled" if self.fills_holes else "kept"
@@ -174,7 +174,7 @@ class ObjectReader(MaskReader):
         ]
 
     def ids(self, record: Record) -> np.ndarray:
-        """The numbers of the objects of a record, at the mask's own size; DataError where it cannot be read."""
+        """The numbers of the objects of a record, at the mask's own size; raises DataError if it cannot be read."""
         source = record["target"]
         name = record["name"]
         if isinstance(source, VolumeFile):
@@ -237,9 +237,9 @@ class ObjectCensus:
 
 
 def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
-    """What some masks say of predictions: how small they may be, and whether their holes are to be filled.
+    """The settings for predictions from some masks: the smallest size, and whether holes are filled.
 
-    The smallest is half as large as objects of which nearly all others are larger.
+    The smallest size is half the size that nearly all objects exceed.
     """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     sizes: list[int] = []
@@ -247,7 +247,7 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
     for index in spread_indices(len(records), count):
         try:
             ids = reader.ids(records[index])
-        except DataError:  # it is named where all masks are read
+        except DataError:  # the error is reported where all masks are read
             continue
         for is_object in objects_of(ids):
             sizes.append(int(is_object.sum()))

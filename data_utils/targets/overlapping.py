@@ -1,4 +1,4 @@
-"""The classes of each pixel, of which there may be several, from values that hold a bit for each."""
+"""The classes of each pixel, maybe several, from values that hold a bit for each class."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ from unet.config import MaskValue
 
 @dataclass(frozen=True)
 class OverlapReader(BitReader):
-    """The bits of classes and of what is unknown, as the sources give them.
+    """The bits of classes and of unknown classes, as the sources give them.
 
     Args:
         names: the classes, in the order of their bits.
-        shares: what share of the known pixels each class has; empty until they are counted.
-        overlap: what share of the pixels of any class has several.
+        shares: the share of each class in the known pixels; empty until pixels are counted.
+        overlap: the share of pixels with several classes among the pixels with any.
         values: the values that stand for each class in the data set.
     """
 
@@ -87,7 +87,7 @@ class OverlapReader(BitReader):
 
     @property
     def key(self) -> tuple:
-        # the digest of the records says which bits they have, and what they are labeled for
+        # the digest of the records depends on their bits and label sets
         return (Overlapping.name,) if self.label_sets is None else (Overlapping.name, self.label_sets.flags)
 
     @property

@@ -1,4 +1,4 @@
-"""Named points, from the position that a file gives them to that in a network's input."""
+"""Named points, from their positions in a file to their positions in a network's input."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class PointReader(TargetReader):
     """The chosen points of each image.
 
     Args:
-        landmarks: the task, which has the names of the chosen points.
-        chosen: the index of each in the files.
-        sides_line: says which points change places in the mirror.
+        landmarks: the task, with the names of the chosen points.
+        chosen: the index of each chosen point in the files.
+        sides_line: a line on the points that change places in the mirror.
     """
 
     landmarks: Landmarks
@@ -142,7 +142,7 @@ class PointReader(TargetReader):
         states = source.states[list(self.chosen)]
         resized = np.where((states == PRESENT)[:, None], (points + 0.5) / scale - 0.5, 0.0)
         is_inside = ((resized >= -0.5) & (resized < np.array(size) - 0.5)).all(axis=1)
-        states[~is_inside] = OUTSIDE  # not of points that are not there, whose position is 0
+        states[~is_inside] = OUTSIDE  # absent points stay absent: their position is 0
         return PointTarget(
             points=resized,
             states=states,
@@ -192,7 +192,7 @@ class PointWindows:
 
 
 def point_records(splits: Sequence[Records]) -> list[PointRecords]:
-    """The records of points that the splits are made of, each once."""
+    """The records of points that the splits are made from, each once."""
     point_records: dict[int, PointRecords] = {}
     for records in splits:
         for source in with_sources(records):

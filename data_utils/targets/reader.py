@@ -30,11 +30,11 @@ class TargetReader(ABC):
         target: the kind of target that is read.
         has_classes: whether the values of masks are classes: few, and not smoothed.
         may_shrink: whether the plan may have images resized to fewer pixels.
-        class_map: the mask value of each class; None where values are no classes.
-        class_pixels: how many pixels of each class the masks hold; empty where values are no classes.
-        takes_points: whether it reads points, from records that hold them, instead of masks.
-        at_network_size: whether targets are always those of the network's input, in evaluation too.
-        mirrors: whether a mirrored image has an answer of its own, so that augmentation may mirror.
+        class_map: the mask value of each class; None if values are no classes.
+        class_pixels: how many pixels of each class the masks hold; empty if values are no classes.
+        takes_points: whether the reader reads points, from records that hold them, instead of masks.
+        at_network_size: whether targets always have the size of the network's input, in evaluation too.
+        mirrors: whether a mirrored image has a valid target, so that augmentation may mirror.
     """
 
     target: ClassVar[type[Target]]
@@ -50,16 +50,16 @@ class TargetReader(ABC):
     def of_records(
         cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> TargetReader:
-        """The reader of records whose masks hold these values, so many pixels each."""
+        """The reader of records whose masks hold these values; `pixels` counts the pixels of each."""
         return cls.of_values(pixels, classes, config)
 
     @classmethod
     @abstractmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> TargetReader:
-        """The reader of masks that hold these values, so many pixels each, whose `classes` are named, if they are."""
+        """The reader of masks that hold these values; `classes` are the named classes, if there are any."""
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> TargetReader:
-        """The reader that also knows how many pixels of each value the masks that can be used hold."""
+        """The reader that also knows how many pixels of each value the usable masks hold."""
         return self
 
     def at_size(self, size: Sequence[float]) -> TargetReader:
@@ -72,25 +72,25 @@ class TargetReader(ABC):
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> TargetReader:
-        """The reader of a data set of which some images are labeled for some classes only.
+        """The reader of a data set in which some images are labeled for some classes only.
 
         Args:
-            place_of_set: the different sets of classes, each with the place that says it.
+            place_of_set: the different sets of classes, each with the place that lists it.
             file_classes: mask value and name of the classes that the data set names.
-            pixels: what `with_pixels` takes, of the images of each set, and under None of those labeled for all.
+            pixels: for each set, the pixels of each value in its images; under None for images labeled for all classes.
 
-        Raises DataError for names of no class, and where targets of this kind are labeled for all or for nothing.
+        Raises DataError for names of no class, and for kinds of targets that cannot be partly labeled.
         """
         raise DataError(f"{next(iter(place_of_set.values()))}: images of this task are labeled as a whole; remove it")
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes that images may be labeled for, by index; empty where values are no classes."""
+        """The names of the classes that images may be labeled for, by index; empty if values are no classes."""
         return self.class_map.names if self.class_map else ()
 
     @property
     def background(self) -> int | None:
-        """The index of the class of pixels that are of no other, if there is one."""
+        """The index of the background class, if there is one."""
         return self.class_map.background if self.class_map else None
 
     def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
@@ -98,7 +98,7 @@ class TargetReader(ABC):
         return None
 
     def is_empty(self, value: MaskValue) -> bool:
-        """Whether a value of a mask without class map says that nothing is there."""
+        """Whether a value of a mask without class map means that nothing is there."""
         return value == 0
 
     def labeled_in_map(self, labeled_for: LabelSet | None) -> Collection[int] | None:
@@ -106,11 +106,11 @@ class TargetReader(ABC):
         return self.labeled_classes(labeled_for)
 
     def known_labels(self, target: Target) -> np.ndarray:
-        """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
+        """The labels (*spatial) that crops are taken around; unknown for classes that the image is not labeled for."""
         return target.main
 
     def mirrored(self, target: Target) -> Target:
-        """The target of an image that will be mirrored: left then has the name of right."""
+        """The target of an image that will be mirrored: left and right exchange their names."""
         return target
 
     def shown_truth(self, target: Target) -> np.ndarray:
@@ -118,11 +118,11 @@ class TargetReader(ABC):
         return target.prediction
 
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
-        """Lines of --check-data on what only this task's targets hold, from reading all of them that can be read."""
+        """Lines of --check-data on this task's targets, from reading all of them that can be read."""
         return []
 
     def with_records(self, records: Records) -> TargetReader:
-        """The reader that also knows what the targets of training records are like, some of which are read."""
+        """The reader that also knows properties of the training targets, some of which are read."""
         return self
 
     @abstractmethod
@@ -130,14 +130,14 @@ class TargetReader(ABC):
         """The task of a network that learns these targets, with the values of --loss and --class-weights."""
 
     def unknown_target(self, shape: Sequence[int]) -> Target:
-        """A target of an image of a shape (*spatial) of which nothing is known.
+        """The target, all unknown, of an image of a shape (*spatial).
 
         `Task.unknown_target` gives the same to a process that has a network and no data set.
         """
         return self.target.unknown(shape)
 
     def target_sizes(self, image_sizes: np.ndarray, network_sizes: np.ndarray) -> np.ndarray:
-        """(N, n), the sizes of the targets in an evaluation, from those of the images and of the network's inputs."""
+        """(N, n), the sizes of targets in an evaluation, from the sizes of images and of the network's inputs."""
         return network_sizes if self.at_network_size else image_sizes
 
     @property
@@ -147,21 +147,21 @@ class TargetReader(ABC):
 
     @property
     def identity(self) -> list[str]:
-        """The meaning of a saved state: a run whose reader says otherwise cannot go on from it."""
+        """The meaning of a saved state: a run whose reader has another identity cannot resume from it."""
         return self.class_map.describe_values() if self.class_map else []
 
     @abstractmethod
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         """The target of an image of (H, W), of its own size or resized to `size`.
 
-        Raises DataError where it cannot be read or has other proportions than the image.
+        Raises DataError if the target cannot be read or has other proportions than the image.
         """
 
     @abstractmethod
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
         """The target (D, H, W) of a volume with this header, of its own size or resized to `size`.
 
-        Raises DataError where it cannot be read or has other voxels than the volume.
+        Raises DataError if the target cannot be read or has other voxels than the volume.
         """
 
     @abstractmethod
@@ -169,16 +169,16 @@ class TargetReader(ABC):
         """A context with the `MaskWindows` of the target of a large image."""
 
     def problem_of(self, values: Sequence[MaskValue]) -> str | None:
-        """The mistake in a mask that holds these values, or None, where values are no classes."""
+        """The mistake in a mask that holds these values, or None; for readers whose values are not classes."""
         return None
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        """Lines on what looks like a mistake in the targets."""
+        """Lines on likely mistakes in the targets."""
         return ()
 
     @abstractmethod
     def to_preprocess(self) -> dict[str, Any]:
-        """The fields of `Preprocess` that say what the outputs of a model mean."""
+        """The fields of `Preprocess` that define the meaning of a model's outputs."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -187,12 +187,12 @@ class TargetReader(ABC):
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         """Mean IoU, over the classes, of the masks with themselves resized by `scale` and back.
 
-        1 where what is lost of targets is not measured. It is not asked for where there is a class map.
+        Returns 1 if the loss of detail is not measured. Readers with a class map do not need this method.
         """
         return 1.0
 
     def describe_pixels(self) -> list[str]:
-        """Lines on how many pixels mean what, where a class map does not say it."""
+        """Lines on how many pixels have each meaning, for readers without a class map."""
         return []
 
 
@@ -226,11 +226,11 @@ class MaskReader(TargetReader):
     def of_mask(self, values: np.ndarray, name: str) -> Target:
         """The target of mask values (H, W) or (H, W, 3), as `read_mask` gives them.
 
-        Raises DataError, with `name`, for values that make no target.
+        Raises DataError, with `name`, for values that cannot be turned into a target.
         """
 
     def of_record(self, target: Target, record: Record) -> Target:
-        """The target of a record's mask, with what else the record says of it."""
+        """The target of a record's mask, with the labels that the record is limited to."""
         return target
 
     def of_label_volume(self, values: np.ndarray, name: str) -> Target:

@@ -1,4 +1,4 @@
-"""The regions of each pixel, unions of the labels of a mask, from its values."""
+"""The regions of each pixel, which are unions of labels, from the values of a mask."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ BACKGROUND_VALUE = 0
 
 
 def parse_regions(text: str) -> tuple[Region, ...]:
-    """The regions of `whole=1+2;core=2`. SettingsError for what is none, and where two would be written alike."""
+    """The regions of `whole=1+2;core=2`. Raises SettingsError for other texts and for indistinguishable regions."""
     regions: list[Region] = []
     for part in filter(None, map(str.strip, text.split(";"))):
         name, _, labels = (word.strip() for word in part.partition("="))
@@ -51,7 +51,7 @@ def parse_regions(text: str) -> tuple[Region, ...]:
 
 
 def _check_pair(earlier: Region, later: Region) -> None:
-    """SettingsError where two regions cannot be told apart in the label map that is written of them."""
+    """Raises SettingsError if two regions cannot be told apart in the label map written from them."""
     first = earlier.values[0]
     if earlier.name == later.name:
         raise SettingsError(f"--regions: two regions are called {later.name}")
@@ -74,8 +74,8 @@ class RegionReader(BitReader):
 
     Args:
         regions: in the order of their bits.
-        ignored: mask values of which nothing is known.
-        class_map: the labels of the masks; None where a model is all that is known.
+        ignored: mask values of unknown pixels.
+        class_map: the labels of the masks; None if only a model is known.
     """
 
     regions: tuple[Region, ...]

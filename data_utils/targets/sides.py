@@ -9,7 +9,7 @@ from runtime.errors import DataError
 
 WORDS = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
 WORDS |= {right: left for left, right in WORDS.items()}
-# a letter that stands alone: L_eye, eye_l; and the first of two that do, as in paw_LH
+# a single letter between separators: L_eye, eye_l; or the first of two such letters, as in paw_LH
 LETTERS = {"l": "r", "r": "l", "L": "R", "R": "L"}
 WORD = re.compile("|".join(WORDS))
 LETTER = re.compile(r"(?<![A-Za-z])[LRlr](?![A-Za-z])|(?<![A-Z])[LR](?=[A-Z](?![A-Za-z]))")
@@ -19,9 +19,9 @@ class Sides(NamedTuple):
     """How points or classes behave in the mirror.
 
     Args:
-        partners: the index of the one that each becomes.
+        partners: for each point or class, the index of the one that it becomes.
         mirrors: whether images may be mirrored.
-        line: says what was found; empty where there is nothing to say.
+        line: a line on the pairs that were found; empty if there are none.
     """
 
     partners: tuple[int, ...]
@@ -30,7 +30,7 @@ class Sides(NamedTuple):
 
 
 def point_sides(names: Sequence[str], swap: str | None) -> Sides:
-    """The sides of points, whose numbers may hide them. DataError for a `--swap` that names others."""
+    """The sides of points; numbers as names turn mirroring off. Raises DataError for a `--swap` with other names."""
     sides = find_sides(names, swap)
     if swap is None and len(names) > 1 and all(name.isdigit() for name in names):
         line = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
@@ -39,13 +39,13 @@ def point_sides(names: Sequence[str], swap: str | None) -> Sides:
 
 
 def find_sides(names: Sequence[str], swap: str | None) -> Sides:
-    """The sides that names have. DataError for a `--swap` that names others."""
+    """The sides of names. Raises DataError for a `--swap` with other names."""
     if swap is not None:
         return _swapped(names, swap)
     index_of = {name: number for number, name in enumerate(names)}
     partners = list(range(len(names)))
     pairs: list[str] = []
-    alone: list[str] = []  # names with a side, without the other one
+    alone: list[str] = []  # names with a side whose partner is missing
     for name in names:
         opposite = mirrored_name(name)
         if opposite == name:
@@ -68,7 +68,7 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
 
 
 def mirrored_name(name: str) -> str:
-    """The name of the other side; the same where a name has no side."""
+    """The name of the other side; unchanged if the name has no side."""
     opposite = WORD.sub(lambda match: WORDS[match[0]], name)
     if opposite != name:
         return opposite

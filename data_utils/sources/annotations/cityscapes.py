@@ -34,7 +34,7 @@ EVALUATED[list(IDS)] = IDS
 
 @dataclass(frozen=True)
 class EvaluatedIds(RenderedMask):
-    """A file of ids in which those that are not evaluated become 255."""
+    """A file of ids; ids that are not evaluated become 255."""
 
     file: str
 
@@ -69,7 +69,7 @@ def _has_all_train_ids(masks: Path) -> bool:
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens it; by training ids where all masks have them."""
+    """Split -> a function that opens its records, with training ids if all masks have them."""
     ids: Sequence[int]
     if all(_has_all_train_ids(masks) for _, masks in splits.values()):
         ending = TRAIN_IDS

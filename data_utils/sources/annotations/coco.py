@@ -45,7 +45,7 @@ RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # what renderi
 
 
 class CocoFile(NamedTuple):
-    """What one file says, or several files of one split.
+    """The content of one file, or of several files of one split.
 
     Args:
         categories: by id.
@@ -120,7 +120,7 @@ class CocoRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files, and of the classes, in whose order categories have values."""
+        """A key of the names, sizes and times of all files, and of the classes, whose order gives categories values."""
         paths = [*self.files]
         for name in self.names:
             paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
@@ -157,9 +157,9 @@ def _summarize(objects: Sequence[list[Entry]], classes: NamedClasses, values: di
 
 
 def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES) -> SplitPaths:
-    """Split -> (folder that the images are below, JSON file); `SPLIT/PART` for each of several files of one split.
+    """Split -> (folder above the images, JSON file); `SPLIT/PART` for each of several files of one split.
 
-    `names` are those of the files; what its group holds is the split.
+    `names` matches the names of the files; its group matches the split.
     """
     split_names = wanted_splits(named_splits)
     folders = [root]
@@ -188,9 +188,9 @@ def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES
 
 
 def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
-    """The splits, where `train_cars` and `train_people` become parts of a split that has no file of its own.
+    """The splits; `train_cars` and `train_people` become parts of a split `train` that has no file of its own.
 
-    Where no name is that of a split, all files are parts of `train`.
+    If no file is named after a split, all files are parts of `train`.
     """
     part_of: dict[str, str] = {}
     for name in splits:
@@ -207,7 +207,7 @@ def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens it. All files are read: classes are those of all together."""
+    """Split -> a function that opens its records. All files are read: their classes are joined."""
     parts: dict[str, list[CocoFile]] = defaultdict(list)
     folder_of: dict[str, Path] = {}
     for name, (folder, path) in splits.items():
@@ -232,7 +232,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 
 def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
-    """Several files of one split as one: categories go by their names, and an image has the objects of all files.
+    """Several files of one split as one: categories are matched by name, and an image has the objects of all files.
 
     Args:
         numbers: the ids of categories by their names, to which new ones are added.
@@ -252,7 +252,7 @@ def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
             listed_categories[name].update(number_of.values())
             for entry in file.objects.get(image["id"], []):
                 category = entry["category_id"]
-                # an id that the file does not list becomes text, which no category has
+                # an id that the file does not list becomes text, which is the id of no category
                 fields = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **fields})
     paths = tuple(file.path for file in files)
@@ -309,8 +309,8 @@ def open_records(
 
 
 def read(path: Path) -> CocoFile:
-    """A file, its objects by image. Raises DataError for what is no COCO file of objects."""
-    gc.disable()  # the collector would go over what has been parsed again and again, for two thirds of the time
+    """A file, its objects by image. Raises DataError if the file is not a COCO file of objects."""
+    gc.disable()  # the collector would traverse the parsed objects again and again, for two thirds of the time
     try:
         content = read_json(path, most_bytes=MOST_BYTES_OF_DATA)
     except (OSError, ValueError) as error:
@@ -361,7 +361,7 @@ def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Pa
 
 
 def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:
-    """Classes of all files by category id, and the mask value of each id. Raises DataError where files differ."""
+    """Classes of all files by category id, and the mask value of each id. Raises DataError if files differ."""
     first_names: dict[int, tuple[str, Path]] = {}
     used_categories: set[Any] = set()
     supercategories: list[Any] = []
@@ -391,7 +391,7 @@ def _category_names(file: CocoFile) -> dict[int, str]:
 
 
 def _without_project(names: dict[int, str], used_ids: set[Any], supercategories: Sequence[Any]) -> dict[int, str]:
-    """Names of categories by id, in order, without what Roboflow lists as category 0: the project, above all others."""
+    """Names of categories by id, in order, without category 0 of Roboflow: the project, the parent of all others."""
     classes = {}
     for number, name in sorted(names.items()):
         if number or number in used_ids or name not in supercategories:

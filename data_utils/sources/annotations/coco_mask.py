@@ -26,7 +26,7 @@ Entry = dict[str, Any]
 
 
 class Layer(NamedTuple):
-    """An object of a mask: what layers are ordered by, its mask value, and its pixels as RLE."""
+    """An object of a mask: the key that orders layers, its mask value, and its pixels as RLE."""
 
     rank: tuple[int, int]
     value: int
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 
 
 def rle_code() -> ModuleType:
-    """The code of pycocotools for run lengths, which prediction does without unless it reads or writes COCO."""
+    """The code of pycocotools for run lengths; prediction only needs it to read or write COCO."""
     from pycocotools import mask
 
     return mask
@@ -45,8 +45,8 @@ class CocoMask(LayeredMask):
     """The objects of one image.
 
     Args:
-        objects: JSON list of the file's entries, of what rendering needs.
-        size: (H, W) as the file says, (0, 0) where it does not.
+        objects: JSON list of the file's entries, with the keys that rendering needs.
+        size: (H, W) from the file, (0, 0) if the file has no size.
         values: category id -> mask value.
     """
 
@@ -57,7 +57,7 @@ class CocoMask(LayeredMask):
     values: dict[int, int]
 
     def render(self) -> np.ndarray:
-        """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
+        """The mask: crowds first, as 255, so that objects marked one by one stay; then objects, smaller ones on top."""
         size = self._size()
         mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
         # neighbors of one class are decoded as one
@@ -87,7 +87,7 @@ class CocoMask(LayeredMask):
         return pack_bits(truth, _bits(crowds, size) & ~truth)
 
     def _size(self) -> tuple[int, int]:
-        """(H, W) of the mask: what the file says, else that of the image."""
+        """(H, W) of the mask: the size in the file, else the size of the image."""
         size, _ = read_header(self.image, self.image)
         if all(self.size):
             check_rendered_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
@@ -95,7 +95,7 @@ class CocoMask(LayeredMask):
         return size
 
     def _layers(self, size: tuple[int, int]) -> list[Layer]:
-        """The objects as layers from the lowest to the highest: crowds, then objects, those of fewer pixels last."""
+        """The objects as layers from the lowest to the highest: crowds, then objects, smaller ones last."""
         layers: list[Layer] = []
         for entry, value, runs in self._objects(size):
             if entry.get("iscrowd"):
@@ -142,7 +142,7 @@ def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
         runs = run_lengths(counts) if isinstance(counts, str) else counts
     except ValueError as error:
         raise DataError(f"{where} {error}") from error
-    # pycocotools leaves what no run reaches uninitialized
+    # pycocotools leaves pixels that no run reaches uninitialized
     if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
         raise DataError(f"{where} has run lengths that do not add up to {height} x {width} pixels")
     return rle_code().frPyObjects({"size": size, "counts": runs}, height, width)
@@ -158,10 +158,10 @@ def _encode_polygons(segmentation: list, height: int, width: int, where: str) ->
 
 
 def run_lengths(text: str) -> list[int]:
-    """Run lengths of a compressed RLE: groups of 5 bits, the lowest first; each run less the last but one before it.
+    """Run lengths of a compressed RLE: groups of 5 bits, lowest first; each run less the one two before.
 
     Each character is 48 more than 5 bits and, as bit 5, whether others follow; bit 4 of the last one is the sign.
-    ValueError for other characters, and for a number that no picture is large enough for.
+    Raises ValueError for other characters, and for a number that no picture is large enough for.
     """
     runs: list[int] = []
     number = shift = 0

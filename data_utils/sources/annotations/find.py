@@ -21,7 +21,7 @@ FORMATS = {
 
 
 def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners | None:
-    """Split -> what opens its records; None where nothing is recognized.
+    """Split -> a function that opens its records; None if nothing is recognized.
 
     Raises DataError for annotations of two formats: they may say different things, and only the user knows.
     """

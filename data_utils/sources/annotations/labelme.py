@@ -42,18 +42,18 @@ HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
 # "shapes" is not enough: where keys are sorted, it stands behind the image, which may be larger than the head
 KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
 LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
-IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
+IGNORED = "__ignore__"  # labelme's own name for ignored areas
 
 
 class Contents(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Args:
-        objects: how many of each label.
+        objects: how many objects of each label there are.
         image: the path of the image.
         is_embedded: whether the image is in the file itself.
         points: how many of the shapes are points.
-        areas: how many are none.
+        areas: how many of the shapes are not points.
     """
 
     objects: dict[str, int]
@@ -129,7 +129,7 @@ def is_labelme(file: str | Path) -> bool:
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens it. All files are looked at: classes are those of all together."""
+    """Split -> a function that opens its records. All files are read: their classes are joined."""
     contents_by_split = {split: read_contents(files) for split, (_, files) in splits.items()}
     labels_files = [root / LABELS]
     labels_files += [files / LABELS for _, files in splits.values()]
@@ -156,7 +156,7 @@ def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
 
 
 def read_contents(folder: Path) -> dict[str, Contents | None]:
-    """JSON file below the folder -> what it holds, None where it cannot be read; cached until a file changes."""
+    """JSON file below the folder -> its content, None if it cannot be read; cached until a file changes."""
     files = files_by_stem(folder, "labelme files", (".json",)).values()
     paths = [os.path.join(folder, file) for file in files]
 
@@ -172,10 +172,10 @@ def read_contents(folder: Path) -> dict[str, Contents | None]:
 
 
 def _contents(path: str) -> Contents | None:
-    """The content of a file; None where it cannot be read."""
+    """The content of a file; None if it cannot be read."""
     try:
         content = read_labelme(path)
-    except DataError:  # the file is named when it is rendered
+    except DataError:  # the error is reported when the file is rendered
         return None
     objects: set[tuple[str, str]] = set()
     for number, shape in enumerate(content["shapes"]):
@@ -195,9 +195,9 @@ def open_records(
     values: dict[str, int],
     allow_unpaired: bool,
 ) -> LabelmeRecords:
-    """Pairs by stem; else the image that the JSON file names, else the one that it holds.
+    """Pairs by stem; if there is no image of the stem, the image that the JSON file names, else the one in the file.
 
-    What cannot be read is taken to hold its image: the file is then named as that image's problem.
+    A file that cannot be read is assumed to hold its image, so that the file is reported as that image's problem.
     """
     images, files = folders
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
@@ -227,7 +227,7 @@ def open_records(
 
 
 def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:
-    """The path, below the folder of images, of the image that a JSON file names; None where it is not there."""
+    """The path, below the folder of images, of the image that a JSON file names; None if it is not there."""
     if not contents or not contents.image:
         return None
     images, files = folders

@@ -30,7 +30,7 @@ POINTS |= {"line": 2, "linestrip": 2, "point": 1}
 
 @dataclass(frozen=True)
 class LabelmeMask(LayeredMask):
-    """The shapes of a file; `image` is its image file, "" where that is in the file; `values`: label -> mask value."""
+    """The shapes of a file; `image` is the image file, "" if embedded in the file; `values`: label -> mask value."""
 
     file: str
     image: str
@@ -63,7 +63,7 @@ class LabelmeMask(LayeredMask):
         return np.asarray(picture), np.array(values, np.uint8)
 
     def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        """The bits of `LayeredMask`: background takes all classes away, and an ignored value makes all unknown."""
+        """The bits of `LayeredMask`; background removes all classes, and an ignored value makes all classes unknown."""
         content = read_labelme(self.file)
         empty = self._empty_picture(content)
         all_bits = sum(1 << bit for bit in set(bit_of.values()))
@@ -84,7 +84,7 @@ class LabelmeMask(LayeredMask):
         return pack_bits(truth, unknown)
 
     def _shapes(self, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], str]]:
-        """Each shape with its mask value, and what messages call it."""
+        """Each shape with its mask value and its name in messages."""
         for number, shape in enumerate(content["shapes"], 1):
             where = f"{self.file}: shape {number}"
             label = str(shape.get("label"))
@@ -104,7 +104,7 @@ class LabelmeMask(LayeredMask):
         return Image.new(mode, (width, height))
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
-        """(H, W) of the image from its header, which is in its own file or in this one."""
+        """(H, W) of the image from its header, in the image's own file or in this file."""
         if self.image:
             return read_header(self.image, self.image)[0]
         if not content.get("imageData"):
@@ -115,7 +115,7 @@ class LabelmeMask(LayeredMask):
 
 
 def read_labelme(file: str) -> dict[str, Any]:
-    """The content of a file, with its list of shapes. DataError for what is no labelme file."""
+    """The content of a file, with its list of shapes. Raises DataError if the file is not a labelme file."""
     try:
         content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
     except (OSError, ValueError) as error:
@@ -127,7 +127,7 @@ def read_labelme(file: str) -> dict[str, Any]:
 
 
 def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: str) -> None:
-    """Fill a shape. Raises DataError, with `where`, for what has no area or cannot be understood."""
+    """Fill a shape. Raises DataError, with `where`, for a shape that has no area or cannot be understood."""
     kind = shape.get("shape_type") or "polygon"
     if kind not in POINTS:
         raise DataError(f"{where} is a {kind}; supported are {', '.join(POINTS)}")

@@ -16,7 +16,7 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from unet.config import IGNORE_INDEX
 
-# split -> the two paths that it is read from; what each of them is depends on the format
+# split -> the two paths that it is read from; their meaning depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
 LONGEST_PATH = 4096  # characters
 
@@ -30,7 +30,7 @@ def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
 def paired_folders(
     root: Path, named_splits: Iterable[str], images: Iterable[str], annotations: Iterable[str]
 ) -> SplitPaths:
-    """Split -> (folder of images, folder of annotation files), the same folder where they lie beside each other.
+    """Split -> (folder of images, folder of annotation files), the same folder if the files lie beside each other.
 
     Splits are above the two folders or below both; a flat folder is one split, `train`.
     """
@@ -51,7 +51,7 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
     """The file that an export calls `name`, in the first of `folders` that has it.
 
     Exports write Windows paths, URLs and folders of another machine: the name is tried as it stands, unescaped, and
-    with its leading folders left out one by one. A name longer than a path can be is of no file.
+    with its leading folders left out one by one. A name longer than a path can be matches no file.
     """
     if len(name) > LONGEST_PATH:
         return None
@@ -78,8 +78,8 @@ def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> 
 def number_classes(names: Sequence[str], where: str) -> tuple[NamedClasses, list[int]]:
     """((0, background), (1, first name), ...), and the mask value of each of `names`.
 
-    A class that is called background is the background. Raises DataError, with `where`, for too many names and for
-    one that stands twice.
+    A class that is called background is the background. Raises DataError, with `where`, for too many names and for a
+    name that occurs twice.
     """
     objects = [name for name in names if not is_background(name)]
     repeated = [name for name, count in Counter(objects).items() if count > 1]
@@ -95,7 +95,7 @@ def number_classes(names: Sequence[str], where: str) -> tuple[NamedClasses, list
 
 
 def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Path) -> None:
-    """DataError for files without partner, unless they are allowed; and where nothing is `left`."""
+    """Raises DataError for files without partner, unless they are allowed; and if no pair is `left`."""
     if unpaired and not (allowed and left):
         remedy = "; --allow-unpaired leaves them out" if left else ""
         raise DataError(f"{where}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
@@ -104,13 +104,13 @@ def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Pat
 
 
 def unpaired_lines(images: Mapping[str, str], masks: Mapping[str, str]) -> list[str]:
-    """A line for each image without mask and each mask without image; both are files by what names the two."""
+    """A line for each image without mask and each mask without image; both arguments map a pair's name to its file."""
     lines = [image_without_mask(image) for stem, image in images.items() if stem not in masks]
     return lines + [f"{mask}: mask without image" for stem, mask in masks.items() if stem not in images]
 
 
 def read_lines(file: str | Path) -> list[str]:
-    """Lines of a text file, none where its name is empty. Raises DataError for what cannot be read."""
+    """Lines of a text file, none if its name is empty. Raises DataError for a file that cannot be read."""
     if not file:
         return []
     try:

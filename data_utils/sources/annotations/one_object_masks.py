@@ -25,13 +25,13 @@ LOOKED_AT = 5  # folders by which the layout is recognized
 
 @dataclass(frozen=True)
 class OneObjectMasks(RenderedMask):
-    """The masks of a folder, of an image: the pixels of each file that are not 0 are an object."""
+    """The masks in the folder of an image: in each file, the pixels that are not 0 are an object."""
 
     folder: str
     image: str
 
     def render(self) -> np.ndarray:
-        """(H, W) uint16: the number of the file, in the order of the names; where several overlap, the last one's."""
+        """(H, W) uint16: the number of the file, in the order of names; the last one's where several overlap."""
         names = picture_names(self.folder)
         if not names:
             size, _ = read_header(self.image, self.image)
@@ -60,7 +60,7 @@ class OneObjectMasks(RenderedMask):
 
 
 class OneObjectRecords(PairedRecords):
-    """Records of such folders, which are called as their folders; they can only mean objects."""
+    """Records of such folders, named after their folders; their masks can only mean objects."""
 
     task = TASK
 
@@ -73,7 +73,7 @@ class OneObjectRecords(PairedRecords):
 
     @cached_property
     def digest(self) -> str:
-        """Key of the names, sizes and times of all files."""
+        """A key of the names, sizes and times of all files."""
         paths: list[str] = []
         for i in range(len(self)):
             image, folder = self.paths(i)
@@ -83,7 +83,7 @@ class OneObjectRecords(PairedRecords):
 
 
 def picture_names(folder: str) -> list[str]:
-    """The names of the pictures in a folder, in their natural order. DataError where it cannot be read."""
+    """The names of the pictures in a folder, in their natural order. Raises DataError if it cannot be read."""
     try:
         names = os.listdir(folder)
     except OSError as error:
@@ -93,7 +93,7 @@ def picture_names(folder: str) -> list[str]:
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder of the images' folders, the same)."""
+    """Split -> (folder of the images' folders, the same folder again)."""
     split_names = wanted_splits(named_splits)
     folders = children(root)
     splits = {name: (folder, folder) for name, folder in folders.items() if name in split_names and _is_set(folder)}
@@ -105,7 +105,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 
 
 def images_of_set(root: Path) -> list[tuple[str, Path]]:
-    """Name and image of each folder in `root`, where these are folders of an image and of masks each; else nothing."""
+    """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
     if not _is_set(root):
         return []
     images = []
@@ -119,13 +119,13 @@ def images_of_set(root: Path) -> list[tuple[str, Path]]:
 
 
 def _is_set(root: Path) -> bool:
-    """Whether the first folders in it hold images/ and masks/ each."""
+    """Whether each of the first folders in `root` holds images/ and masks/."""
     folders = list(children(root).values())[:LOOKED_AT]
     return bool(folders) and all({IMAGES, MASKS} <= children(folder).keys() for folder in folders)
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens it."""
+    """Split -> a function that opens its records."""
     return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
 
 

@@ -19,12 +19,13 @@ class PairedRecords(Records):
 
     Args:
         images, annotations: the folders.
-        pairs: image and annotation file below their folders; "" where an image has none, and so is background.
-        classes: mask value and name of each.
-        unpaired: what has been left out, a line for each file.
+        pairs: image and annotation file below their folders; "" for an image without annotation, which is all
+            background.
+        classes: mask value and name of each class.
+        unpaired: the files that were left out, a line for each.
 
     Attributes:
-        values: mask value of each class index or label of the annotation files; empty where they hold mask values.
+        values: mask value of each class index or label of the annotation files; empty if they hold mask values.
     """
 
     values: tuple[int, ...] | dict[str, int] = ()
@@ -53,14 +54,14 @@ class PairedRecords(Records):
 
     @abstractmethod
     def mask(self, image: str, annotation: str) -> ImageSource:
-        """The mask of an image, from the paths of both files; the annotation's is "" where there is none."""
+        """The mask of an image, from the paths of both files; the annotation's path is "" if there is none."""
 
     def image_name(self, i: int) -> str:
         """Path of an image below its folder."""
         return os.fsdecode(self.files[0][i].item())
 
     def paths(self, i: int) -> tuple[str, str]:
-        """The paths of an image and its annotation file; "" for a file that there is not."""
+        """The paths of an image and its annotation file; "" for a file that does not exist."""
         image_folder, annotation_folder = self.folders
         _, annotation_names = self.files
         annotation = os.fsdecode(annotation_names[i].item())
@@ -71,7 +72,7 @@ class PairedRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of the names, sizes and times of all files, and of how masks are made of them."""
+        """A key of the names, sizes and times of all files, and of how masks are made from them."""
         paths: list[str] = []
         for i in range(len(self)):
             paths += self.paths(i)

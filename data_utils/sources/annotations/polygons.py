@@ -9,7 +9,7 @@ from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from runtime.errors import DataError
 
-MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: what lies beyond is no coordinate
+MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: a larger number is not a coordinate
 # annotations may be made at so many times the picture's sides: some pictures are made smaller after they are annotated
 MOST_TIMES = 8
 
@@ -30,7 +30,7 @@ def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
 
 
 def check_rendered_size(size: tuple[int, int], picture: tuple[int, int], where: str) -> None:
-    """DataError, with `where`, unless annotations made at `size` (H, W) fit a picture of (H, W), or of it resized.
+    """Raises DataError, with `where`, unless annotations made at `size` (H, W) fit `picture` (H, W), maybe resized.
 
     So the memory that rendering takes depends on the picture, not on a number in a file.
     """
@@ -44,10 +44,10 @@ def check_rendered_size(size: tuple[int, int], picture: tuple[int, int], where: 
 
 
 def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A polygon (n, 2) without what lies farther outside of a picture (H, W) than the picture is large.
+    """A polygon (n, 2) cut to a frame that extends beyond a picture (H, W) by the picture's size on each side.
 
-    One that stays nearer is returned as it is. Rendering takes memory for each pixel of an outline, also outside.
-    By the algorithm of Sutherland & Hodgman (1974): the polygon is cut along each side of that larger frame in turn.
+    A polygon inside the frame is returned unchanged. Rendering takes memory for each pixel of an outline, also outside.
+    By the algorithm of Sutherland & Hodgman (1974): the polygon is cut along each side of the frame in turn.
     """
     height, width = size
     frame = ((0, -width, 1), (0, 2 * width, -1), (1, -height, 1), (1, 2 * height, -1))

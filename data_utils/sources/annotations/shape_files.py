@@ -17,21 +17,21 @@ from runtime.errors import DataError, one_line
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
 SUFFIXES = (GEOJSON, GEOPACKAGE)
-LONGITUDE_LATITUDE = 4326  # EPSG: what coordinates are where a GeoJSON file does not say it
+LONGITUDE_LATITUDE = 4326  # EPSG: the CRS of a GeoJSON file that names none
 ONLY_CLASS = "polygon"  # the class of polygons without --label-column
 EPSG = "EPSG:"
-ANY_KIND = ("Unknown", "GeometryCollection")  # what layers may be called that hold polygons
+ANY_KIND = ("Unknown", "GeometryCollection")  # types of layers that may hold polygons
 
 
 class Shape(NamedTuple):
-    """A polygon, or several that belong together: rings (n, 2) as (x, y), and the class that a column says."""
+    """A polygon, or several that belong together: rings (n, 2) as (x, y), and the class from a column."""
 
     rings: tuple[np.ndarray, ...]
     label: str
 
 
 class Shapes(NamedTuple):
-    """The shapes of a file, and their CRS, an EPSG number or a text (WKT); None where it is that of the images."""
+    """The shapes of a file, and their CRS, an EPSG number or a text (WKT); None if it is the CRS of the images."""
 
     shapes: tuple[Shape, ...]
     crs: int | str | None
@@ -49,20 +49,20 @@ class PlacedShapes(NamedTuple):
 
 
 def read_shapes(file: str, column: str | None) -> Shapes:
-    """The polygons of a file, labeled by a column. Raises DataError for what holds none."""
+    """The polygons of a file, labeled by a column. Raises DataError for a file without polygons."""
     return _read_shapes(file, column, _changed(file))
 
 
 def shapes_in(file: str, column: str | None, target: int | None) -> PlacedShapes:
-    """The polygons of a file in the CRS of an EPSG number; as they are where that is None.
+    """The polygons of a file in the CRS of the EPSG number `target`; unchanged if `target` is None.
 
-    Raises DataError where they cannot be brought there.
+    Raises DataError if the polygons cannot be converted.
     """
     return _shapes_in(file, column, _changed(file), target)
 
 
 def _changed(file: str) -> int:
-    """When a file was changed, by which it is known what was read of it."""
+    """When a file was changed; it tells versions of the file apart in the cache."""
     try:
         return os.stat(file).st_mtime_ns
     except OSError as error:
@@ -115,7 +115,7 @@ def _read_geojson(file: str, column: str | None) -> Shapes:
 
 
 def _label(properties: Any, column: str | None, where: str) -> str:
-    """The class of a feature, as a column says it. DataError, with `where`, for one without, or with something else."""
+    """The class of a feature, from a column. Raises DataError, with `where`, if it is missing or not a class."""
     if column is None:
         return ONLY_CLASS
     if not isinstance(properties, dict) or properties.get(column) is None:
@@ -129,7 +129,7 @@ def _label(properties: Any, column: str | None, where: str) -> str:
 
 
 def _rings(geometry: Any, where: str) -> Iterator[np.ndarray]:
-    """The rings of a polygon or of several; nothing of an empty geometry."""
+    """The rings of a polygon or of several; nothing for an empty geometry."""
     if geometry is None:
         return
     kind = geometry.get("type") if isinstance(geometry, dict) else None
@@ -146,7 +146,7 @@ def _rings(geometry: Any, where: str) -> Iterator[np.ndarray]:
 
 
 def _checked_ring(ring: Any, where: str) -> np.ndarray:
-    """Corners (n, 2); a height is left out."""
+    """The corners (n, 2) of a ring; heights are dropped."""
     try:
         corners = np.array([position[:2] for position in ring], np.float64)
     except (TypeError, ValueError, IndexError, KeyError):
@@ -155,7 +155,7 @@ def _checked_ring(ring: Any, where: str) -> np.ndarray:
 
 
 def _checked(corners: np.ndarray, where: str) -> np.ndarray:
-    """The corners of a ring. DataError where they are none."""
+    """The corners of a ring. Raises DataError if they are not corners of a ring."""
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
         raise DataError(f"{where} has a ring of fewer than 3 positions, or with numbers that are not finite")
     return corners
@@ -177,7 +177,7 @@ def _epsg(crs: Any, file: str) -> int:
 
 @lru_cache(maxsize=64)
 def _transformer(source: int | str, target: int, where: str) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """A function from coordinates in one CRS to those in another. DataError where pyproj is missing or knows no way."""
+    """A function that converts coordinates between two CRS. Raises DataError if pyproj is missing or cannot convert."""
     name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
     try:
         from pyproj import Transformer
@@ -198,7 +198,7 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
         from pyogrio import raw
     except ImportError as error:
         raise DataError(f"{file}: to read GeoPackages: pip install -r requirements-geo.txt") from error
-    logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # what GDAL says of a file is in the error
+    logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # the error has GDAL's message
     try:
         layer = _only_layer(pyogrio.list_layers(file), file)
         names = pyogrio.read_info(file, layer=layer)["fields"].tolist()
@@ -223,7 +223,7 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
 
 
 def _only_layer(layers: np.ndarray, file: str) -> str:
-    """The layer that holds polygons, from (name, type) of each. DataError where there is none, or several."""
+    """The layer that holds polygons, given (name, type) of each. Raises DataError if there is none, or several."""
     names = []
     for name, kind in layers.tolist():
         if kind is not None and ("Polygon" in kind or kind in ANY_KIND):
@@ -234,7 +234,7 @@ def _only_layer(layers: np.ndarray, file: str) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A value of a column; None for one that is missing, which is NaN in columns of numbers."""
+    """A value of a column; None for a missing value, which is NaN in columns of numbers."""
     if isinstance(value, np.generic):
         value = value.item()
     return None if value != value else value

@@ -40,7 +40,7 @@ class VocRecords(PairedRecords):
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder of masks, list of images); the list is the folder itself where there are no lists."""
+    """Split -> (folder of masks, list of images); if there are no lists, the second is the folder itself."""
     images = folder_in(root, ("jpegimages",))
     masks = folder_in(root, ("segmentationclasspng", "segmentationclass"))
     if images is None or masks is None:
@@ -61,7 +61,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens it."""
+    """Split -> a function that opens its records."""
     images = folder_in(root, ("jpegimages",))
     assert images is not None
     masks, _ = next(iter(splits.values()))
@@ -96,7 +96,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 
 def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
-    """Names that a tool has written; VOC's own for its own images; else none, and every value found is a class."""
+    """The names that a tool has written, or VOC's own names for its own images; else none: every value is a class."""
     if (root / LABEL_MAP).is_file():
         _, mode = read_header(str(mask), str(mask))
         return read_label_map(root / LABEL_MAP, colored=mode in ("RGB", "RGBA"))
@@ -115,7 +115,7 @@ def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
 
 
 def _is_original(root: Path, stems: Sequence[str]) -> bool:
-    """Whether the images are VOC's own: called 2007_000032 and the like, or said to be by their annotation."""
+    """Whether the images are VOC's own: named like 2007_000032, or called VOC's by their annotation."""
     if all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems):
         return True
     annotation = root / "Annotations" / f"{stems[0]}.xml"
@@ -126,7 +126,7 @@ def _is_original(root: Path, stems: Sequence[str]) -> bool:
 
 
 def read_label_map(path: Path, colored: bool) -> NamedClasses:
-    """CVAT's classes: by color where the masks hold colors, else by their order."""
+    """CVAT's classes: by color if the masks hold colors, else by their order."""
     classes: list[tuple[MaskValue, str]] = []
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip() or line.startswith("#"):

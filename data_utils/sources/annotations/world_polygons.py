@@ -38,8 +38,8 @@ class PolygonMask(RenderedMask):
     Args:
         file: the file of the polygons.
         image: the path of the image.
-        column: the column that says the class; None where all are of one.
-        values: class and mask value of each.
+        column: the column with the class; None if all have one class.
+        values: class and mask value of each class.
     """
 
     file: str
@@ -74,7 +74,7 @@ class PolygonMask(RenderedMask):
         value_of = dict(self.values)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
-        with np.errstate(invalid="ignore"):  # infinite boxes are those of shapes that are not here
+        with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
             corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
         low = corners.min(axis=1)
         high = corners.max(axis=1)
@@ -138,7 +138,7 @@ class PolygonRecords(PairedRecords):
 
 
 def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> what opens its images with polygons; nothing where there are none."""
+    """Split -> a function that opens its images with polygons; empty if there are none."""
     split_names = wanted_splits(named_splits)
     splits = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
     openers: SplitOpeners = {}
@@ -165,7 +165,7 @@ def _open(images: Path, folder: Path, joined: Sequence[Path], config: DataConfig
     """The images of a split, with the only file of polygons, or with one for each image.
 
     Args:
-        joined: files in `folder` that are for all images, of which there may be one.
+        joined: files in `folder` that are for all images; there may be at most one.
     """
     image_files = files_by_stem(images, "images")
     if len(joined) > 1:

@@ -39,7 +39,7 @@ from unet.config import MaskValue
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
-MAX_RELATIVE_COORDINATE = 2.0  # widths of the image: a coordinate beyond is one in pixels
+MAX_RELATIVE_COORDINATE = 2.0  # widths of the image: a larger coordinate is in pixels
 # key in data.yaml -> names of the split's folder
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
@@ -53,7 +53,7 @@ class Outline(NamedTuple):
 
 @dataclass(frozen=True)
 class YoloMask(LayeredMask):
-    """The polygons of an image; `file` is "" where it has none; `values` are those of the class indices."""
+    """The polygons of an image; `file` is "" if it has none; `values` are the mask values of the class indices."""
 
     file: str
     image: str
@@ -82,7 +82,7 @@ class YoloMask(LayeredMask):
         return pack_bits(truth, np.zeros_like(truth))
 
     def _sorted_outlines(self) -> tuple[tuple[int, int], list[Outline]]:
-        """(H, W) of the image, and its objects, those of less area last."""
+        """(H, W) of the image, and its objects, smaller ones last."""
         height, width = read_header(self.image, self.image)[0]
         outlines = self._outlines(height, width)
         outlines.sort(key=lambda outline: area(outline.points), reverse=True)
@@ -122,7 +122,7 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
 
 
 class YoloRecords(PairedRecords):
-    """Images and their text files; an image without one is background, as YOLO takes it."""
+    """Images and their text files; an image without a text file is background, as in YOLO."""
 
     has_rules = False  # a classes.txt names the classes
 
@@ -144,7 +144,7 @@ class YoloRecords(PairedRecords):
 
     @cached_property
     def annotations(self) -> AnnotationSummary:
-        """Counted in all files; what is wrong with them shows when they are rendered."""
+        """The counts over all files; errors in them are reported when they are rendered."""
         counts: Counter[str] = Counter()
         annotated = 0
         for i in range(len(self)):
@@ -180,7 +180,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
             splits[split] = (images, settings)
         elif split == "train":
             raise DataError(f"{settings} says train: {content.get(split)}, which is not there")
-    if splits.get("val") == splits["train"]:  # small examples have it so; some of train is held out instead
+    if splits.get("val") == splits["train"]:  # in small examples val is train; some of train is held out instead
         del splits["val"]
     return splits
 
@@ -195,7 +195,7 @@ def _usual_folder(root: Path, names: Sequence[str]) -> Path | None:
 
 
 def _settings_file(root: Path) -> Path | None:
-    """data.yaml, where it names classes; else it is somebody else's."""
+    """data.yaml if it names classes; another data.yaml is not YOLO's."""
     for name in SETTINGS:
         path = root / name
         if path.is_file() and any(line.startswith("names:") for line in read_lines(path)):
@@ -204,7 +204,7 @@ def _settings_file(root: Path) -> Path | None:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """data.yaml, its names as a list. Raises DataError for what is no YAML, or names no classes."""
+    """data.yaml, its names as a list. Raises DataError if it is not YAML, or names no classes."""
     try:
         content = read_yaml(path)
     except (OSError, ValueError) as error:
@@ -218,7 +218,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None:
-    """The folder, or the .txt with a list of images, that data.yaml gives for a split; None where it is not there."""
+    """The folder, or the .txt with a list of images, that data.yaml gives for a split; None if it is not there."""
     if isinstance(value, list):
         raise DataError(f"{settings} gives a list for {split}; give one folder, or a .txt that lists the images")
     root = settings.parent
@@ -229,7 +229,7 @@ def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens it."""
+    """Split -> a function that opens its records."""
     _, names_file = next(iter(splits.values()))
     if names_file.name == NAMES:
         names = [line.strip() for line in read_lines(names_file) if line.strip()]
@@ -249,7 +249,7 @@ def open_records(
     values: tuple[int, ...],
     allow_unpaired: bool,
 ) -> YoloRecords:
-    """Images of a folder or list, each with the text file of its name, in labels/ where the image is in images/."""
+    """Images of a folder or list, each with the text file of its name, in labels/ if the image is in images/."""
     unpaired: list[str] = []
     if images.is_dir():
         folder = images
@@ -278,7 +278,7 @@ def open_records(
 
 
 def labels_of(images: Path, root: Path) -> Path:
-    """The folder of text files: with `labels` for the last `images` below `root`; else they lie beside the images."""
+    """The folder of text files: `images` with its last part `images` replaced by `labels`, or `images` itself."""
     above = Path()
     below = images
     if images.is_relative_to(root):

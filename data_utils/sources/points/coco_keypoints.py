@@ -31,7 +31,7 @@ from tasks.points import PRESENT, UNKNOWN
 NAMES = r"(?:(?:person_)?keypoints|points|coco)(?:_(.+))?\.json|((?:train|val)[^.]*)\.json"
 KEYPOINT_FILES = re.compile(NAMES)  # beside those of objects, coco.FILES
 VISIBILITIES = {0: UNKNOWN, 1: PRESENT, 2: PRESENT}
-# the v that is written of a point that is not there, and of one that is
+# the v that is written for an absent point, and for a present one
 HIDDEN = 0
 SEEN = 2
 PREDICTED_KEYS = ("keypoint_confidence", "keypoint_presence")  # further keys of a prediction
@@ -58,12 +58,12 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
 
 
 def read_keypoints(path: Path) -> PointTable | None:
-    """The points of a file; None where it holds something else."""
+    """The points of a file; None if it holds something else."""
     return to_table(coco.read(path)) if _mentions_keypoints(path) else None
 
 
 def _mentions_keypoints(path: Path) -> bool:
-    """Whether the word stands in a file, which may be large; what cannot be read is named by its reader."""
+    """Whether the word occurs in a file, which may be large; a file that cannot be read is reported by its reader."""
     try:
         with open_regular(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b'"keypoints"') >= 0 and content.find(b'"images"') >= 0
@@ -77,7 +77,7 @@ def _holds_areas(file: coco.CocoFile) -> bool:
 
 
 def to_table(file: coco.CocoFile) -> PointTable | None:
-    """The points of a file; None where none of its objects has keypoints."""
+    """The points of a file; None if none of its objects has keypoints."""
     path = file.path
     names_of: dict[Any, list[str]] = {}
     used_categories = file.used_categories()
@@ -109,7 +109,7 @@ def to_table(file: coco.CocoFile) -> PointTable | None:
 
 
 def _is_labeled(entry: Entry) -> bool:
-    """Whether an object has a keypoint that is known."""
+    """Whether an object has a known keypoint."""
     keypoints = entry.get("keypoints")
     return isinstance(keypoints, list) and any(keypoints[2::3])
 
@@ -146,13 +146,13 @@ def write_keypoints(table: PointTable) -> str:
 
 
 def _written_size(table: PointTable, row: int) -> Entry:
-    """Height and width of an image, where they are known."""
+    """Height and width of an image, if they are known."""
     size = table.source(row).size
     return {} if size is None else {"height": size[0], "width": size[1]}
 
 
 def _object(table: PointTable, row: int) -> Entry:
-    """The keypoints of an image, and the box around those that are there."""
+    """The keypoints of an image, and the box around the present ones."""
     is_present = table.states[row] == PRESENT
     positions = table.positions[row]
     keypoints: list[float] = []

@@ -32,7 +32,7 @@ PREDICTED_TITLES = ("confidence", "presence")  # further columns of a prediction
 
 
 def read_rows(file: str | Path) -> Rows:
-    """The rows of a CSV file that are not empty. DataError for what cannot be read as text."""
+    """The rows of a CSV file that are not empty. Raises DataError for a file that cannot be read as text."""
     try:
         text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
         first_line = text.partition("\n")[0]
@@ -59,7 +59,7 @@ def layout_of(rows: Rows) -> str | None:
 
 
 def read(file: str | Path) -> PointTable | None:
-    """The points of a file; None where it is no table of points."""
+    """The points of a file; None if it is no table of points."""
     rows = read_rows(file)
     layout = layout_of(rows)
     if layout is None:
@@ -182,7 +182,7 @@ def _point(cells: Sequence[str], where: str) -> tuple[int, tuple[float, ...]]:
 
 
 def _prediction(row: Sequence[str], columns: Mapping[str, int], where: str) -> tuple[float, float] | None:
-    """Confidence and presence of a point that was predicted; None for others."""
+    """Confidence and presence of a predicted point; None for others."""
     if not all(title in columns and row[columns[title]].strip() for title in PREDICTED_TITLES):
         return None
     confidence, presence = (number(row[columns[title]], where) for title in PREDICTED_TITLES)
@@ -207,7 +207,7 @@ READERS: dict[str, Callable[[Rows, str], PointTable]] = {
 
 
 def write(table: PointTable) -> str:
-    """The content of a file in the table's own layout, with presence and confidence where it has them."""
+    """The content of a file in the table's own layout, with presence and confidence if the table has them."""
     text = io.StringIO(newline="")
     WRITERS[table.layout](csv.writer(text, lineterminator="\n"), table)
     return text.getvalue()
@@ -260,7 +260,7 @@ def _row(table: PointTable, row: int) -> list[str]:
 
 
 def _cells(table: PointTable, row: int, column: int) -> list[str]:
-    """The coordinates of a point; empty cells where it has none."""
+    """The coordinates of a point; empty cells if it has none."""
     if table.states[row, column] != PRESENT and table.presence is None:
         return [""] * table.axes
     return [repr(float(value)) for value in table.positions[row, column]]

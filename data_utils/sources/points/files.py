@@ -1,4 +1,4 @@
-"""The formats of points: how the files of each are called, read and written."""
+"""The formats of points: how the files of each format are named, read and written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,8 @@ class Format(NamedTuple):
     Args:
         extension: the end of the names of files that are written.
         holds_several: whether a file holds the points of several images.
-        read: the points of a file; None where it holds something else.
-        write: the content of a file.
+        read: returns the points of a file; None if it holds something else.
+        write: returns the content of a file.
     """
 
     extension: str
@@ -41,7 +41,7 @@ FORMATS: dict[str, Format] = {
 
 
 def read(file: Path) -> PointTable | None:
-    """The points of a file of any format; None where it holds something else."""
+    """The points of a file of any format; None if it holds something else."""
     name = file.name.lower()
     if name.endswith(markups.MARKUPS):
         return markups.read_markups(file)
@@ -54,7 +54,7 @@ def read(file: Path) -> PointTable | None:
 
 
 def read_written(file: Path, layout: str) -> PointTable:
-    """The points of a file that prediction has written; DataError where it is another one."""
+    """The points of a file that prediction has written; raises DataError for any other file."""
     table = FORMATS[layout].read(file)
     if table is None:
         raise DataError(f"{file}: holds no points any more; --overwrite writes it again")

@@ -28,10 +28,10 @@ LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
 
 
 def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
-    """Split -> its points, with the same names in all splits; nothing where no file in the folder lists points.
+    """Split -> its points, with the same names in all splits; nothing if no file in the folder lists points.
 
     A table stands in the folder of its split or is named after it; a flat folder is one split, `train`. Files of COCO
-    and labelme lie as those of areas do, and are read for points where they hold nothing else, or where points are
+    and labelme lie where their files of areas lie; they are read for points if they hold nothing else, or if points are
     asked for (`explicit`).
     """
     readings = [
@@ -58,7 +58,7 @@ def are_annotations(points: dict[str, PointTable]) -> bool:
 
 
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
-    """Split -> its points, of files that can only list points."""
+    """Split -> its points, from files that can only list points."""
     split_names = wanted_splits(named_splits)
     splits: dict[str, PointTable] = {}
     for name, folder in children(root).items():
@@ -70,7 +70,7 @@ def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTabl
 
 
 def _splits_by_name(root: Path, split_names: set[str]) -> dict[str, PointTable]:
-    """The tables train.csv, val.csv and the like in a folder, else all of it as the split train."""
+    """The tables train.csv, val.csv and the like in a folder; if there are none, all of it as the split train."""
     splits: dict[str, PointTable] = {}
     for file in sorted([*root.glob("*.csv"), *root.glob("*.tps")]):
         if file.stem.lower() in split_names and file.stem.lower() not in splits:
@@ -84,7 +84,7 @@ def _splits_by_name(root: Path, split_names: set[str]) -> dict[str, PointTable]:
 
 
 def _table_in(folder: Path) -> PointTable | None:
-    """The points that the files of a folder list, of one format."""
+    """The points from the files of a folder, all of one format."""
     nnlandmark_files = [folder / name for name in nnlandmark.NAMES if (folder / name).is_file()]
     tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
     tables += [table for table in map(nnlandmark.read_nnlandmark, nnlandmark_files) if table is not None]
@@ -100,7 +100,7 @@ def _table_in(folder: Path) -> PointTable | None:
 
 
 def _tables_of_volumes(folder: Path) -> list[PointTable]:
-    """The points in files of one volume each: beside the volumes, or in a folder of their own."""
+    """The points from files with one volume each, beside the volumes or in a folder of their own."""
     below = children(folder)
     folders = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
     for folder_of_volumes in folders:
@@ -120,7 +120,7 @@ def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
 
 
 def open_points(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> what opens its records."""
+    """Split -> a function that opens its records."""
     return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
 
@@ -134,7 +134,7 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
     for row, image in enumerate(table.images):
         path = _find_image(image, folders)
         if path is None and test_images and _find_image(image, [str(test_images)]):
-            continue  # nnLandmark lists them too
+            continue  # nnLandmark's file also lists the test images
         if path is None:
             unpaired.append(f"{image}: listed in {Path(table.files[row]).name}, but the file is missing")
         else:
@@ -190,7 +190,7 @@ def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
 
 
 def check_task(root: Path) -> None:
-    """DataError for nnLandmark's folders, whose labels are cubes around the points that a file beside them lists."""
+    """Raises DataError for nnLandmark's folders: their labels are cubes around the points listed beside them."""
     if (root / ALL_CASES).is_file():
         raise DataError(
             f"{root} holds labels, and points in {ALL_CASES}; give --task landmarks for the points, or --task classes"
@@ -199,10 +199,10 @@ def check_task(root: Path) -> None:
 
 
 def read_truth(path: Path, absent: str) -> PointTable:
-    """The points of a file, or of those of a folder; DataError where there are none.
+    """The points of a file, or of the files of a folder; raises DataError if there are none.
 
     Args:
-        absent: what an empty cell means, as `--absent` has it.
+        absent: the meaning of an empty cell, as in `--absent`.
     """
     if path.is_dir():
         splits = find_points(path, (), explicit=True)

@@ -1,7 +1,7 @@
 """labelme's shapes of type `point`: a JSON file for each image, whose labels are the names of the points.
 
-A point that a file does not hold is unknown. A predicted point that is not there stands under ABSENT, which labelme
-neither shows nor loses.
+A point that a file does not hold is unknown. A point that is predicted to be absent is stored under the key ABSENT,
+which labelme keeps and does not show.
 """
 
 import json
@@ -25,7 +25,7 @@ VERSION = "5.5.0"  # the version of labelme that its files name
 def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
     """Split -> its points, from the files of a folder; the name of an image is its path below `root`.
 
-    DataError where the files hold areas too, unless the points are asked for.
+    Raises DataError if the files hold areas too, unless the points are asked for.
     """
     splits = labelme.find(root, named_splits)
     contents_by_split = {split: labelme.read_contents(files) for split, (_, files) in splits.items()}
@@ -46,7 +46,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
         builder = TableBuilder("labelme", 2)
         for file, contents in contents_by_split[split].items():
             if contents is None and not labelme.is_labelme(files / file):
-                continue  # it lies there for something else
+                continue  # the file belongs to something else
             stem = os.path.splitext(file)[0]
             image = by_stem.get(stem) or labelme.named_image(folders, file, contents)
             path = images / (image or stem)
@@ -58,7 +58,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
 
 
 def read_shapes(file: Path) -> PointTable | None:
-    """The points of a file; None where it holds something else."""
+    """The points of a file; None if it holds something else."""
     if not labelme.is_labelme(file):
         return None
     builder = TableBuilder("labelme", 2)
@@ -67,7 +67,7 @@ def read_shapes(file: Path) -> PointTable | None:
 
 
 def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
-    """Add the points of a file, which are those of an image."""
+    """Add the points of a file, all of one image."""
     content = read_labelme(str(file))
     builder.add_image(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
     shapes = list(content["shapes"])

@@ -19,9 +19,9 @@ MARKUPS = ".mrk.json"
 FCSV = ".fcsv"
 SCHEMA = "https://raw.githubusercontent.com/slicer/slicer/master/Modules/Loadable/Markups/Resources/Schema/"
 SCHEMA += "markups-schema-v1.0.3.json#"
-OLD_SPACES = {"0": "RAS", "1": "LPS"}  # how old files of .fcsv call them
+OLD_SPACES = {"0": "RAS", "1": "LPS"}  # the names of the spaces in old files of .fcsv
 STATUSES = {PRESENT: "defined", ABSENT: "missing", UNKNOWN: "undefined"}
-NOT_THERE = "# not there: "  # before a row of .fcsv
+NOT_THERE = "# not there: "  # the prefix of a row of .fcsv for an absent point
 COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
 
 
@@ -34,7 +34,7 @@ def stem_of(file: Path) -> str:
 
 
 def read_markups(file: Path) -> PointTable | None:
-    """The points of a .mrk.json; None where it holds none."""
+    """The points of a .mrk.json; None if it holds none."""
     try:
         content = read_json(file)
     except (OSError, ValueError) as error:
@@ -56,7 +56,7 @@ def read_markups(file: Path) -> PointTable | None:
         status = point.get("positionStatus", "defined")
         coordinates = point.get("position")
         note = read_note(str(point.get("description", "")), where)
-        if note is not None:  # a predicted point has a position, whether or not it is there
+        if note is not None:  # a predicted point has a position, present or not
             status = "defined"
         if status == "missing":
             builder.add(str(file), stem_of(file), name, ABSENT)
@@ -86,7 +86,7 @@ def write_markups(table: PointTable) -> str:
 
 
 def read_fcsv(file: Path) -> PointTable | None:
-    """The points of a .fcsv; None where it holds none. Files without a coordinate system are old, and RAS."""
+    """The points of a .fcsv; None if it holds none. Files without a coordinate system are old; they use RAS."""
     try:
         text = read_bytes(file, MOST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -114,7 +114,7 @@ def read_fcsv(file: Path) -> PointTable | None:
 def write_fcsv(table: PointTable) -> str:
     """The content of a .fcsv with the points of one volume.
 
-    Points that are not there have no row; those of a prediction stand in comments, which other programs read over.
+    Absent points have no row; absent points of a prediction are written as comments, which other programs ignore.
     """
     text = io.StringIO(newline="")
     text.write("# Markups fiducial file version = 4.11\n")

@@ -15,12 +15,12 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 from tasks.points import PRESENT, UNKNOWN
 
-ALL_CASES = "all_landmarks_voxel.json"  # what nnLandmark calls the file in the folder of a data set
+ALL_CASES = "all_landmarks_voxel.json"  # nnLandmark's name for the file in the folder of a data set
 NAMES = (ALL_CASES, "prediction_all_landmark_voxel.json", "landmarks.json", "points.json")
 
 
 def read_nnlandmark(file: Path) -> PointTable | None:
-    """The points of a file; None where it holds something else."""
+    """The points of a file; None if it holds something else."""
     try:
         content = read_json(file, (dict, list), MOST_BYTES_OF_DATA)
     except (OSError, ValueError) as error:
@@ -49,7 +49,7 @@ def read_nnlandmark(file: Path) -> PointTable | None:
 
 
 def _is_case(points: Any) -> bool:
-    """Whether it holds the points of a case."""
+    """Whether `points` are the points of a case."""
     if not isinstance(points, dict):
         return False
     for entry in points.values():
@@ -60,7 +60,7 @@ def _is_case(points: Any) -> bool:
 
 
 def write_nnlandmark(table: PointTable) -> str:
-    """The content of a file; points of which nothing is known have no entry."""
+    """The content of a file; unknown points have no entry."""
     cases: dict[str, dict[str, Any]] = {}
     for row, image in enumerate(table.images):
         points: dict[str, Any] = {}

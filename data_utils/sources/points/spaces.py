@@ -1,6 +1,6 @@
-"""Positions in an image or volume: from what a file of points says to pixels as the image is read, and back.
+"""Positions in an image or volume: converted from a file of points to pixels of the image as it is read, and back.
 
-Files of images say pixels, from the top or from the bottom. Files of volumes say voxels along the axes of the volume's
+Files of images use pixels, from the top or from the bottom. Files of volumes use voxels along the axes of the volume's
 own file, or mm in one of the two systems of medical images: RAS, the axes of which run to the right, to the front and
 up, or LPS, whose first two run the other way.
 """
@@ -20,7 +20,7 @@ SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # factors on (x, y, 
 def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarray:
     """(K, 2) positions (y, x) in pixels of an image of `size` (H, W), from the (x, y) of a file.
 
-    DataError, with the `name` of the image, where they were made for an image of other proportions.
+    Raises DataError, with the `name` of the image, if they were made for an image of other proportions.
     """
     positions = source.positions.copy()
     if source.size is not None and source.size != size:

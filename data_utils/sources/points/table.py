@@ -1,4 +1,4 @@
-"""The points of many images, whatever format they came in, and the records that are made of them."""
+"""The points of many images, whatever their format, and the records made from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEVERAL_TABLES_MESSAGE = (
     " its own"
 )
 NOTE = re.compile(r"presence (\S+) confidence (\S+)$")
-FIRST_CHANNEL = "_0000"  # at the end of the name of a volume's file, after that of the case
+FIRST_CHANNEL = "_0000"  # the end of the name of a volume's file, after the name of the case
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class PointTable:
         states: (N, K) int64: unknown, absent, present or EMPTY_CELL.
         files: the file that lists each image.
         space: "pixels", "pixels from the bottom", or "LPS" or "RAS" for mm.
-        presence, confidence: (N, K), of predictions.
-        sizes: (N, 2), height and width of the image that the points are made for; 0 where a file does not say it.
+        presence, confidence: (N, K), for predictions only.
+        sizes: (N, 2), height and width of the image that the points are made for; 0 if a file has no size.
     """
 
     layout: str
@@ -59,11 +59,11 @@ class PointTable:
 
     @property
     def axes(self) -> int:
-        """2 or 3."""
+        """The number of axes, 2 or 3."""
         return self.positions.shape[-1]
 
     def with_names(self, names: Sequence[str]) -> PointTable:
-        """The table with these names alone, in their order; nothing is known of points that it does not list."""
+        """The table with only these names, in their order; points that the table lacks are unknown."""
         listed = [column for column, name in enumerate(self.names) if name in names]
         columns = [names.index(self.names[column]) for column in listed]
         shape = (len(self.images), len(names))
@@ -83,7 +83,7 @@ class PointTable:
         )
 
     def rows(self, rows: Sequence[int]) -> PointTable:
-        """The table of some of the images, without what was predicted."""
+        """The table of some of the images, without presence and confidence."""
         return replace(
             self,
             images=tuple(self.images[row] for row in rows),
@@ -100,7 +100,7 @@ class PointTable:
         return replace(self, images=tuple(images))
 
     def predicted(self, row: int, column: int) -> tuple[float, float]:
-        """Confidence and presence of a point that was predicted."""
+        """Confidence and presence of a predicted point."""
         assert self.confidence is not None
         assert self.presence is not None
         return float(self.confidence[row, column]), float(self.presence[row, column])
@@ -114,7 +114,7 @@ class PointTable:
         return PointSource(self.files[row], self.space, self.positions[row], self.states[row], size)
 
     def with_absence(self, absent: str | None) -> PointTable:
-        """The table whose empty cells mean what `--absent` says."""
+        """The table whose empty cells have the meaning of `--absent`."""
         states = np.where(self.states == EMPTY_CELL, ABSENCES[absent or "unknown"], self.states)
         return replace(self, states=states)
 
@@ -125,14 +125,14 @@ class TableBuilder:
     def __init__(self, layout: str, axes: int) -> None:
         self.layout = layout
         self.axes = axes
-        self.images: dict[str, str] = {}  # the file that lists each
+        self.images: dict[str, str] = {}  # the file that lists each image
         self.names: dict[str, int] = {}
         self.points: dict[tuple[str, str], tuple[int, tuple[float, ...]]] = {}
         self.predicted: dict[tuple[str, str], tuple[float, float]] = {}
         self.sizes: dict[str, tuple[int, int]] = {}
 
     def add_image(self, file: str, image: str, size: tuple[int, int] | None = None) -> None:
-        """Add an image, of (H, W) where its file says it; it may have no points."""
+        """Add an image, with its size (H, W) if the file has it; the image may have no points."""
         self.images.setdefault(image, file)
         if size is not None:
             self.sizes[image] = size
@@ -146,9 +146,9 @@ class TableBuilder:
         position: Sequence[float] = (),
         predicted: tuple[float, float] | None = None,
     ) -> None:
-        """Add a point, with confidence and presence where it is `predicted`: presence then says whether it is there.
+        """Add a point; `predicted` is its confidence and presence, and presence then decides whether it is there.
 
-        DataError where the image has a point of this name already.
+        Raises DataError if the image has a point of this name already.
         """
         self.add_image(file, image)
         self.names.setdefault(name, len(self.names))
@@ -186,7 +186,7 @@ class TableBuilder:
 
 
 def joined_tables(tables: Sequence[PointTable]) -> PointTable:
-    """The points of several files of one format, with the names of all; DataError where they do not go together."""
+    """The points of several files of one format, with the names of all; raises DataError if the files do not match."""
     first = tables[0]
     names: dict[str, None] = {}
     for table in tables:
@@ -215,7 +215,7 @@ def joined_tables(tables: Sequence[PointTable]) -> PointTable:
 
 
 def _joined_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """The arrays of several tables, one behind the other; None where a table has none."""
+    """The arrays of several tables, one behind the other; None if a table has none."""
     present = [array for array in arrays if array is not None]
     if len(present) < len(arrays):
         return None
@@ -223,9 +223,9 @@ def _joined_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def number(text: object, where: str) -> float:
-    """A coordinate. DataError, with `where`, for what is no finite number or too far away to be meant."""
+    """A coordinate. Raises DataError, with `where`, unless it is a finite number below MAX_COORDINATE."""
     try:
-        value = float(text)  # type: ignore[arg-type]  # what is no number raises
+        value = float(text)  # type: ignore[arg-type]  # raises for other texts
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: {str(text)[:40]!r} is no coordinate") from error
     if not math.isfinite(value) or abs(value) > MAX_COORDINATE:
@@ -234,7 +234,7 @@ def number(text: object, where: str) -> float:
 
 
 def said_size(height: object, width: object) -> tuple[int, int] | None:
-    """(H, W) of an image from what a file says, which may be nothing or no size."""
+    """(H, W) of an image from the entries of a file, which may be missing or not a size."""
     if (
         isinstance(height, int)
         and isinstance(width, int)
@@ -259,13 +259,13 @@ def read_note(text: str, where: str) -> tuple[float, float] | None:
 
 
 class PointRecords(Records):
-    """Images and the points of each.
+    """Images and their points.
 
     Args:
-        table: its rows are those of the records.
+        table: the points; row i belongs to record i.
         paths: the file of each image.
-        absent: what an empty cell of the table means, as `--absent` has it.
-        unpaired: what has been left out, a line for each file.
+        absent: the meaning of an empty cell of the table, as in `--absent`.
+        unpaired: the files that were left out, a line for each.
 
     Attributes:
         empty: how many cells of the table are empty.
@@ -307,7 +307,7 @@ class PointRecords(Records):
 
     @cached_property
     def digest(self) -> str:
-        """Key of names, sizes and times of all files, and of the points."""
+        """A key of the names, sizes and times of all files, and of the points."""
         table = self.table
         paths: list[str] = []
         for name in self.names.tolist():
@@ -318,7 +318,7 @@ class PointRecords(Records):
 
 
 def channel_files(path: str) -> tuple[str, ...]:
-    """The files of a volume's channels, CASE_0000, CASE_0001 and so on, from the first; of others the only file."""
+    """The files of a volume's channels, CASE_0000, CASE_0001 and so on; for other volumes the only file."""
     stem, channel, ending = path.rpartition(FIRST_CHANNEL)
     paths = [path]
     if not channel or "/" in ending:
@@ -331,6 +331,6 @@ def channel_files(path: str) -> tuple[str, ...]:
 
 
 def count_states(states: np.ndarray) -> dict[str, np.ndarray]:
-    """How many of the states (N, K) of each point are of each kind."""
+    """Kind of state -> for each point, how many of its states (N, K) are of that kind."""
     kinds = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
     return {name: (states == state).sum(axis=0) for name, state in kinds.items()}

@@ -2,12 +2,12 @@
 
 LM=2            how many points follow, as lines of x and y
 12.5 30
--1 -1           negative, or NA: of this point nothing is known
-IMAGE=a.png     ID= stands for it where it is missing
-SCALE=0.01      length of a pixel: points are pixels all the same, and it is not read
+-1 -1           negative, or NA: this point is unknown
+IMAGE=a.png     the image; if the line is missing, ID= names it
+SCALE=0.01      length of a pixel, which is not read: points are in pixels
 
-x counts from the center of the first column, y from that of the lowest row, and up. Curves (`CURVES=`, `POINTS=`) are
-left out. What is predicted stands in `COMMENT=`.
+x counts from the center of the first column, y upward from the center of the lowest row. Curves (`CURVES=`, `POINTS=`)
+are left out. Predictions are written in `COMMENT=`.
 """
 
 import re
@@ -23,7 +23,7 @@ from tasks.points import PRESENT, UNKNOWN
 
 TPS = ".tps"
 MISSING_VALUES = ("na", "nan")
-NOWHERE = "-1 -1"  # coordinates of a point of which nothing is known
+NOWHERE = "-1 -1"  # coordinates of an unknown point
 MOST_POINTS = 10_000  # a damaged file may claim that an image has any number
 SEPARATOR = "; "  # between the predictions of points in a comment
 Lines = Iterator[tuple[int, str]]
@@ -31,7 +31,7 @@ Lines = Iterator[tuple[int, str]]
 
 @dataclass
 class Specimen:
-    """The lines of a file on one image."""
+    """The lines of a file that describe one image."""
 
     points: list[tuple[int, tuple[float, ...]]]  # state and position of each
     where: str  # the line that it begins in
@@ -39,7 +39,7 @@ class Specimen:
 
 
 def read_tps(file: Path) -> PointTable | None:
-    """The points of a file; None where it holds none."""
+    """The points of a file; None if it holds none."""
     try:
         content = read_bytes(file, MOST_BYTES_OF_DATA)
     except (OSError, ValueError) as error:
@@ -90,7 +90,7 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
 
 
 def _following(lines: Lines, count: str, where: str) -> Iterator[tuple[str, str]]:
-    """The next lines, as many as `count` says, each with what an error says of it."""
+    """The next lines, as many as `count` says, each with its place for error messages."""
     if not re.fullmatch(r"\d{1,5}", count) or int(count) > MOST_POINTS:
         raise DataError(f"{where}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")
     for index in range(int(count)):
@@ -112,7 +112,7 @@ def _point(line: str, where: str) -> tuple[int, tuple[float, ...]]:
 
 
 def _predictions(specimen: Specimen) -> list[tuple[tuple[float, ...], tuple[float, float]]]:
-    """Position, and confidence and presence, of each point of a predicted image; empty for others."""
+    """Position, and (confidence, presence), of each point of a predicted image; empty for others."""
     predictions = []
     for text in specimen.fields.get("COMMENT", "").split(SEPARATOR):
         note = read_note(text, specimen.where)
@@ -146,7 +146,7 @@ def _position(table: PointTable, row: int, column: int | None) -> str:
 
 
 def _note(table: PointTable, row: int, column: int | None) -> str:
-    """What is predicted of a point, which may be that it is not there."""
+    """The prediction for a point in words, also for a point that is predicted to be absent."""
     if column is None:
         return f"{NOWHERE} {written_note(0, 0)}"
     x, y = table.positions[row, column].tolist()

@@ -1,7 +1,8 @@
 """Parquet files that stay where they are: read a row group at a time, in an order that every process knows.
 
-A stream is a sequence like any other split, only that records of one row group are cheap together. So the order of
-training takes them together (`batch_sampler.stream_batches`), and all else, from resuming to sharing the work, stays.
+A stream is a sequence like any other split, except that records of one row group are cheap to read together. So
+training reads them together (`batch_sampler.stream_batches`); all else, from resuming to sharing the work, is
+unchanged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ class ParquetRecords(StreamRecords):
     """Rows of parquet files, local or wherever fsspec reaches, as records whose pictures are still encoded.
 
     Args:
-        files: URL or path of each.
+        files: URL or path of each file.
         groups: (G, 4) int64, the row groups in order: index of the file, of the group in it, first row, rows.
         columns: {"image": name, "mask": name}.
     """
@@ -34,7 +35,7 @@ class ParquetRecords(StreamRecords):
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "ParquetRecords":
-        """Read the footer of each file. Raises DataError for what cannot be read or has no pictures."""
+        """Read the footer of each file. Raises DataError for a file that cannot be read or has no pictures."""
         from datasets import Features
 
         with ThreadPoolExecutor(16) as pool:
@@ -118,7 +119,7 @@ def _read_columns(file: str, group: int, columns: list[str]) -> Any:
 
 @retried
 def _read_path(file: str, group: int, column: str, row: int) -> str | None:
-    """The path of a picture, without its bytes; None where there is none."""
+    """The path of a picture, read without its bytes; None if there is none."""
     path = f"{column}.path"
     with _opened(file) as parquet:
         if path not in [parquet.schema.column(number).path for number in range(len(parquet.schema))]:
@@ -129,7 +130,7 @@ def _read_path(file: str, group: int, column: str, row: int) -> str | None:
 
 @contextmanager
 def _opened(file: str) -> Iterator[Any]:
-    """A pyarrow ParquetFile; DataError for what cannot be read."""
+    """A pyarrow ParquetFile; raises DataError for a file that cannot be read."""
     from pyarrow.parquet import ParquetFile
 
     with file_errors(file), open_file(file) as stream, ParquetFile(stream, pre_buffer=True) as parquet:

@@ -1,4 +1,4 @@
-"""Files wherever fsspec reaches: which there are, opening them, and one error for what cannot be reached."""
+"""Files wherever fsspec reaches: finding them, opening them, and one error for unreachable files."""
 
 import re
 import sys
@@ -15,13 +15,13 @@ from runtime.redact import redact
 
 KINDS = (".parquet", ".tar")
 USUAL_SPLITS = ("train", "training", "val", "validation", "valid", "test")
-NAMES_IN_MESSAGE = 3  # of files
+NAMES_IN_MESSAGE = 3  # files that a message names
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)  # how long to wait before a remote file is read again
 # errors that trying again does not change
 LASTING_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 TOO_MANY_REQUESTS = 429
 SERVER_ERRORS = 500
-# what file systems call the version of a file, in lower case with hyphens
+# the names that file systems give the version of a file, in lower case with hyphens
 VERSIONS = ("etag", "md5hash", "content-md5", "blob-id", "last-modified", "lastmodified", "updated", "mtime", "created")
 
 Arguments = ParamSpec("Arguments")
@@ -46,7 +46,7 @@ def is_remote(file: str) -> bool:
 
 
 def retried(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Concatenate[str, Arguments], Result]:
-    """Have a function that reads a file, its first argument, try again where a network fails, later each time."""
+    """Make a function that reads a file, its first argument, retry when the network fails, after growing waits."""
 
     @wraps(read)
     def repeated(file: str, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -87,7 +87,7 @@ def open_file(file: str, block: int = 0) -> Any:
 
 @retried
 def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The bytes of a file from the first to before the second number of each range."""
+    """The bytes of a file in each range [start, end)."""
     import fsspec
 
     with file_errors(file):
@@ -96,7 +96,7 @@ def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
 
 
 def content_key(file: str) -> str | None:
-    """A key that changes with the content of a file; None where its system says neither a version nor a time."""
+    """A key that changes with the content of a file; None if its file system reports neither a version nor a time."""
     import fsspec
 
     with file_errors(file):
@@ -126,7 +126,7 @@ def _failures() -> tuple[type[Exception], ...]:
 def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]]:
     """Split -> its .parquet or .tar files below a folder, a file or a pattern, local or a URL.
 
-    A file belongs to the split whose name stands in its path between other signs than letters; without any, to train.
+    A file belongs to the split whose name occurs in its path, not surrounded by letters; otherwise to train.
     """
     import fsspec
 
@@ -158,7 +158,7 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
 
 
 def _split_of(path: str, names: Iterable[str]) -> str:
-    """The first of `names` that stands in a path between other signs than letters; without any, train."""
+    """The first of `names` that occurs in a path, not surrounded by letters; otherwise train."""
     for name in names:
         if re.search(rf"(?<![a-z]){re.escape(name.lower())}(?![a-z])", path):
             return name

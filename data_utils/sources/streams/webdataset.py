@@ -17,8 +17,8 @@ from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
 SAMPLES_TOGETHER = 32  # how many samples the order of a stream keeps together
-HEADER_BLOCK = 2**20  # bytes that are read at once for headers: for smaller pictures, to skip them is no faster
-GAP = 2**18  # bytes between two pictures that are read with them: it is faster than another request
+HEADER_BLOCK = 2**20  # bytes that are read at once for headers: skipping smaller pictures is no faster
+GAP = 2**18  # bytes between two pictures that are read with them: reading them is faster than another request
 
 
 class ShardIndex(NamedTuple):
@@ -26,7 +26,7 @@ class ShardIndex(NamedTuple):
 
     Args:
         names: (S,) bytes, the samples.
-        extensions: (E,) bytes, all that samples have, in lower case.
+        extensions: (E,) bytes, all extensions of samples, in lower case.
         members: (M, 4) int64, the pictures in order: index of the sample, of the extension, first byte, size.
     """
 
@@ -41,7 +41,7 @@ class ShardIndex(NamedTuple):
         return sorted(os.fsdecode(extension) for extension in extensions.tolist())
 
     def locations(self, extension: str) -> np.ndarray:
-        """(S, 2) int64: first byte and size of the picture with an extension of each sample; -1 where there is none."""
+        """(S, 2) int64: first byte and size of each sample's picture with the extension; -1 if there is none."""
         locations = np.full((len(self.names), 2), -1, np.int64)
         has_extension = self.extensions[self.members[:, 1]] == os.fsencode(extension)
         locations[self.members[has_extension, 0]] = self.members[has_extension, 2:]
@@ -55,7 +55,7 @@ class _Ranges(NamedTuple):
     contents: list[bytes]
 
     def cut(self, start: int, size: int) -> bytes:
-        """A piece that lies within one of them."""
+        """A piece of the file that lies within one of the ranges."""
         number = int(np.searchsorted(self.starts, start, side="right")) - 1
         offset = start - int(self.starts[number])
         return self.contents[number][offset : offset + size]
@@ -65,7 +65,7 @@ class TarRecords(StreamRecords):
     """Samples of tar files as records, the pictures of a group read at once.
 
     Args:
-        files: URL or path of each.
+        files: URL or path of each file.
         groups: (G, 2) int64, the groups in order: index of the file, samples.
         names: (N,) bytes, the samples in order.
         starts: (N, 2) int64, the first byte of the image and of the mask.
@@ -82,7 +82,7 @@ class TarRecords(StreamRecords):
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRecords":
-        """Index all files. Raises DataError for what cannot be read or has no pairs of pictures."""
+        """Index all files. Raises DataError for a file that cannot be read or has no pairs of pictures."""
         with ThreadPoolExecutor(16) as pool:
             indices = list(pool.map(_index, files))
         first = next((number for number, index in enumerate(indices) if len(index.names)), None)
@@ -174,7 +174,7 @@ def _read_headers(file: str) -> ShardIndex:
                 sample = samples.setdefault(f"{folder}{slash}{stem}", len(samples))
                 number = extensions.setdefault(extension.lower(), len(extensions))
                 members.append((sample, number, member.offset_data, member.size))
-            tar.members = []  # type: ignore[attr-defined]  # it keeps all
+            tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all members
     return ShardIndex(_as_bytes(samples), _as_bytes(extensions), np.array(members, np.int64).reshape(-1, 4))
 
 
@@ -184,7 +184,7 @@ def _as_bytes(texts: Iterable[str]) -> np.ndarray:
 
 
 def _extensions(extensions: list[str], file: str, image: str | None, mask: str | None) -> tuple[str, str]:
-    """Which extensions are the image and the mask: as asked, by a word such as `mask`, or .png beside a .jpg."""
+    """The extensions of image and mask: named by the user, by a word such as `mask`, or .png beside a .jpg."""
     if not mask:
         mask = next((name for name in extensions if MASK_WORDS & set(name.split("."))), None)
     other_extensions = [name for name in extensions if name != mask]

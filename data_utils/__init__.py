@@ -1,1 +1,1 @@
-"""Images and masks as tensors: reading files, finding data sets, what is known of them, batches of them."""
+"""Images and masks as tensors: reading files, finding data sets, inspecting them, making batches."""

@@ -22,7 +22,7 @@ MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no
 VALUES_IN_MESSAGE = 8
 BACKGROUND = "background"
 BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
-OUTSIDE = ("ignore", "background")  # what becomes of the mask values that --classes leaves out
+OUTSIDE = ("ignore", "background")  # the meaning of mask values that --classes leaves out
 REPAIR = (
     "Export the masks again without smoothing (re-saving them keeps the invented values),"
     " see docs/preparing-masks.md#no-smoothed-edges"
@@ -225,7 +225,7 @@ class ClassMap:
         return tuple(others) if self.ignore_value is None else (self.ignore_value, *others)
 
     def describe_values(self) -> list[str]:
-        """For each class, the values that it has in masks; then the ignored ones, and what all others become."""
+        """For each class, the values that it has in masks; then the ignored values, and the meaning of all others."""
         ignored = [value for value, index in self.joined if index == IGNORE_INDEX]
         texts = [" and ".join(map(str, values)) for values in self.values_by_class()]
         if ignored:
@@ -391,7 +391,7 @@ def _split_pairs(text: str) -> list[tuple[str, str]]:
 def _read_classes(path: str) -> list[tuple[str, str]]:
     """Value and name of each class in a JSON file."""
     try:
-        # objects as tuples of pairs: a dict would hide a key that stands twice
+        # objects as tuples of pairs: a dict would hide a key that occurs twice
         content = parse_json(read_bytes(path), (list, tuple), as_pairs=True)
     except (OSError, ValueError) as error:
         raise DataError(f"classes {path!r}: neither VALUE=NAME,... nor a readable JSON file ({error})") from error

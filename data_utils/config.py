@@ -1,4 +1,4 @@
-"""The settings of a data set: where it is, how it is split, and what is done to its images."""
+"""The settings of a data set: its path, its splits, and the preprocessing of its images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,10 +12,10 @@ NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The data flags of train.py, under their names; `train.py --help` says what each means.
+    """The data flags of train.py, under their names; `train.py --help` explains each.
 
     Args:
-        fold: (k, n), the k-th of n validation parts, from 1; None if `val_fraction` says how large the only one is.
+        fold: (k, n), the k-th of n validation parts, from 1; None for a single part of size `val_fraction`.
         val_blocks: pixels of a side of the blocks of scenes that are held out, 0 to choose it by the scenes; None if
             whole images are held out.
         image_size, crop_size: (H, W), None if images keep their size and are not cropped; crops of
@@ -24,14 +24,14 @@ class DataConfig:
         dims: 2 for images, 3 for volumes, None to decide by the files.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None to decide by their modality.
-        absent: what an empty cell in a table of points means, `unknown` or `not-there`.
+        absent: the meaning of an empty cell in a table of points, `unknown` or `not-there`.
         swap: names of points or overlapping classes that change places in the mirror: left=right, with commas between.
         label_column: the column with the class of polygons in the world; None if all have one class.
         exclude: a file with the names of images that are left out.
         bands: names or numbers of the bands of rasters that are read, in this order; None for all.
         place: whether TIFFs with a place in the world are read as rasters; else as pictures, wherever they lie.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
-        task: what the network learns; None until the data have been looked at.
+        task: the task that the network learns; None until the data have been inspected.
     """
 
     dataset: str = "shapes"

@@ -13,7 +13,7 @@ def holes(is_object: np.ndarray) -> np.ndarray:
     around = np.pad(~is_object, 1, constant_values=True)
     regions, _ = label(around, generate_binary_structure(is_object.ndim, is_object.ndim))
     inner = (slice(1, -1),) * is_object.ndim
-    return np.maximum(regions[inner] - 1, 0)  # the first region is what lies outside
+    return np.maximum(regions[inner] - 1, 0)  # the first region is the outside
 
 
 def has_hole(is_object: np.ndarray) -> bool:

@@ -21,7 +21,7 @@ def point_colors(count: int) -> np.ndarray:
 
 
 def enlarged(image: np.ndarray) -> tuple[np.ndarray, int]:
-    """A picture (H, W, 3) that is large enough for points, and how many times as large it is."""
+    """A picture (H, W, 3) enlarged enough to show points, and the factor of the enlargement."""
     factor = max(1, round(LEAST_SIDE / max(image.shape[:2])))
     return image.repeat(factor, axis=0).repeat(factor, axis=1), factor
 

@@ -1,4 +1,4 @@
-"""Whether a data set still holds what it held: the names and sizes of its files, and the content of some."""
+"""Whether a data set is unchanged: the names and sizes of its files, and the content of some."""
 
 import hashlib
 import os

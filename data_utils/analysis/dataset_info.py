@@ -52,7 +52,7 @@ class Split:
 
     Args:
         sizes: (N, 2) int32, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
-        bad: index -> what is wrong, for samples known to be unusable.
+        bad: index -> problem, for samples known to be unusable.
         class_locations: index -> some pixels of each class, (n, 2) each, for images too large to decode whole for every
             crop; some voxels of each class, (n, 3) each, for all volumes.
         spacings: (N, 3), (z, y, x) in mm of volumes; None for images.
@@ -70,11 +70,11 @@ class Split:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A data set as it was configured: both splits and what was measured.
+    """A configured data set: both splits and the measurements on them.
 
     Args:
-        reader: reads the targets, and knows what they mean.
-        warnings: lines on what looks like a mistake.
+        reader: reads the targets and knows their meaning.
+        warnings: lines on likely mistakes.
         content: the `content_key` of both splits.
     """
 
@@ -321,7 +321,7 @@ def list_locations(
 
 
 def _texts(inspection: SplitInspection) -> dict[int, str]:
-    """Index -> what is wrong, for the records with problems."""
+    """Index -> text of the problem, for the records with problems."""
     return {i: problem.text for i, problem in inspection.problems.items()}
 
 

@@ -1,4 +1,4 @@
-"""One look at every image's header and every mask's pixels: sizes, mask values, and what is wrong."""
+"""The inspection of every image's header and every mask's pixels: sizes, mask values, and problems."""
 
 import re
 from base64 import b64decode, b64encode
@@ -60,7 +60,7 @@ class Inspection:
         size: (H, W) of the image.
         mask_size: (H, W) of the mask.
         mode: the image's type, as Pillow or NumPy names it.
-        kind: what the mask's values are: "numbers", "greys" or "colors".
+        kind: the kind of the mask's values: "numbers", "greys" or "colors".
         pixels: how many pixels of the mask hold each value.
         class_locations: some pixels of each value, for an image too large to be decoded whole for every crop; else
             None.
@@ -84,7 +84,7 @@ class SplitInspection:
         modes: how many images have each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
-        problems: what is wrong with the records that cannot be used.
+        problems: index -> problem, for the records that cannot be used.
         class_locations: some pixels of each value, for records whose images are too large to be decoded whole for every
             crop.
     """
@@ -103,7 +103,7 @@ class SplitInspection:
 
     @classmethod
     def of_count(cls: type["AnyInspection"], count: int) -> "AnyInspection":
-        """The inspection of `count` records, none of which was looked at yet."""
+        """The inspection of `count` records before the first is inspected."""
         return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
 
     def add(self, i: int, inspection: Inspection, labeled_for: LabelSet | None = None) -> None:
@@ -372,7 +372,7 @@ def locations_to_json(locations: np.ndarray) -> JSON:
 
 
 def locations_from_json(value: JSON) -> np.ndarray:
-    """(n, 2) or (n, 3) int64, from what `locations_to_json` gives."""
+    """(n, 2) or (n, 3) int64, the inverse of `locations_to_json`."""
     if isinstance(value, list):
         return np.array(value)
     return np.frombuffer(b64decode(value), "<u2").reshape(-1, 3).astype(np.int64)

@@ -28,7 +28,7 @@ class Inspector(ABC):
         has_classes: whether the values of masks are classes: few, and not smoothed.
 
     Attributes:
-        kind: what the records are.
+        kind: the kind of the records, in words.
         inspection_type: the class that holds the findings in all records.
         chunk: how many records a thread takes at a time.
         grey_fits: whether images of one channel may be mixed with images of several.
@@ -38,7 +38,7 @@ class Inspector(ABC):
     inspection_type: ClassVar[type[SplitInspection]]
     chunk: ClassVar[int]
     grey_fits: ClassVar[bool]
-    windows = False  # whether large images are looked at in windows
+    windows = False  # whether large images are inspected in windows
 
     def __init__(self, *, has_classes: bool) -> None:
         self.has_classes = has_classes
@@ -69,7 +69,7 @@ class ImageInspector(Inspector):
     """Inspects the headers of images, and their whole masks.
 
     Args:
-        windows: whether large images are looked at in windows.
+        windows: whether large images are inspected in windows.
     """
 
     kind = "images"
@@ -144,7 +144,7 @@ class VolumePointInspector(VolumeInspector):
 
 
 def choose_inspector(records: Records, *, has_classes: bool = True, windows: bool = False) -> Inspector:
-    """The inspector that suits these records; `windows` says whether large images are looked at in windows."""
+    """The inspector that suits these records; with `windows`, large images are inspected in windows."""
     if records.landmarks is not None and records.dims == 3:
         return VolumePointInspector(has_classes=False)
     if records.landmarks is not None:

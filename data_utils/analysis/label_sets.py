@@ -1,4 +1,4 @@
-"""Images that are labeled for some classes only: what their label files mean, and what looks like a mistake in them."""
+"""Images that are labeled for some classes only: the meaning of their label files, and likely mistakes in them."""
 
 from collections.abc import Collection, Iterator
 

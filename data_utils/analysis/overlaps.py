@@ -13,7 +13,7 @@ from runtime.errors import DataError
 from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
 from unet.config import MaskValue
 
-SAMPLED_IMAGES = 32  # images of a split that are looked at
+SAMPLED_IMAGES = 32  # images of a split that are inspected
 MIN_NOTABLE_SHARE = 0.01  # a smaller share of the labeled pixels is the width of outlines
 
 

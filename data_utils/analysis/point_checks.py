@@ -21,7 +21,7 @@ USUAL_SIDE_SHARE = 0.9
 
 
 def describe_points(inspected: InspectedSplits) -> list[str]:
-    """A line for each point of records that hold some: in how many images it is present, absent or unknown."""
+    """A line for each point, if records hold points: in how many images it is present, absent or unknown."""
     landmarks = inspected[0][1].landmarks if inspected else None
     if landmarks is None:
         return []

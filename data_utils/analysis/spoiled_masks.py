@@ -165,7 +165,7 @@ def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) ->
 def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """Raises DataError if masks of indices into a palette have its colors from a smoothed or dithered picture.
 
-    `check_borders` looks at the numbers, which say nothing there: an encoder orders a palette as it likes.
+    `check_borders` looks at the numbers, which mean nothing in a palette: an encoder may order it in any way.
 
     Args:
         pixels: how many pixels of the masks hold each index; none of them has a name.
@@ -217,7 +217,7 @@ def _count_alone(colors: np.ndarray) -> int:
 
 
 def check_transparency(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
-    """Raises DataError if all masks hold one value, and what they show stands in their alpha channel."""
+    """Raises DataError if all masks hold one value, and their areas are only drawn in the alpha channel."""
     if len(pixels) != 1:
         return
     for record in _sampled_pictures(inspected):
@@ -274,7 +274,7 @@ def _count_of_values(content: Content) -> int:
 
 
 def planes_of(record: Record) -> Iterator[np.ndarray]:
-    """The mask of a record, as (H, W) or (H, W, 3): in strips where it is large, the slices of a volume."""
+    """The mask of a record, as (H, W) or (H, W, 3): in strips if it is large; the slices of a volume."""
     name = record["name"]
     target = record["target"]
     if isinstance(target, VolumeFile):

@@ -17,7 +17,7 @@ from unet.config import MaskValue
 
 
 class LayeredMask(RenderedMask):
-    """A mask that is rendered from objects, of which several may cover a pixel."""
+    """A mask that is rendered from objects; several objects may cover a pixel."""
 
     @abstractmethod
     def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
@@ -42,7 +42,7 @@ class ClassMask(NamedTuple):
     Args:
         values: (H, W) or (H, W, 3), 0 where the class is not; None if there is no mask, so that nothing is known.
         bit: the bit of the class; None for a class that is left out.
-        name: what messages call the mask.
+        name: the name of the mask in messages.
     """
 
     values: np.ndarray | None
@@ -84,7 +84,7 @@ class ClassMasks(RenderedMask):
         for file, bit in pairs:
             values = None
             name = f"{file.path} page {file.page + 1}" if file.page else file.path
-            if file.path and (bit is not None or not has_mask):  # another class's mask says how large the image is
+            if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
                 values = read_mask({"path": file.path, "page": file.page}, name)
             masks.append(ClassMask(values, bit, name))
         return combined(masks, self.ignored)
@@ -121,7 +121,7 @@ def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Seq
     unknown: list[int] = []
     is_chosen = any(path and bit is not None for path, bit in zip(files, bits, strict=True))
     for path, bit in zip(files, bits, strict=True):
-        if path and (bit is not None or not is_chosen):  # another class's label says how large the volume is
+        if path and (bit is not None or not is_chosen):  # a left-out class's label gives the size
             paths.append(path)
             layers.append(bit)
         elif bit is not None:

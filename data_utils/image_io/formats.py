@@ -111,7 +111,7 @@ class PointSource(NamedTuple):
         space: the unit and axes of positions, as in `PointTable`.
         positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
         states: (K,) int64, the states of `tasks.points`.
-        size: (H, W) of the image that they were made for, where the file says it.
+        size: (H, W) of the image that they were made for, if the file has it.
     """
 
     file: str
@@ -154,7 +154,7 @@ TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap heigh
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free
-COPIES = 3  # of a picture that are in memory while it is decoded, converted and resized
+COPIES = 3  # copies of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE_MESSAGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
     " or float, uncompressed or deflate; to validate on it, cut it into smaller images"
@@ -165,7 +165,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def is_visible_file(name: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file's name ends with one of `suffixes`, in any case, and is no hidden file's."""
+    """Whether a file's name ends with one of `suffixes`, in any case, and the file is not hidden."""
     return name.lower().endswith(suffixes) and not name.startswith(".")
 
 

@@ -63,7 +63,7 @@ class GeoTiffWriter:
 
     Args:
         channels: how many bands there are.
-        nodata: what pixels without data hold; None if there are none.
+        nodata: the value of pixels without data; None if there are none.
         is_color: whether the bands are red, green and blue.
     """
 

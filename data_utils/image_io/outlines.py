@@ -180,7 +180,7 @@ def _areas(corners: Corners) -> Areas:
     count = len(corners.rows)
     index_type = np.int32 if count < 2**31 else np.int64
     # In this order a line along a row leads from each corner with an even index to the next one. Where an area touches
-    # itself with a corner, this stands there twice. Its rings part there: each keeps to the side of what lies outside.
+    # itself with a corner, the corner is listed twice. Its rings part there: each keeps to its side of the outside.
     order = np.where(corners.is_on_falling_diagonal, np.int8(-1), np.int8(1)) * np.arange(count, dtype=index_type)
     along_columns = np.lexsort((order, corners.rows, corners.columns, corners.areas))
     partner = np.empty(count, index_type)

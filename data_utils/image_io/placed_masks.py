@@ -31,8 +31,8 @@ class PlacedMask(RenderedMask):
     """The mask of an image on the image's grid; unknown where the mask's file ends before the image does.
 
     Args:
-        source: the mask, as it is read without a place.
-        name: what messages call it.
+        source: the mask as it is read without regard to its place.
+        name: the name of the mask in messages.
         mask_grid: the grid of the mask's file.
         image_grid: the grid of the image.
     """

@@ -1,6 +1,6 @@
 """The place of a TIFF in the world: its grid and the tags that name its coordinate reference system (CRS).
 
-The tags are those of the GeoTIFF standard, https://docs.ogc.org/is/19-008r4/19-008r4.html.
+The tags are defined by the GeoTIFF standard, https://docs.ogc.org/is/19-008r4/19-008r4.html.
 """
 
 import math
@@ -53,7 +53,7 @@ class Crs(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the pixels of a raster lie.
+    """The place of a raster's pixels in the world.
 
     Args:
         transform: (a, b, c, d, e, f): the corner of row r and column q lies at x = aq + br + c, y = dq + er + f.
@@ -110,7 +110,7 @@ def place_of(page: tifffile.TiffPage) -> Place | None:
 
 
 def has_place_tags(page: tifffile.TiffPage) -> bool:
-    """Whether a TIFF page says where it lies."""
+    """Whether a TIFF page has tags with its place."""
     return any(code in page.tags for code in (PIXEL_SCALE, TRANSFORMATION, KEY_DIRECTORY))
 
 

@@ -92,7 +92,7 @@ class RasterFile:
 
 
 class Segments:
-    """The tiles or strips of a TIFF page; those decoded last are kept."""
+    """The tiles or strips of a TIFF page; the last decoded ones are kept in memory."""
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
         self.path = path
@@ -223,7 +223,7 @@ class Segments:
 
 
 def _index(samples: Sequence[int]) -> slice | list[int]:
-    """An index for samples of an array; a slice, which copies nothing, where they stand one behind the other."""
+    """An index for samples of an array; if the samples are consecutive, a slice, which copies nothing."""
     first = samples[0]
     if list(samples) == list(range(first, first + len(samples))):
         return slice(first, first + len(samples))
@@ -402,7 +402,7 @@ def _is_no_picture(path: Path, page: tifffile.TiffPage) -> bool:
 
 
 def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:
-    """The page that says, as GDAL stores it, which pixels of a page hold data."""
+    """The mask page of a page, as GDAL stores it: which pixels hold data."""
     if page.is_reduced or not has_place_tags(page):
         return None
     try:

@@ -168,7 +168,7 @@ def nearest(target: int, length: int) -> np.ndarray:
 
 
 def nearest_pixels(extent: tuple[int, int], size: tuple[int, int], window: Window) -> tuple[np.ndarray, np.ndarray]:
-    """The rows and the columns of an image of `extent` that make a `window` of it once it is resized to `size`."""
+    """The rows and the columns of an image of `extent` that form a `window` of the image resized to `size`."""
     row_range, column_range = window
     rows = nearest(size[0], extent[0])[slice(*row_range)]
     columns = nearest(size[1], extent[1])[slice(*column_range)]

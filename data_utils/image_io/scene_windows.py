@@ -45,7 +45,7 @@ class SceneWindow(WindowSource):
 
     Args:
         source: the image or mask.
-        name: what messages call it.
+        name: the name of the image or mask in messages.
         size: (H, W) of the image.
         is_mask: whether `source` is a mask.
     """

@@ -66,7 +66,7 @@ def _opened(path: Path) -> tifffile.TiffFile:
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
-    """The pages of a TIFF, save the small copies and the masks of those with a place, and their numbers."""
+    """The pages of a TIFF with their numbers, without small copies and without the masks of pages with a place."""
     _check_directories(tiff)
     for number, frame in enumerate(tiff.pages):
         page = frame.aspage()
@@ -193,7 +193,7 @@ def _decoded(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], col
         length = page.databytecounts[index]
         data = file.read(length) if length else None  # a tile left out has no bytes
         segment, (_, _, first_row, first_column, _), _ = page.decode(data, index, jpegtables=page.jpegtables)
-        if segment is None:  # it stands for zeros
+        if segment is None:  # a segment left out stands for zeros
             segment = np.zeros((1, height, width, window.shape[2]), window.dtype)
         part = segment[
             0,

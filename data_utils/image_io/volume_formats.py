@@ -1,4 +1,4 @@
-"""Files of volumes as they are stored: NIfTI, what SimpleITK reads, and stacks (`.npy`, TIFF) without a spacing."""
+"""Files of volumes as they are stored: NIfTI, formats of SimpleITK, and stacks (`.npy`, TIFF) without a spacing."""
 
 import gzip
 import logging
@@ -26,7 +26,7 @@ NIFTI_SUFFIXES = (".nii", ".nii.gz")
 META_SUFFIXES = (".mha", ".mhd")
 ITK_SUFFIXES = (".nrrd", *META_SUFFIXES)  # SimpleITK reads these
 VOLUME_SUFFIXES = (*NIFTI_SUFFIXES, *ITK_SUFFIXES)
-STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
+STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only if the user says so
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
 NIFTI2_BYTES = 540  # the length of a NIfTI-2 header, which is longer than the other
 MOST_EXTENSIONS = 2**24  # bytes of a NIfTI header with its extensions
@@ -211,7 +211,7 @@ class StackVolume(StoredVolume):
 
 
 def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
-    """The header of a volume file; `spacing`, (z, y, x) in mm, is for those that hold none."""
+    """The header of a volume file; `spacing`, (z, y, x) in mm, is for files that hold none."""
     check_regular(path)
     if path.lower().endswith(NIFTI_SUFFIXES):
         return NiftiVolume(path)

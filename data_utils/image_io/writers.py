@@ -47,7 +47,7 @@ class PngWriter:
         self._chunk(b"IEND", b"")
 
     def _start(self, rows: np.ndarray) -> np.ndarray:
-        """Write the header, for rows like these. Returns what counts as the row above the first."""
+        """Write the header, for rows like these. Returns the row to use above the first one."""
         height, width = self.size
         color_type = 2 if rows.ndim == 3 else 0
         self.file.write(b"\x89PNG\r\n\x1a\n")

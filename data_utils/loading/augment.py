@@ -97,7 +97,7 @@ def _degrade(images: Tensor, draws: Sequence[Draw], fill: Tensor) -> None:
 
 
 def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
-    """Labels (B, *spatial) picked where the grid says, `unknown` where it is `outside`; samples `unmoved` stay."""
+    """Labels (B, *spatial) picked at the grid's positions, `unknown` where it is `outside`; samples `unmoved` stay."""
     if labels.dtype == WIDE_LABEL_TYPE:
         picked = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
     else:

@@ -37,7 +37,7 @@ def _distinct(labels: np.ndarray) -> list[int]:
 def crop_around(
     class_locations: list[np.ndarray], mask_size: Size, size: Size, crop_size: Size, rng: np.random.Generator
 ) -> Window:
-    """`crop_window` for a mask resized to `size` of which only some pixels of each class are known.
+    """`crop_window` for a mask resized to `size` if only some pixels of each class are known.
 
     `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
     """

@@ -149,7 +149,7 @@ class TrainingDataset(SegmentationDataset):
 
 
 class EvaluationDataset(SegmentationDataset):
-    """Nothing is padded or cropped, and targets keep their own size: scores are those of the files."""
+    """Images and targets for scores: nothing is padded or cropped, and targets keep the size of their files."""
 
     fit_targets = False
 
@@ -172,8 +172,8 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, *size), targets (B, *size), draws: [Draw, ...], packed_draws: `pack_draws` of them,
-    slots: [Slot, ...], problems: what is wrong with the samples left out.
+    images (B, C, *size), targets (B, *size), draws: [Draw, ...], packed_draws: `pack_draws` of them, slots: [Slot,
+    ...], problems: the problems of the samples left out.
     """
     images, targets, draws, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)

@@ -17,7 +17,7 @@ SIMILAR_SPACING_FACTOR = 2  # spacings within this factor: a turn from one axis 
 
 @dataclass(frozen=True)
 class Draw:
-    """The augmentation of one sample. The default is the identity of an image, with `np.eye(3)` that of a volume.
+    """The augmentation of one sample. The default is the identity for an image; for a volume it needs `np.eye(3)`.
 
     Args:
         matrix: (2, 2), maps the offset (x, y) of an output pixel from the center, in pixels, to the offset of the input

@@ -94,7 +94,7 @@ class ImageInput:
             last = min(first + step, stop)
             rows = resize_rows(self._read, self.picture.extent, self.size, first, last).transpose(2, 0, 1)
             if first == start:
-                # pixels of 16 bits stay what they are: rows of scenes with many bands are large
+                # pixels of 16 bits keep their type: rows of scenes with many bands are large
                 dtype = np.uint16 if rows.dtype == np.uint16 else _input_type(rows)
                 pixels = np.empty((self.channels, stop - start, self.size[1]), dtype)
             pixels[:, first - start : last - start] = rows

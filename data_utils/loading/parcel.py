@@ -12,7 +12,7 @@ from torch.utils.data import get_worker_info
 from runtime.errors import SettingsError, UserError, one_line
 from runtime.parallel import lost_worker
 
-OPEN_FILES = 256  # what a process with loader workers needs: each tensor on its way is one, in both processes
+OPEN_FILES = 256  # open files that loader workers need: each tensor on its way is one, in both processes
 
 REMEDIES = {
     errno.ENOSPC: "give it more shared memory (docker run --shm-size 8g or --ipc=host)",

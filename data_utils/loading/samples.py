@@ -146,6 +146,6 @@ class VolumeSamples(Samples):
 
 
 def new_samples(split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> Samples:
-    """The samples of a split, by what its records are."""
+    """The samples of a split, of images or volumes as its records are."""
     samples_type = VolumeSamples if split.records.dims == 3 else ImageSamples
     return samples_type(split, info, preprocess, fit_targets=fit_targets)

@@ -138,6 +138,6 @@ def by_channel(records: Records, config: DataConfig) -> Records:
     record = records[0]
     try:
         channels = read_volume_header(record["target"], record["name"]).channels
-    except DataError:  # it is named where all labels are read
+    except DataError:  # the error is reported where all labels are read
         return records
     return ChannelVolumeRecords(records, channels, config) if channels > 1 else records

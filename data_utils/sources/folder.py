@@ -27,7 +27,7 @@ NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 def natural_sort_key(name: str) -> tuple:
     """Sort key that puts 2.png before 10.png."""
     parts: list[Any] = re.split(r"([0-9]+)", name)
-    # every second part is a number; Python refuses to make one of thousands of digits
+    # every second part is a number; Python refuses to convert numbers of thousands of digits
     digits = [part.lstrip("0") for part in parts[1::2]]
     parts[1::2] = [(len(part), part) for part in digits]
     return parts, name
@@ -223,7 +223,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
 
 
 def _of_other_formats(folder: Path, stems: Collection[str], read: Collection[str]) -> list[str]:
-    """The files in a folder that have one of the stems, and none of the extensions that are read."""
+    """The files in a folder that have one of the stems and an extension that is not read."""
     names = []
     for name in sorted(os.listdir(folder), key=natural_sort_key):
         stem = os.path.splitext(name)[0]

@@ -76,7 +76,7 @@ def _divided(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
 
 
 def _groups(records: Records, pattern: Groups) -> np.ndarray:
-    """(N,) number of each record's group, by first appearance; without a pattern each record stands alone."""
+    """(N,) number of each record's group, by first appearance; without a pattern each record is its own group."""
     if isinstance(pattern, np.ndarray):
         return pattern
     if pattern is None:

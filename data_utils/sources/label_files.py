@@ -27,7 +27,7 @@ TABLE = "classes.csv"
 RULE = "classes.txt"
 SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
 DELIMITERS = (",", ";", "\t")
-SEPARATORS = (";", "|", "\t")  # what may stand between classes, beside a comma
+SEPARATORS = (";", "|", "\t")  # separators between classes, beside a comma
 IMAGE_TITLES = ("image", "filename", "file")
 CLASSES_TITLES = ("classes", "labels")
 YES = ("1", "1.0", "true", "yes", "y", "x")
@@ -165,7 +165,7 @@ class LabelFiles:
     def _find_rule(self, folder: Path, below: str) -> ImageLabels | None:
         """The classes of the images in `below`, a folder in `folder`, which holds all images of a split.
 
-        The file lies in that folder, or in one of the same name beside or above `folder`: `images/site/classes.txt`,
+        The file is in `below`, or in a folder of the same name beside or above `folder`: `images/site/classes.txt`,
         `site/classes.txt`; or above `folder`. A file in the root, or in the folder of all images, is not a rule:
         programs write such lists of classes there.
         """

@@ -16,7 +16,7 @@ from runtime.cache import digest
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 NO_LABEL_SETS: Mapping[LabelSet, str] = {}
-OPEN_GROUPS = 8  # groups of a stream in memory, until the loader says how many it goes through side by side
+OPEN_GROUPS = 8  # groups of a stream in memory, until the loader sets how many it reads side by side
 IMAGE_WITHOUT_MASK = ": image without mask"  # the end of the line of such a file
 
 

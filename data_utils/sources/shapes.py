@@ -126,7 +126,7 @@ def _signed_distance(label: int, u: np.ndarray, v: np.ndarray, radius: np.float3
 
 
 def _texture(rng: np.random.Generator, label: int, x: np.ndarray, y: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """Contour lines, stripes, checks or plain, -1..1: usually the one of the class, sometimes another."""
+    """Contour lines, stripes, checks or plain, -1..1: usually the texture of the class, sometimes another."""
     kind = label if rng.random() < 0.9 else rng.integers(1, len(CLASS_NAMES))
     spacing = rng.uniform(4, 9)
     if kind == 1:

@@ -61,7 +61,7 @@ class BitReader(MaskReader):
         return OverlapTarget(target.truth & bits, target.known & bits)
 
     @property
-    def mirrors(self) -> bool:  # type: ignore[override]  # what the names of the classes say
+    def mirrors(self) -> bool:  # type: ignore[override]  # decided by the names of the classes
         return self.sides is None or self.sides.mirrors
 
     @property

@@ -18,9 +18,9 @@ from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.regions import Regions
 
-SAMPLED_MASKS = 20  # masks that are looked at
+SAMPLED_MASKS = 20  # masks that are read
 SAMPLED_VOLUMES = 4
-FIRST_MASKS = 3  # masks that are looked at first: if these hold few values, no others are
+FIRST_MASKS = 3  # masks that are read first: if these hold few values, no others are read
 FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
 CONNECTED_SHARE = 0.9  # in such a share of the masks each number of objects is one piece
 FEWEST_NUMBERS = 3  # the least number of different highest values in masks of objects
@@ -73,7 +73,7 @@ def _reading_of_masks(records: Records) -> str:
 
 
 def holds_many_values(records: Records) -> bool:
-    """Whether one of the first masks holds so many numbers that all must be looked at; colors are classes."""
+    """Whether one of the first masks holds so many numbers that more masks must be read; colors are classes."""
     first = range(min(FIRST_MASKS, len(records)))
     return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
 

@@ -83,7 +83,7 @@ class LabelSets:
         return f", some images labeled for some of these only ({self.where})"
 
     def number(self, labeled_for: LabelSet | None) -> int:
-        """The index of the set of an image that is labeled for classes of these names; None stands for all."""
+        """The index of the set of an image that is labeled for classes of these names; None stands for all classes."""
         return 0 if labeled_for is None else self.numbers[labeled_for]
 
     def class_pixels(

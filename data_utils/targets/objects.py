@@ -29,7 +29,7 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 SAMPLED_MASKS = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
-SMALL_PERCENT = 1  # percentile of the sizes of objects that says how small a prediction may be
+SMALL_PERCENT = 1  # percentile of the sizes of objects that limits how small a prediction may be
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1

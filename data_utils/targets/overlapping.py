@@ -29,7 +29,7 @@ class OverlapReader(BitReader):
         names: the classes, in the order of their bits.
         shares: the share of each class in the known pixels; empty until pixels are counted.
         overlap: the share of pixels with several classes among the pixels with any.
-        values: the values that stand for each class in the data set.
+        values: the mask values of each class in the data set.
     """
 
     names: tuple[str, ...]

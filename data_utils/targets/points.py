@@ -85,7 +85,7 @@ class PointReader(TargetReader):
         return self.landmarks.names
 
     @property
-    def mirrors(self) -> bool:  # type: ignore[override]  # what the names of the points say
+    def mirrors(self) -> bool:  # type: ignore[override]  # decided by the names of the points
         return self.landmarks.mirrors
 
     def at_size(self, size: Sequence[float]) -> PointReader:

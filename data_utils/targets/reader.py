@@ -24,7 +24,7 @@ from unet.config import MaskValue
 
 
 class TargetReader(ABC):
-    """How the targets of a data set are read, and what they mean.
+    """Reads the targets of a data set, and knows their meaning.
 
     Attributes:
         target: the kind of target that is read.

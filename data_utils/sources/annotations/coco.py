@@ -41,7 +41,7 @@ TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), 
 CATEGORY = {"id": "a number", "name": "a number or text"}
 IMAGE = {"id": "a number or text", "file_name": "text"}
 ANNOTATION = {"image_id": "a number or text", "category_id": "a number or text"}
-RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # what rendering needs of an annotation
+RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # the keys of an annotation that rendering needs
 
 
 class CocoFile(NamedTuple):
@@ -129,7 +129,7 @@ class CocoRecords(Records):
 
 
 def _encode_objects(entries: list[Entry]) -> bytes:
-    """The objects of an image as JSON, each with what rendering needs."""
+    """The objects of an image as JSON, each with the keys that rendering needs."""
     objects: list[Entry] = []
     for entry in entries:
         fields = {key: entry.get(key) for key in RENDERED_KEYS}

@@ -23,7 +23,7 @@ FORMATS = {
 def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners | None:
     """Split -> a function that opens its records; None if nothing is recognized.
 
-    Raises DataError for annotations of two formats: they may say different things, and only the user knows.
+    Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
     splits_of_format: dict[str, SplitPaths] = {}
     for name, (find, _) in FORMATS.items():
@@ -45,7 +45,7 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
 
 
 def holds_masks(root: Path, named_splits: Sequence[str], suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
-    """Whether it is a folder of images and masks, which are pictures or files of these endings."""
+    """Whether `root` is a folder of images and masks, which are pictures or files with these endings."""
     try:
         folders = find_splits(root, named_splits)
     except DataError:

@@ -39,7 +39,7 @@ from unet.config import IGNORE_INDEX
 
 FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # folders of JSON files apart from the images
 HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
-# "shapes" is not enough: where keys are sorted, it stands behind the image, which may be larger than the head
+# "shapes" is not enough: if keys are sorted, it comes after the image, which may be larger than the head
 KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
 LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
 IGNORED = "__ignore__"  # labelme's own name for ignored areas
@@ -77,7 +77,7 @@ class LabelmeImage(EmbeddedImage):
 
 
 class LabelmeRecords(PairedRecords):
-    """Images and their JSON files; the image's name is "" where it is in the JSON file."""
+    """Images and their JSON files; the image's name is "" if the image is in the JSON file."""
 
     values: dict[str, int]
 

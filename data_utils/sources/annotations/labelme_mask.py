@@ -37,7 +37,7 @@ class LabelmeMask(LayeredMask):
     values: dict[str, int]
 
     def render(self) -> np.ndarray:
-        """(H, W) uint8 of the size that the file says, else of the image's."""
+        """(H, W) uint8, in the size that the file gives, else in the image's size."""
         content = read_labelme(self.file)
         picture = self._empty_picture(content)
         for value, shape, where in self._shapes(content):
@@ -45,7 +45,7 @@ class LabelmeMask(LayeredMask):
         return np.asarray(picture)
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shapes of one label and group are one object; background erases what lies below."""
+        """The objects: shapes of one label and group are one object; background erases shapes below it."""
         content = read_labelme(self.file)
         picture = self._empty_picture(content, mode="I")
         values = [0]
@@ -93,7 +93,7 @@ class LabelmeMask(LayeredMask):
             yield self.values[label], shape, f"{where} ({label})"
 
     def _empty_picture(self, content: dict[str, Any], mode: str = "L") -> Image.Image:
-        """A picture to render on, of the size that the file says, else of the image's."""
+        """A picture to render on, in the size that the file gives, else in the image's size."""
         size = self._picture_size(content)
         width = content.get("imageWidth")
         height = content.get("imageHeight")

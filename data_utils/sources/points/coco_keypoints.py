@@ -29,7 +29,7 @@ from runtime.errors import DataError
 from tasks.points import PRESENT, UNKNOWN
 
 NAMES = r"(?:(?:person_)?keypoints|points|coco)(?:_(.+))?\.json|((?:train|val)[^.]*)\.json"
-KEYPOINT_FILES = re.compile(NAMES)  # beside those of objects, coco.FILES
+KEYPOINT_FILES = re.compile(NAMES)  # beside the files of objects, coco.FILES
 VISIBILITIES = {0: UNKNOWN, 1: PRESENT, 2: PRESENT}
 # the v that is written for an absent point, and for a present one
 HIDDEN = 0

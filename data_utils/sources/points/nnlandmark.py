@@ -1,7 +1,7 @@
 """Points in nnLandmark's JSON: {case: {name: [x, y, z]}}, voxels along the axes of the volume's own file.
 
 A point that a case does not list is unknown. A predicted point is {"coordinates": [x, y, z], "likelihood": 0.9}, as in
-nnLandmark's own predictions; `presence` stands beside it here.
+nnLandmark's own predictions; this format adds `presence`.
 """
 
 import json

@@ -37,7 +37,7 @@ class PointTable:
     Args:
         layout: the format, one of `tasks.landmarks.LAYOUTS`.
         names: the names of the K points.
-        images: what the files call the N images.
+        images: the names of the N images in the files.
         positions: (N, K, n) float64, (x, y) or (x, y, z); zeros where a point has none.
         states: (N, K) int64: unknown, absent, present or EMPTY_CELL.
         files: the file that lists each image.

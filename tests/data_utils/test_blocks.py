@@ -170,7 +170,9 @@ def placed(folder, name, right=0.0, **profile):
     [(9.6, None), (9.4, "touch"), (8.6, "touch"), (8.4, "overlap"), (-8.4, "overlap"), (-9.4, "touch")],
 )
 def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb):
-    train = ListRecords([placed(tmp_path, "far.tif", 99.0), placed(tmp_path, "a.tif")])
+    Image.new("L", (9, 8)).save(tmp_path / "plain.png")
+    plain = {"image": str(tmp_path / "plain.png"), "target": "", "name": "plain.png"}  # it has no place
+    train = ListRecords([plain, placed(tmp_path, "far.tif", 99.0), placed(tmp_path, "a.tif")])
     lines = describe_neighbors(train, ListRecords([placed(tmp_path, "b.tif", right)]))
     expected = f"1 of 1 validation images {verb} training images in the world: b.tif and a.tif"
     assert lines == ([expected] if verb else [])
@@ -285,6 +287,8 @@ def test_a_block_is_of_one_coordinate_system_and_begins_at_the_first_image_of_it
     assert windows_of(beside, val_blocks=64, fold=(1, 4)) == [f"s/{number}.tif" for number in range(4)]
     other = images_at(tmp_path / "other", (0, 0), (0, 0, "EPSG:32634"))
     assert windows_of(other, val_blocks=64, fold=(1, 2)) == ["s/0.tif", "s/1.tif"]
+    far = images_at(tmp_path / "far", (0, 0), (32, 0, "EPSG:32634"), (64, 0, "EPSG:32634"))
+    assert windows_of(far, val_blocks=64, fold=(1, 3)) == ["s/0.tif", "s/1.tif", "s/2.tif"]
     dates = images_at(tmp_path / "dates", (0, 0), (0, 0))
     with pytest.raises(DataError, match="blocks of 64 pixels hold all images together; give a smaller number"):
         load_records(config(dates, val_blocks=64))

@@ -56,6 +56,7 @@ def test_a_list_that_cannot_be_used_is_one_line(tmp_path):
     list_file = tmp_path / "list.txt"
     for content, line in (
         (b"nobody.png\n", "the data set has no nobody.png; take such lines out of the list"),
+        (b"z.png\nx.png\ny.png\n", "the data set has no x.png, y.png, z.png; take such lines out of the list"),
         ("\n".join(val).encode(), "leaves no validation image; shorten the list"),
         ("\n".join(train).encode(), "leaves no training image; shorten the list"),
         (b"\xff\xfe", "is no list of names"),

@@ -355,6 +355,15 @@ def test_the_first_mask_by_the_name_of_its_folder_says_how_masks_hold_their_clas
     assert find_overlapping(tmp_path, (), config) == {}
 
 
+def test_channels_are_those_of_the_masks_of_each_split(tmp_path):
+    for split, name in (("train", "a"), ("val", "b")):
+        touch(tmp_path / split, f"images/{name}.png", f"masks/{name}.npy")
+        np.save(tmp_path / split / "masks" / f"{name}.npy", np.zeros((4, 5, 2), np.uint8))
+    openers = find_overlapping(tmp_path, (), DataConfig(str(tmp_path)))
+    images = {split: [record["image"] for record in opened()] for split, opened in openers.items()}
+    assert images == {"train": [f"{tmp_path}/train/images/a.png"], "val": [f"{tmp_path}/val/images/b.png"]}
+
+
 def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_or_channels(tmp_path):
     touch(tmp_path, "images/s/a.png", "images/b.png", "masks/s/a.npy", "masks/z.npy", "c/s/a.png", "c/y.png")
     images = tmp_path / "images"
@@ -400,7 +409,7 @@ def test_records_of_channels_and_pages_have_a_key_of_all_they_are_and_know_what_
     keys = [records().digest, records(ignore_index="9").digest, records(classes="2=a").digest, records(3).digest]
     assert records(ignore_index="9")[0]["target"].ignored == (9,)
     with pytest.raises(DataError, match=r"^--classes names 3, but the masks have 2 pages or channels, from 1$"):
-        records(classes="1=a,3=b")
+        records(classes="1=a,3=b,4=c")
     pages = (1, 0) if pages else (0, 1)
     keys.append(records().digest)
     for file in files[1::2]:

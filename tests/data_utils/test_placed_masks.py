@@ -207,6 +207,7 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     assert line.startswith("128 masks")  # the first ones are looked at
     assert isinstance(placed[0]["target"], str)
     assert isinstance(placed[1]["target"], PlacedMask)
+    assert placed[1]["target"].name == "b"
     plain = tmp_path / "plain.tif"
     tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
     plain_records = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])

@@ -103,6 +103,24 @@ def test_a_flat_folder_is_split_by_the_seed(tmp_path):
     assert len(folds) > 1
 
 
+def test_the_first_five_other_endings_of_a_folder_are_named(tmp_path):
+    for ending in "fedcba":
+        (tmp_path / f"x.{ending}").touch()
+    with pytest.raises(DataError, match=r"found only \.a, \.b, \.c, \.d, \.e, looked for"):
+        files_by_stem(tmp_path, "images")
+
+
+def test_images_are_no_slices_where_two_dims_are_asked_for(tmp_path):
+    assert [names(split) for split in loaded(flat(tmp_path), dims=2)] == [names(split) for split in loaded(tmp_path)]
+
+
+def test_records_are_followed_to_those_that_they_are_made_of():
+    records = ListRecords([{"image": "", "target": "", "name": name} for name in "abc"])
+    subset = Subset(records, np.array([0, 2]))
+    last = Subset(subset, np.array([1]))
+    assert [*with_sources(last)] == [last, subset, records]
+
+
 def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
     (flat(tmp_path / "cells", 4) / "classes.csv").write_text("image,classes\n0,0\n1,0\n2,0\n3,0\n")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -633,6 +651,16 @@ def test_a_table_is_found_again_by_its_configuration_and_its_split(tables, monke
     assert names == [("some/table", config) for config in found]
 
 
+def test_rows_of_several_files_travel_where_all_of_these_are(tmp_path, tables):
+    for name in ("a", "b"):
+        table(tables, 2).save_to_disk(tmp_path / name)
+    parts = [tables.load_from_disk(tmp_path / name) for name in ("a", "b")]
+    content = pickle.dumps(records_of(tables.concatenate_datasets(parts)))
+    assert len(pickle.loads(content).rows) == 4
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert pickle.loads(content).rows is None
+
+
 def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
     questions = []
     monkeypatch.setattr(
@@ -640,6 +668,18 @@ def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
     )
     hf_datasets.ask_hub("some/table")
     assert questions == [("some/table", 10)]
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError])
+def test_a_hub_that_cannot_be_reached_is_one_line_unless_a_copy_is_here(tmp_path, monkeypatch, error):
+    def dataset_info(*args, **settings):
+        raise error("no way")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
+    hf_datasets.ask_hub("some/table", tmp_path)
+    for copy in (None, tmp_path / "none"):
+        with pytest.raises(DataError, match=r"is no folder here, and the Hub cannot be reached \(no way\)$"):
+            hf_datasets.ask_hub("some/table", copy)
 
 
 def test_a_struct_is_a_picture_where_it_has_bytes_and_a_path():

@@ -242,6 +242,8 @@ def mistake(root: Path, kind: str) -> None:
         del description["labels"]
     elif kind == "odd label":
         description["labels"] = {"background": 0, "liver": 1.5}
+    elif kind == "long label":
+        description["labels"] = {"background": 0, "liver": 10**18}
     elif kind == "doubles":
         write_nifti(root / "imagesTr" / f"{NAMES[0]}.nii", case(0)[0])
     elif kind == "odd list":
@@ -258,6 +260,7 @@ def mistake(root: Path, kind: str) -> None:
         ("regions", "the label liver is a region"),
         ("no labels", 'has no "labels"'),
         ("odd label", "the label liver is 1.5, expected a whole number"),
+        ("long label", "the label liver is 1000000000000000000, expected a whole number"),
         ("doubles", "two images with the same name .* brain_001.nii.* keep one"),
         ("odd list", '"training" lists something else'),
         ("channels", "its name does not end in a channel number such as _0000"),
@@ -330,6 +333,7 @@ def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_p
     mask, _ = read_label_volume(volumes[1]["target"], "a")
     assert np.array_equal(read_image(train[10]["image"], "a"), voxels[2])
     assert np.array_equal(read_mask(train[10]["target"], "a"), mask[2])
+    assert train[10]["target"].read().shape == (10, 12)
     info = load_dataset_info(config(root, dims=2))
     assert info.train.sizes.tolist() == [[10, 12]] * 24
     assert info.preprocess().spacing is None
@@ -663,6 +667,15 @@ def test_headers_of_volumes_are_read_once_for_their_slices_which_are_labeled_as_
     assert [record.get("labeled") for record in slices] == labeled
     monkeypatch.delattr("data_utils.sources.volume_slices.read_volume_header")
     assert len(SliceRecords(slices.volumes)) == 4 * depth
+
+
+def test_slices_are_those_of_volumes_of_several_depths(tmp_path):
+    for name, depth in (("a", 3), ("b", 5), ("c", 2)):
+        write_nifti(tmp_path / "images" / f"{name}.nii.gz", case(0, (6, 7, depth))[0])
+        write_nifti(tmp_path / "masks" / f"{name}.nii.gz", case(0, (6, 7, depth))[1])
+    slices = SliceRecords(open_volumes(tmp_path, (), config(tmp_path))["train"]())
+    numbers = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("b", 3), ("b", 4), ("b", 5), ("c", 1), ("c", 2)]
+    assert [record["name"] for record in slices] == [f"{name}_{number:04}" for name, number in numbers]
 
 
 def test_a_volume_that_cannot_be_read_is_named_by_its_slice(tmp_path):

@@ -894,6 +894,8 @@ def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):
     line = r"holds annotations, and points in .*points\.csv; give --task classes or --task landmarks"
     with pytest.raises(DataError, match=line):
         load_records(DataConfig(str(tmp_path)))
+    train, _ = load_records(DataConfig(str(tmp_path), task="landmarks"))
+    assert train.landmarks.names == NAMES
 
 
 def test_points_beside_polygons_are_points(tmp_path):

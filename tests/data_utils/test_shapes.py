@@ -10,6 +10,8 @@ import pytest
 from conftest import launch
 from PIL import Image
 
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
 from data_utils.sources.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes, add_object
 
 
@@ -39,6 +41,12 @@ def test_a_record_depends_on_seed_and_global_index_alone():
     assert not np.array_equal(Shapes(8, seed=3)[7]["image"], Shapes(8, seed=4)[7]["image"])
     images = {record["image"].tobytes() for record in [*Shapes(20), *Shapes(20, first=VAL_FIRST)]}
     assert len(images) == 40
+
+
+def test_the_data_set_has_240_pictures_to_train_on_and_48_others_to_validate_on():
+    train, val = load_records(DataConfig("shapes"))
+    assert (len(train), len(val)) == (240, 48)
+    assert (train.name(0), val.name(0)) == ("shapes-000000", "shapes-1000000")
 
 
 @pytest.mark.parametrize(

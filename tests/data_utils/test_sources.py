@@ -26,6 +26,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources import hf_datasets, load
+from data_utils.sources.bands import PictureRecords
 from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
 from data_utils.sources.holdout import hold_out, hold_out_fold
@@ -101,6 +102,14 @@ def test_a_flat_folder_is_split_by_the_seed(tmp_path):
     assert any(names(loaded(tmp_path, seed=seed)[1]) != names(val) for seed in range(1, 5))
     folds = {tuple(names(loaded(tmp_path, seed=seed, fold=(1, 4))[1])) for seed in range(4)}
     assert len(folds) > 1
+
+
+def test_splits_below_images_and_masks_are_the_usual_ones_and_those_that_are_named_in_any_case(tmp_path):
+    write(tmp_path, *(f"{folder}/a.png" for folder in ("images/Train", "masks/train", "images/fold1", "masks/Fold1")))
+    images, masks = tmp_path / "images", tmp_path / "masks"
+    train = (images / "Train", masks / "train")
+    assert find_splits(tmp_path, ()) == {"train": train}
+    assert find_splits(tmp_path, ("Fold1",)) == {"train": train, "fold1": (images / "fold1", masks / "Fold1")}
 
 
 def test_the_first_five_other_endings_of_a_folder_are_named(tmp_path):
@@ -906,6 +915,7 @@ def test_a_part_of_records_says_all_that_the_whole_says():
     part = Subset(whole, np.array([2, 1]))
     assert {name: getattr(part, name) for name in said} == said
     assert part.unlisted == ("c",)
+    assert PictureRecords(whole).unlisted == ("c", "a")
     assert [record["name"] for record in part] == [part.name(0), part.name(1)] == ["c", "b"]
     assert [part.labeled(0), part.labeled(1)] == [("2",), ("1",)]
     assert part.digest is None
@@ -1008,6 +1018,8 @@ def test_folds_hold_about_as_many_images_each_and_groups_stay_together():
 def test_whole_groups_are_held_out_and_one_is_left_to_train_on(fraction, held_out):
     records = called(*(f"{letter}{number}" for letter in "abc" for number in range(2)))
     assert len(hold_out(called("a", "b"), fraction, 0, None)[1]) == 1
+    with pytest.raises(DataError, match=r"at least 2 samples are needed, .*; the data set has 0$"):
+        hold_out(called(), fraction, 0, None)
     train, val = hold_out(records, fraction, 0, r"^\w")
     assert len(val) == held_out
     assert not {name[0] for name in names(train)} & {name[0] for name in names(val)}

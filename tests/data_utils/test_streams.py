@@ -1053,14 +1053,14 @@ def write_tar(file: Path, *names: str) -> str:
 def test_samples_of_a_tar_are_told_apart_by_their_folders_and_the_first_of_all_says_what_is_image_and_mask(tmp_path):
     files = [
         write_tar(tmp_path / "0.tar", "notes.txt"),
-        write_tar(tmp_path / "1.tar", "a/1.seg.png", "a/1.jpg", "b/1.jpg", "b/1.small.jpg", "b/1.seg.png"),
+        write_tar(tmp_path / "1.tar", "aa/1.jpg", "b/1.jpg", "b/1.small.jpg", "b/1.seg.png", "aa/1.seg.png"),
         write_tar(tmp_path / "2.tar", "\udcff.JPG", "\udcff.seg.png"),
         write_tar(tmp_path / "3.tar", "notes.txt"),
     ]
     records = TarRecords.open(files, None, None)
-    assert [record["name"] for record in records] == ["a/1", "b/1", "\udcff"]
-    assert [record["image"] for record in records] == [b"a/1.jpg", b"b/1.jpg", b"\xff.JPG"]
-    assert [record["target"] for record in records] == [b"a/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
+    assert [record["name"] for record in records] == ["aa/1", "b/1", "\udcff"]
+    assert [record["image"] for record in records] == [b"aa/1.jpg", b"b/1.jpg", b"\xff.JPG"]
+    assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
 
 
 def test_an_index_is_made_anew_where_a_file_says_no_version(tmp_path, monkeypatch):

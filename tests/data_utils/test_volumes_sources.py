@@ -228,6 +228,11 @@ def test_what_has_no_partner_is_in_natural_order(tmp_path):
     lines = [f"images/v{number}.nii.gz: image without mask" for number in (2, 10)]
     lines += [f"masks/w{number}.nii.gz: mask without image" for number in (2, 10)]
     assert records.unpaired == tuple(f"{tmp_path}/{line}" for line in lines)
+    for number in (3, 4):
+        (tmp_path / "images" / f"v{number}.nii.gz").touch()
+    line = r"^6 volumes have no partner: .*v2\..*; .*v3\..*; .*v4\..*; .*v10\..*; .*w2\.nii\.gz: [a-z ]+; \.\.\. "
+    with pytest.raises(DataError, match=line):
+        open_volumes(tmp_path, (), config(tmp_path))["train"]()
 
 
 def mistake(root: Path, kind: str) -> None:
@@ -303,8 +308,9 @@ def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tm
 
 
 def test_hidden_folders_are_no_cases_and_each_case_lies_in_its_own(tmp_path):
-    for name in ("images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz"):
-        (tmp_path / name).parent.mkdir(parents=True)
+    names = ["images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz", "images/notes.txt", "masks/notes.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
     assert records.image_folders() == {(f"{tmp_path}/images/", "s")}

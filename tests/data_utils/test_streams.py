@@ -1063,6 +1063,12 @@ def test_samples_of_a_tar_are_told_apart_by_their_folders_and_the_first_of_all_s
     assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
 
 
+def test_one_tar_is_a_stream_which_has_no_file_to_validate_on(tmp_path):
+    file = write_tar(tmp_path / "a.tar", "a.jpg", "a.png", "b.jpg", "b.png")
+    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
+        load_records(DataConfig(file))
+
+
 def test_an_index_is_made_anew_where_a_file_says_no_version(tmp_path, monkeypatch):
     monkeypatch.setattr(webdataset, "content_key", lambda file: None)
     for name in ("a", "b"):

@@ -182,6 +182,7 @@ def test_a_table_comes_before_what_the_annotations_say(tmp_path):
     (tmp_path / "classes.csv").write_text(f"image,classes\n{name},dog\n")
     (split,) = read_label_files([annotated], tmp_path)
     assert [split.labeled(i) for i in range(len(records))] == [("dog",), ("car",)]
+    assert split.label_sets == {("dog",): f"{tmp_path / 'classes.csv'}: line 2", ("car",): "annotations"}
 
 
 def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tmp_path):

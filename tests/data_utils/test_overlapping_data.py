@@ -386,7 +386,7 @@ def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_o
 
 def test_masks_have_the_suffix_of_the_flag_where_others_lie_beside_them(tmp_path):
     names = ("a_m.png", "z_m.png", "notes.png")
-    touch(tmp_path, "images/a.png", *(f"masks/{folder}/{name}" for folder in "cd" for name in names))
+    touch(tmp_path, "images/a.png", *(f"masks/{folder}/{name}" for folder in ("c", "d", ".hidden") for name in names))
     images, masks = tmp_path / "images", tmp_path / "masks"
     folders = [masks / "c", masks / "d"]
     config = DataConfig(mask_suffix="_m", allow_unpaired=True)

@@ -133,6 +133,21 @@ def test_each_file_of_an_image_counts(tmp_path):
         assert len(keys) == 3
 
 
+def test_the_size_of_each_file_of_an_image_counts_also_where_its_content_is_not_looked_at(tmp_path):
+    files = [str(tmp_path / f"{number}.tif") for number in range(80)]
+    for file in files:
+        Path(file).write_bytes(b"00")
+    records = ListRecords(
+        [
+            {"image": BandSource((files[2 * i], files[2 * i + 1])), "target": files[2 * i], "name": str(i)}
+            for i in range(40)
+        ]
+    )
+    before = content_key([records])
+    Path(files[3]).write_bytes(b"0000")  # the second band of the second image, of which no content is read
+    assert content_key([records]) != before
+
+
 class Labeled(ListRecords):
     """Records of which one is labeled for other classes than the others."""
 

@@ -163,6 +163,12 @@ def test_a_folder_that_is_gone_is_named(tmp_path):
         files_by_stem(tmp_path / "gone", "images")
 
 
+def test_names_that_differ_in_capitals_alone_are_two_images(tmp_path):
+    for name in ("a.png", "A.png"):
+        (tmp_path / name).touch()
+    assert files_by_stem(tmp_path, "images") == {"A": "A.png", "a": "a.png"}
+
+
 def test_each_number_in_a_name_counts_and_leading_zeros_only_between_equals():
     names = ["a2b", "a010b", "a10b", "a10b2", "a10b10", "a10c1", "b1"]
     assert sorted(reversed(names), key=natural_sort_key) == names

@@ -608,6 +608,11 @@ def landmarks(layout: str, space: str) -> Landmarks:
     return Landmarks(names=names, partners=(0, 1, 2), layout=layout, space=space)
 
 
+def test_maps_of_points_keep_the_dots_in_the_name_of_their_image(tmp_path):
+    job = image_job(tmp_path, name="scan.v1")
+    assert PointFormat(landmarks("long", "pixels")).file(job, PROBABILITIES).name == "scan.v1.npy"
+
+
 @pytest.mark.parametrize("layout", ["long", "wide", "deeplabcut", "labelme", "coco", "tps"])
 def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
     task = landmarks(layout, "pixels from the bottom" if layout == "tps" else "pixels")

@@ -381,10 +381,11 @@ def test_a_share_of_the_voxels_is_rounded_to_whole_ones():
 
 
 def test_noise_has_the_drawn_size_and_its_own_seed():
-    images, masks = torch.zeros(2, 1, 64, 64), torch.zeros(2, 64, 64).long()
+    images, masks = torch.zeros(2, 2, 64, 64), torch.zeros(2, 64, 64).long()
     draws = [Draw(noise=0.5, noise_seed=1), Draw(noise=0.5, noise_seed=2)]
-    noisy, _ = apply(images, masks, draws, torch.zeros(1), torch.full((1,), 10.0))
-    assert noisy.std().item() == pytest.approx(5.0, rel=0.03)  # four standard deviations of 8192 draws
+    noisy, _ = apply(images, masks, draws, torch.zeros(2), torch.tensor([10.0, 2.0]))
+    for channel, expected in enumerate((5.0, 1.0)):
+        assert noisy[:, channel].std().item() == pytest.approx(expected, rel=0.03)  # four deviations of 8192 draws
     assert not torch.equal(noisy[0], noisy[1])
 
 

@@ -107,6 +107,16 @@ def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch
     assert measured(0, (min(first), max(first))) == first - {min(first), max(first)}
 
 
+def test_images_are_measured_anew_in_windows_and_for_another_sample(monkeypatch):
+    records = ListRecords([{"image": np.full((1, 1), i, np.uint8), "target": PICTURE, "name": "a"} for i in (4, 6)])
+    records.digest = "two images"
+    monkeypatch.setattr(normalization_module, "read_sample", lambda source, name: np.full((1, 1, 1), 9, np.uint8))
+    means = []
+    for settings, bad in (({}, ()), ({"crop_size": (8, 8)}, ()), ({}, (0,))):
+        means.append(measure_normalization(records, DataConfig(**settings), bad).mean)
+    assert means == [(5,), (9,), (6,)]
+
+
 def test_an_image_that_cannot_be_measured_is_left_out_only_where_bad_ones_are_skipped():
     images = [np.full((2, 2, channels), channels, np.uint8) for channels in (3, 4, 3)]
     records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in images])

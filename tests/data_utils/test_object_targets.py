@@ -233,6 +233,8 @@ def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object():
     mask = np.repeat(np.arange(1, 101), sizes)[None]
     assert shapes_of_objects(Masks([mask]), ObjectReader())["smallest"] == 5
     assert shapes_of_objects(Masks([numbered(3)]), ObjectReader())["smallest"] == 1
+    damaged = np.array([[-1]])  # it is named elsewhere
+    assert shapes_of_objects(Masks([damaged, numbered(3)]), ObjectReader())["fills_holes"]
     records = Masks([NOTHING] * 130)
     assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
     assert (len(records.read), records.read[-1]) == (64, 129)

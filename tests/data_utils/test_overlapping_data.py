@@ -127,6 +127,7 @@ class Layers(LayeredMask):
         ([1, 1], [1], None),
         ([1, 1], [2], "1%"),
         ([0], [9], "4%"),
+        ([], [9], "9%"),
         ([-1, 6], [], "6%"),  # a damaged mask is named elsewhere
         ([0] * 32 + [90] * 32, [], "45%"),  # 32 masks from the first to the last
         ([90] + [0] * 64, [], "3%"),

@@ -6,6 +6,8 @@ import numpy as np
 from conftest import write_splits
 from inspections import records_of, split_of
 from PIL import Image
+from rasterio.transform import from_origin
+from rasters import write_raster
 
 from data_utils.analysis.inspect import SplitInspection
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection
@@ -131,6 +133,17 @@ def test_the_check_names_unpaired_files_of_both_splits_and_masks_of_one_class_be
     assert "mask cannot be read: 1" in report
     assert "all pixels of all masks hold 7" in report
     assert problems == 5
+
+
+def test_the_check_looks_at_places_of_both_splits(tmp_path):
+    for split, left, shift in (("train", 500_000, 0), ("val", 500_080, 4)):
+        for kind, bands, offset in (("images", 3, 0), ("masks", 1, shift)):
+            pixels = np.tile(np.arange(8, dtype=np.uint8) % 2, (bands, 8, 1))
+            grid = from_origin(left + offset, 5_000_000, 10, 10)
+            write_raster(tmp_path / split / kind / f"{split}.tif", pixels, transform=grid)
+    report, _ = check_data(DataConfig(str(tmp_path)))
+    assert "1 of 1 validation images touch training images in the world: val.tif and train.tif" in report
+    assert "1 masks are shifted against their images by a part of a pixel, val.tif by +0.40 to the right" in report
 
 
 def test_images_of_other_channels_than_most_are_named():

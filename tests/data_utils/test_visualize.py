@@ -429,4 +429,14 @@ def test_planes_of_a_volume_have_its_sides_in_mm_and_the_grey_levels_of_one():
     assert 120 < picture[5, 362 + 146, 0] < 136
     outside = render_volume_points(voxels, (2.0, 1.0, 1.0), place + 99, is_there)
     assert outside.shape == picture.shape
+    # 17 mm along z are the longest side, and 16 mm are 339 pixels
+    assert render_volume_points(voxels, (4.25, 1.0, 1.0), place, is_there).shape == (360, 3 * 341, 3)
     assert render_volume_points(voxels, (2.0, 1.0, 1.0), place, ~is_there)[:360, :360].any() == voxels[2].any()
+
+
+@pytest.mark.parametrize(("depth", "is_bright"), [(0.4, False), (0.6, True), (1.4, True), (1.6, False)])
+def test_the_planes_of_a_volume_are_those_nearest_to_the_middle_of_its_points(depth, is_bright):
+    voxels = np.zeros((4, 16, 16, 1), np.uint8)
+    voxels[1] = 255
+    picture = render_volume_points(voxels, (2.0, 1.0, 1.0), np.array([[depth, 2.0, 6.0]]), np.array([True]))
+    assert picture[5, 5].all() == is_bright

@@ -356,6 +356,10 @@ FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
         ("a,b", ((0, "a"), (1, "b")), None, [(0, "a"), (1, "b")]),  # no value is left for a background
         ("b", FILE_CLASSES, None, [(5, "Background"), (7, "b")]),
         ("b,Background", FILE_CLASSES, None, [(7, "b"), (5, "Background")]),
+        ("b", (*FILE_CLASSES, (9, "background")), None, [(5, "Background"), (7, "b")]),  # the first of two
+        ("b", FILE_CLASSES, "ignore", [(5, "Background"), (7, "b")]),
+        ("b", FILE_CLASSES[::2], None, [(0, "background"), (7, "b")]),
+        ("b", FILE_CLASSES[::2], "ignore", [(7, "b")]),
     ],
 )
 def test_a_background_is_added_to_named_classes_where_one_may_be(flag, file_classes, outside, classes):
@@ -479,9 +483,10 @@ def test_all_ignored_values_become_255():
 
 @pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
 def test_a_mask_is_written_with_the_bits_that_its_values_need(value, dtype):
-    mask = ClassMap(("a", "b"), (0, value), None).decode(np.uint8([[0, 1]]))
-    assert mask.tolist() == [[0, value]]
-    assert mask.dtype == dtype
+    for values in ((0, value), (value, 0)):
+        mask = ClassMap(("a", "b"), values, None).decode(np.uint8([[0, 1]]))
+        assert mask.tolist() == [[*values]]
+        assert mask.dtype == dtype
 
 
 def test_a_value_may_be_255_and_there_may_be_255_classes():
@@ -553,9 +558,11 @@ def test_the_background_is_called_so_or_is_the_value_0_without_a_name(names, val
     assert ClassMap(names, values, None).background == background
 
 
-@pytest.mark.parametrize("values", [(-1, 5), (0, 65536)])
-def test_values_that_a_png_does_not_hold_are_one_line(values):
-    line = f"mask values {values[0]} to {values[1]} cannot be written: a PNG mask holds 0 to 65535"
+@pytest.mark.parametrize(
+    ("values", "limits"), [((-1, 5), "-1 to 5"), ((5, -1), "-1 to 5"), ((0, 65536), "0 to 65536"), ((65536, 0), "0 to ")]
+)
+def test_values_that_a_png_does_not_hold_are_one_line(values, limits):
+    line = f"mask values {limits}.*cannot be written: a PNG mask holds 0 to 65535"
     with pytest.raises(DataError, match=line):
         ClassMap(("a", "b"), values, None).decode(np.uint8([[0, 1]]))
 

@@ -51,6 +51,7 @@ def test_training_images_of_8_bits_beside_deeper_validation_images_are_warned_of
 def test_masks_without_classes_may_hold_1_and_255_in_turn():
     splits = split_of(*[{0: 10, 1: 10}, {0: 10, 255: 10}] * 2)
     assert warnings_of(splits, class_map=None) == []
+    assert warnings_of(splits, ignores_values=True) == []
     assert warnings_of(splits)[0].startswith("some masks hold 1 (masks: 2, the first is 0), others 255 (masks: 2, the")
 
 

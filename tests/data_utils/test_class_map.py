@@ -559,7 +559,8 @@ def test_the_background_is_called_so_or_is_the_value_0_without_a_name(names, val
 
 
 @pytest.mark.parametrize(
-    ("values", "limits"), [((-1, 5), "-1 to 5"), ((5, -1), "-1 to 5"), ((0, 65536), "0 to 65536"), ((65536, 0), "0 to ")]
+    ("values", "limits"),
+    [((-1, 5), "-1 to 5"), ((5, -1), "-1 to 5"), ((0, 65536), "0 to 65536"), ((65536, 0), "0 to ")],
 )
 def test_values_that_a_png_does_not_hold_are_one_line(values, limits):
     line = f"mask values {limits}.*cannot be written: a PNG mask holds 0 to 65535"

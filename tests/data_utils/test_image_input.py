@@ -102,6 +102,7 @@ def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, s
         ((2.6, 7.4, 9.0), "uint8", 2, [3, 3]),  # an encoder sees grey images in color
         ((2.6,), "uint16", 2, [3, 3]),
         ((), "uint8", 2, [0, 0]),
+        ((), "float32", 2, [0, 0]),
     ],
 )
 def test_the_mean_of_a_channel_stands_where_it_holds_no_data(mean, kind, channels, expected):

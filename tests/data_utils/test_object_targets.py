@@ -307,6 +307,16 @@ def test_a_census_adds_up_over_images():
     ]
 
 
+def test_a_census_of_whole_objects_has_nothing_to_check():
+    census = ObjectCensus()
+    assert census.lines() == ["objects: none"]
+    census.add("a", np.array([[1, 1, 0, 2]]))
+    assert census.lines() == [
+        "objects: 2 in 1 of 1 images; 2.0 an image, 2 at most",
+        "sizes of objects in pixels: 1 to 2, median 2; 0 (0.0%) touch another object",
+    ]
+
+
 def test_a_census_says_the_median_and_names_three_images_with_pieces():
     census = ObjectCensus()
     for name in "abcd":

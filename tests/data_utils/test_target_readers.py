@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
@@ -14,6 +15,7 @@ from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader
 from data_utils.targets.reader import MaskReader, TargetReader
 from data_utils.targets.regions import RegionReader
+from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.regions import Region
 
@@ -79,3 +81,12 @@ def test_a_reader_with_a_class_map_has_its_names_and_background():
     assert (ClassReader(TWO).background, ObjectReader().class_names, ObjectReader().background) == (None, (), None)
     assert reader.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
     assert ObjectReader().identity == []
+
+
+def test_points_are_not_read_from_masks_and_some_targets_are_labeled_as_a_whole():
+    with pytest.raises(DataError, match=r"^masks_of_cells: masks hold no points, which --task landmarks needs"):
+        PointReader.of_values({0: 1}, (), DataConfig("masks_of_cells"))
+    places = {("a",): "classes.txt", ("b",): "classes.csv"}
+    with pytest.raises(DataError, match=r"^classes\.txt: images of this task are labeled as a whole; remove it"):
+        ObjectReader().partly_labeled(places, (), {})
+    assert PointReader(Landmarks(("a",)), (0,)).detail_kept([], 0.5) == 1

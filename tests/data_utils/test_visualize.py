@@ -79,8 +79,8 @@ def test_to_rgb_shows_the_rest_of_a_picture_with_outliers_or_gaps():
     assert picture[0, :3, 0].tolist() == [0, 255, 255]
     assert picture[1:].std() > 50
     sparse = np.zeros((20, 20))
-    sparse[3, 3] = 5
-    assert to_rgb(sparse)[3, 3].tolist() == [255, 255, 255]
+    sparse[3, 3:5] = 5, 2
+    assert to_rgb(sparse)[3, 2:5, 0].tolist() == [0, 255, 102]
     for value in (3.5, np.nan):
         assert not to_rgb(np.full((2, 2), value)).any()
 

@@ -154,8 +154,7 @@ def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], colu
     """Rows [top, bottom) and columns [left, right) of a page that `has_windows`: (n, m, C), alpha dropped."""
     with image_errors(str(path)), path.open("rb") as file:
         read = _stored if page.is_contiguous else _decoded
-        window = read(file, page, rows, columns)
-    return window[:, :, :3] if page.samplesperpixel == 4 else window
+        return read(file, page, rows, columns)[:, :, :3]
 
 
 def _stored(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:

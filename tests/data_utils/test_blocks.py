@@ -408,6 +408,9 @@ def test_a_window_of_a_scene_reads_its_own_part_and_says_what_that_is(tmp_path):
     assert str(error.value) == line
     with pytest.raises(DataError, match="a: image is 14 x 16, its mask 12 x 16"):
         replace(mask, size=(14, 16)).read()
+    np.save(tmp_path / "f.npy", np.full((12, 16), np.nan))
+    with pytest.raises(ImageError, match=r"^a: has pixels that are not numbers"):
+        replace(window, source=str(tmp_path / "f.npy")).read()
     (tmp_path / "m.png").write_bytes(b"no picture")
     with pytest.raises(ImageError, match="cannot be read"):
         read_header(mask, "a")

@@ -45,6 +45,15 @@ def test_two_colors_are_two_values_of_a_mask_of_one_class():
         binary(color, "a")
 
 
+def test_masks_of_colors_and_of_numbers_are_joined():
+    color = np.zeros((2, 4, 3), np.uint8)
+    color[1, 2] = (0, 9, 0)
+    number = np.array([[0, 0, 0, 7], [0, 0, 7, 0]])
+    truth, unknown = unpack_bits(combined([ClassMask(color, 0, "color"), ClassMask(number, 2, "number")], ()))
+    assert truth.tolist() == [[0, 0, 0, 4], [0, 0, 5, 0]]
+    assert not unknown.any()
+
+
 def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp_path):
     path = str(tmp_path / "a.tif")
     tifffile.imwrite(path, np.array([[[0, 1]], [[0, 1]], [[1, 2]]], np.uint8), photometric="minisblack")
@@ -70,6 +79,13 @@ def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
     assert header.size == (1, 1, 3)
     assert truth.ravel().tolist() == [2, 1, 0]
     assert unknown.ravel().tolist() == [0, 2, 1]
+
+
+def test_all_classes_without_a_file_are_unknown_in_labels(tmp_path):
+    path = str(write_nifti(tmp_path / "a.nii", np.array([0, 1, 0], np.uint8).reshape(3, 1, 1)))
+    truth, unknown = unpack_bits(read_label_volume(layered_label(("", path, "", ""), (0, 1, 2, 3)), "case")[0])
+    assert truth.ravel().tolist() == [0, 2, 0]
+    assert unknown.ravel().tolist() == [0b1101] * 3
 
 
 def test_ignored_values_are_unknown_in_files_and_in_channels(tmp_path):

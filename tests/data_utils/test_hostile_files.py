@@ -234,8 +234,9 @@ def meta_image(path: Path, axes="3", sides="2 3 4", channels="1", kind="MET_UCHA
 
 def test_a_good_meta_image_is_read(tmp_path):
     pytest.importorskip("SimpleITK")
-    voxels, _ = read_volume(VolumeFile((str(meta_image(tmp_path / "a.mha")),)), "a")
-    assert voxels.shape == (4, 3, 2, 1)
+    for data in ("LOCAL", "Local"):
+        voxels, _ = read_volume(VolumeFile((str(meta_image(tmp_path / "a.mha", data=data)),)), "a")
+        assert voxels.shape == (4, 3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -367,6 +368,16 @@ def test_the_voxels_of_a_nrrd_fill_a_file_beside_it(tmp_path):
         check_nrrd(str(path))
 
 
+def test_voxels_of_a_nrrd_of_four_axes_are_all_there(tmp_path):
+    path = tmp_path / "a.nrrd"
+    header = "NRRD0004\ntype: uint8\ndimension: 4\nsizes: 2 3 4 5\nencoding: raw\n\n"
+    path.write_bytes(header.encode() + bytes(120))
+    check_nrrd(str(path))
+    path.write_bytes(header.encode() + bytes(119))
+    with pytest.raises(ValueError, match="the file ends before its voxels do"):
+        check_nrrd(str(path))
+
+
 def test_a_compressed_volume_may_be_a_thousand_times_as_large_as_its_file(tmp_path):
     for sides, is_possible in (("24 1000 1", True), ("24 1033 1", False)):
         deflated = nrrd(tmp_path / "a.nrrd", sizes=sides, encoding="gzip")
@@ -487,6 +498,16 @@ def test_volumes_are_measured_before_they_are_inflated_or_resampled(tmp_path, li
     coarse = nifti(tmp_path / "coarse.nii.gz", (4, 4, 4), 1000, bytes(64))
     with pytest.raises(ImageError, match="1000 x 1000 x 1000 mm"):
         VolumeInput.read(VolumeFile((str(coarse),)), Preprocess(spacing=(1, 1, 1)), 1)
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Header, nibabel.Nifti2Header])
+def test_extensions_are_measured_in_both_kinds_of_nifti_and_both_orders_of_bytes(tmp_path, kind, byte_order):
+    header = kind(endianness=byte_order)
+    header["vox_offset"] = 10**9
+    (tmp_path / "a.nii").write_bytes(header.binaryblock + bytes(4))
+    with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
+        read_volume(VolumeFile((str(tmp_path / "a.nii"),)), "a")
 
 
 def test_only_picture_formats_are_opened_whatever_the_name(tmp_path):

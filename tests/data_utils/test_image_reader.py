@@ -84,6 +84,8 @@ def test_a_mask_is_drawn_in_its_alpha_channel_where_that_differs(alpha, is_drawn
     grey = Image.new("L", (2, 1), 255)
     mask = Image.merge("LA", [grey, Image.fromarray(np.array(alpha, np.uint8))])
     assert is_drawn_in_alpha(mask, "a") is is_drawn
+    in_color = Image.merge("RGBA", [*Image.new("RGB", (2, 1)).split(), Image.fromarray(np.array(alpha, np.uint8))])
+    assert is_drawn_in_alpha(in_color, "a") is is_drawn
     assert not is_drawn_in_alpha(grey, "a")
     assert not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
 

@@ -26,6 +26,7 @@ from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.placed_masks import Grid, PlacedMask, check_crs, file_and_page, grid_of, on_grid
 from data_utils.image_io.places import Crs, Place
@@ -119,6 +120,15 @@ def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
     shifted = place._replace(transform=(0.1, 0.0, 0.05, 0.0, -0.1, -0.05))
     values = np.arange(30 * 40, dtype=np.uint16).reshape(size)
     assert np.array_equal(PlacedMask(values, "a", Grid(shifted, size), Grid(place, size)).render(), values)
+
+
+def test_the_memory_of_a_mask_is_that_of_the_part_which_is_placed(monkeypatch):
+    needed = []
+    monkeypatch.setattr(placed_masks, "check_memory", lambda size, name: needed.append(size))
+    place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
+    mask = PlacedMask(np.zeros((20, 30), np.uint16), "a", Grid(place, (20, 30)), Grid(place, (11, 13)))
+    mask.render_part((2, 9), (3, 8))
+    assert needed == [7 * 5 * 2]
 
 
 def test_a_grid_without_crs_may_be_that_of_any_and_one_of_another_size_is_another():
@@ -255,6 +265,26 @@ def test_polygons_along_the_centers_of_pixels_are_filled_as_rasterio_fills_them(
         mask = np.zeros(size, np.uint8)
         fill_polygon(mask, [np.concatenate([ring, ring[:1]]) if is_closed else ring], 1)
         assert np.array_equal(mask, rasterize([(polygon, 1)], size, dtype=np.uint8)), number
+
+
+@pytest.mark.parametrize(
+    "ring",
+    [
+        [[1.5, 0], [0, 0.5], [2.5, 2.5], [1, 2.5], [2, 1], [1.5, 0], [0, 0]],
+        [[0.5, 2], [1.5, 0.5], [0.5, 2.5], [2, 0], [0.5, 1], [1.5, 1.5], [0, 1.5], [2, 0]],
+        [[2, 2.5], [2.5, 1.5], [0.5, 1.5], [2.5, 1.5], [2.5, 2.5], [2.5, 1], [2.5, 2.5]],
+        [[1, 0.5], [1, 0], [1, 1], [2, 2.5], [1, 0.5], [2.5, 2.5], [0.5, 2.5]],
+        [[1, -2.5], [1, -0.5], [5, -0.5], [5, -2.5]],  # above the image
+        [[1, -0.5], [1, 2.5], [5, 2.5], [5, -0.5]],
+        [[1, 7.5], [1, 9.5], [5, 9.5], [5, 7.5]],  # below it
+        [[1, 5.5], [1, 7.5], [5, 7.5], [5, 5.5]],
+    ],
+)
+def test_the_direction_of_a_ring_is_that_of_gdal_where_it_meets_itself_or_lies_beside_the_image(ring):
+    mask = np.zeros((7, 7), np.uint8)
+    fill_polygon(mask, [np.array(ring)], 1)
+    polygon = {"type": "Polygon", "coordinates": [[*ring, ring[0]]]}
+    assert mask.tolist() == rasterize([(polygon, 1)], (7, 7), dtype=np.uint8).tolist()
 
 
 def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):

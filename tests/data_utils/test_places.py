@@ -44,6 +44,7 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
     [
         ({1024: 1, 3072: 32633, 2048: 4326}, 32633),
         ({1024: 2, 2048: 4326}, 4326),
+        ({1024: 2, 3072: 32633, 2048: 4326}, 32633),
         ({1024: 1, 2048: 4326}, None),  # the base of a projection that has no number
         ({1024: 1, 3072: 32767, 2048: 4326}, None),
         ({1024: 1, 3072: 0}, None),
@@ -70,6 +71,7 @@ def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
     assert str(places[3].crs) == "EPSG:4326"
     assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1}
     assert geo_keys(None) == {}
+    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1, 32633)) == {1024: 1, 3072: 32633}
     assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1)) == {1024: 1}  # the last entry is cut off
 
 

@@ -632,6 +632,37 @@ def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samp
         assert picture.may_lack_data
 
 
+def test_a_band_of_several_files_is_called_by_its_file_and_alpha_is_that_of_its_file(tmp_path):
+    values = {"one": [5], "two": [6], "three": [7, 255]}
+    paths = []
+    for name, samples in values.items():
+        pixels = np.full((2, 3, len(samples)), samples, np.uint8)
+        named = (42112, "s", 0, '<GDALMetadata><Item name="DESCRIPTION" sample="0">red</Item></GDALMetadata>', False)
+        options = {"extrasamples": ["unassalpha"], "planarconfig": "contig"} if len(samples) == 2 else {}
+        paths.append(written_raster(tmp_path / f"{name}.tif", pixels.squeeze(), named, **options))
+    assert read_image(BandSource(tuple(paths)))[0, 0].tolist() == [5, 6, 7]
+    assert read_image(BandSource(tuple(paths), ("two", "one", "red")))[0, 0].tolist() == [6, 5, 7]
+    assert read_image(BandSource(tuple(paths[:1]), ("red",)))[0, 0].tolist() == [5]
+
+
+def test_each_page_of_a_raster_has_bands_and_a_mask_of_its_own(tmp_path):
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as tiff:
+        for number in range(2):
+            tiff.write(np.full((8, 9), number, np.uint8), photometric="minisblack", extratags=PLACED)
+            has_data = np.arange(9) != number
+            tiff.write(np.tile(has_data, (8, 1)), photometric="mask", subfiletype=4)
+    for number, page in enumerate((0, 2)):
+        for pixels in (read_image(BandSource((str(path),), page=page)), read_image(path, page=page)):
+            assert (np.ma.getdata(pixels) == number).all()
+            assert np.flatnonzero(np.ma.getmaskarray(pixels)[0]).tolist() == [number]
+
+
+def test_a_value_for_no_data_may_be_negative(tmp_path):
+    path = written_raster(tmp_path / "a.tif", np.array([[3, -9999]], np.int16), (42113, "s", 0, "-9999", False))
+    assert np.ma.getmaskarray(read_image(path))[0, :, 0].tolist() == [False, True]
+
+
 def test_pixels_of_floats_and_of_a_file_with_a_mask_may_miss_data(tmp_path):
     path = tmp_path / "a.tif"
     for dtype, has_mask, may_lack_data in ((np.uint8, False, False), (np.float32, False, True), (np.uint8, True, True)):

@@ -157,6 +157,9 @@ def test_a_tiff_has_its_ending_in_any_case_and_what_is_none_is_named(tmp_path):
     assert not is_tiff("a.tif.png")
     (tmp_path / "a.tif").write_bytes(b"II*\0\0\0\0\0")
     assert page_numbers(tmp_path / "a.tif") == []
+    (tmp_path / "device.tif").symlink_to("/dev/null")
+    with pytest.raises(ImageError, match=r"device\.tif cannot be read \(it is not a regular file\)"):
+        page_numbers(tmp_path / "device.tif")
     (tmp_path / "a.tif").write_bytes(b"no tiff")
     with pytest.raises(ImageError, match=r"a\.tif cannot be read \(not a TIFF file"):
         page_numbers(tmp_path / "a.tif")

@@ -22,6 +22,7 @@ from volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis.inspect import Inspection, Problem
 from data_utils.analysis.inspect_volumes import inspect_volume
+from data_utils.image_io import volume_formats
 from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.resize import nearest, resize_image, resize_mask
 from data_utils.image_io.volumes import (
@@ -243,6 +244,10 @@ BROKEN_IMAGES = {
     "not NIfTI": (b"x" * 400, "cannot be read"),
     "empty file": (b"", "cannot be read"),
     "cut": (nibabel.Nifti1Image(IMAGE, RAS).to_bytes()[:1500], "the file ends before its voxels do"),
+    "cut behind a channel": (
+        nibabel.Nifti1Image(np.stack([IMAGE] * 3, axis=3), RAS).to_bytes()[: 400 + IMAGE.nbytes],
+        "the file ends before its voxels do",
+    ),
     "huge": (nonsense(IMAGE, "dim", [3, 32767, 32767, 32767, 1, 1, 1, 1]), "cannot be read"),
     "two axes": (nonsense(IMAGE, "dim", [2, 12, 10, 1, 1, 1, 1, 1]), "it has 2 axes, 12 x 10; a volume has 3"),
     "no channels": (nonsense(IMAGE, "dim", [4, 12, 10, 8, 0, 1, 1, 1]), "is empty, 12 x 10 x 8 voxels"),
@@ -563,6 +568,9 @@ def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path):
         for files in ((first, second), (first, first, second), (second, first)):
             with pytest.raises(ImageError, match=line):
                 read_volume(source(*files), "a")
+    stacked = write_nifti(tmp_path / "stacked.nii", np.stack([IMAGE, IMAGE], axis=3))
+    with pytest.raises(ImageError, match="a: its channels have different shapes or affines"):
+        read_volume(source(stacked, stacked), "a")
 
 
 def test_what_two_channels_hold_is_read_in_a_type_that_holds_both(tmp_path):
@@ -600,6 +608,13 @@ def test_voxels_behind_extensions_are_read_whatever_the_case_of_the_name(tmp_pat
     (tmp_path / name.lower()).rename(tmp_path / name)
     voxels, _ = read_volume(source(tmp_path / name), "a")
     assert np.array_equal(voxels[..., 0].T, IMAGE)
+
+
+def test_the_memory_of_a_compressed_volume_is_that_of_all_its_channels(tmp_path, monkeypatch):
+    needed = []
+    monkeypatch.setattr(volume_formats, "check_memory", lambda size, name: needed.append(size))
+    read_volume(source(write_nifti(tmp_path / "a.nii.gz", np.zeros((2, 3, 4, 5), np.int16))), "a")
+    assert needed == [2 * 3 * 4 * 5 * 2]
 
 
 def test_a_mask_of_a_nifti_2_is_one_too(tmp_path):

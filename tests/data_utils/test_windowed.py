@@ -66,6 +66,11 @@ def test_rows_that_reach_less_far_than_their_pixels_are_resized_as_the_whole_ima
     np.testing.assert_array_equal(rows, whole[2:5])
 
 
+def test_a_part_of_an_image_at_its_own_size_is_that_part():
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(resize_image(pixels, (4, 5), (0, 0, 5, 4)), pixels[:4, :5])
+
+
 PICTURES = {
     "rgb": np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8),
     "rgba": np.random.default_rng(1).integers(0, 256, (301, 333, 4), dtype=np.uint8),

@@ -431,7 +431,8 @@ def resolve_classes(
     """The classes of masks that hold these values (as `inspect.total_pixels` gives them).
 
     Without `classes`, every value in order is a class save the ignored ones: `ignore`, or 255 where the others are
-    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. With them, `outside` says what other values become. Raises
+    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. With them, `outside` says what other values become.
+
     Raises DataError for fewer than 2 classes.
     """
     mask_values = sorted_values(pixels)

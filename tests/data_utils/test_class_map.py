@@ -20,6 +20,7 @@ from data_utils.class_map import (
     classes_example,
     describe_invented,
     holds_names,
+    is_run,
     key_of,
     named_classes,
     parse_classes,
@@ -637,3 +638,11 @@ def test_a_data_set_has_at_most_255_classes():
     assert len(resolve_classes(dict.fromkeys(range(1, 256), 9), (), None)) == 255
     with pytest.raises(DataError, match="256 classes, expected 2 to 255; the masks hold 1, 2, 3"):
         resolve_classes(dict.fromkeys(range(1, 257), 9), (), None)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((2, 0, 1), True), ((0, 1, 255), True), ((0, 2), False), ((1, 2), False), ((0, 1, 254), False)],
+)
+def test_numbers_are_a_run_from_0_on_whether_or_not_some_are_ignored(values, expected):
+    assert is_run(values) is expected

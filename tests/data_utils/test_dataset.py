@@ -299,6 +299,16 @@ def test_images_of_fractions_are_padded_with_the_mean_as_it_is(info):
         assert not image[:, :, :8].any()
 
 
+def test_a_crop_is_read_by_itself_of_a_large_image_that_is_not_decoded_yet(info):
+    split = replace(info.train, class_locations={1: [np.zeros((1, 2), int)]})
+    samples = ImageSamples(split, info, Preprocess(), fit_targets=True)
+    rng = np.random.default_rng(0)
+    assert samples.load_crop(0, (8, 6), rng) is None
+    assert samples.load_crop(1, (8, 6), rng)[0].shape == (3, 8, 6)
+    samples.decoded = ()
+    assert samples.load_crop(1, (8, 6), rng) is None
+
+
 def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(info):
     for preprocess, mean, std in (
         (Preprocess(mean=(5.0, 6.0, 7.0), std=(2.0, 3.0, 4.0)), [5, 6, 7], [2, 3, 4]),

@@ -199,7 +199,7 @@ def test_an_inspection_survives_the_cache():
     inspection = SplitInspection.of_count(3)
     assert inspection.members.tolist() == [-1, -1, -1]
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
-    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
+    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(1, 2, 3): 2, (0, 0, 0): 3}, locations))
     inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))
     inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {9: 1, 0: 1}))
     read = SplitInspection.from_json(inspection.to_json())

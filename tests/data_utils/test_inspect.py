@@ -115,6 +115,8 @@ def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
     colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
     assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
     assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
+    with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers"):  # the first of each
+        total_pixels([numbers, colors])
     numbers[0].members[0] = -1
     with pytest.raises(DataError, match=r"^0 is a color mask and 1 one of numbers; store all in one way"):
         total_pixels([numbers, colors])

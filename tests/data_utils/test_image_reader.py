@@ -10,6 +10,7 @@ import pytest
 import tifffile
 from PIL import Image
 
+from data_utils.image_io import reader
 from data_utils.image_io.formats import PictureFile
 from data_utils.image_io.reader import (
     decode_mask,
@@ -127,6 +128,22 @@ def test_pictures_and_arrays_of_two_values_or_with_alpha_are_grey(tmp_path):
     assert decode_mask(np.ones((2, 3, 1), np.uint8), "a").values.shape == (2, 3)
     assert decode_mask(Image.fromarray(np.array([[0, 300]], np.float32)), "a").values.tolist() == [[0, 300]]
     assert read_image(Image.new("CMYK", (2, 1))).shape == (1, 2, 3)
+
+
+def test_an_array_is_in_memory_three_times_while_it_is_read(tmp_path, monkeypatch):
+    needed = []
+    monkeypatch.setattr(reader, "check_memory", lambda size, name: needed.append(size))
+    np.save(tmp_path / "a.npy", np.zeros((3, 5), np.uint16))
+    read_image(tmp_path / "a.npy")
+    read_mask(tmp_path / "a.npy", "a")
+    assert needed == [3 * 3 * 5 * 2] * 2
+
+
+def test_numbers_of_16_bits_stay_so(tmp_path):
+    Image.fromarray(np.array([[0, 65535]], np.uint16)).save(tmp_path / "a.png")
+    pixels = read_image(tmp_path / "a.png")
+    assert pixels.dtype == np.uint16
+    assert pixels.tolist() == [[[0], [65535]]]
 
 
 def test_a_page_is_the_one_that_its_source_names(tmp_path):

@@ -166,6 +166,7 @@ def test_bands_are_chosen_by_name_and_number(tmp_path):
     ):
         source = BandSource((str(path),), chosen)
         assert np.array_equal(read_image(source), pixels[:, :, indices])
+        assert read_header(source, "a") == ((40, 56), f"uint16 x {len(indices)}")
         with open_windowed_file(source) as picture:
             assert np.array_equal(picture.read(3, 9), pixels[3:9][:, :, indices])
     with pytest.raises(ImageError, match=r"a\.tif.*has 4 bands, none called B11; its bands are B02, B03, B04, B08"):

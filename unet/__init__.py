@@ -1,4 +1,4 @@
-"""The network: torch only, no image files, nothing of how training is launched."""
+"""The network: torch only, no image files, and no code that launches training."""
 
 from unet.config import Preprocess, UNetConfig
 from unet.model import UNet

@@ -1,11 +1,11 @@
-"""Kernels and strides of each level, from how large a pixel is along each axis."""
+"""Kernels and strides of each level, from the size of a pixel along each axis."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Axes = tuple[tuple[int, ...], ...]  # for each level a number for each axis
-MAX_DEPTH = 5  # the size of the patches chooses no more steps down
-SMALLEST_SIDE = 4  # the least pixels that pooling leaves of a patch's side
+Axes = tuple[tuple[int, ...], ...]  # one tuple for each level, with one number for each axis
+MAX_DEPTH = 5  # the most steps down, unless the caller sets a depth
+SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
 
 
 class NetworkAxes(NamedTuple):
@@ -21,11 +21,13 @@ def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None
 
     Each step down pools only the axes whose spacing is less than twice the finest, among the axes that are long enough
     to be pooled, so that deeper levels become isotropic. Along an axis whose spacing is at least twice the finest,
-    convolutions have size 1, from the first level where it is less, size 3. There are at most `depth` steps, MAX_DEPTH
-    by default, and at least one.
+    convolutions have size 1; from the first level on where the spacing is less than twice the finest, they have size 3.
+    There is at least one step down, and there are at most `depth` (by default MAX_DEPTH).
 
     Args:
-        spacing, patch: size of a pixel, and number of pixels, along each axis.
+        spacing: the size of a pixel along each axis.
+        patch: the number of pixels along each axis.
+        depth: the most steps down; None for MAX_DEPTH.
     """
     kernels = [_kernel(spacing, kernel_above=[1] * len(spacing))]
     strides: list[tuple[int, ...]] = []
@@ -34,7 +36,7 @@ def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None
         if not any(long_enough):
             if strides:
                 break
-            long_enough = [True] * len(patch)  # a U-Net has a step down
+            long_enough = [True] * len(patch)  # a U-Net needs at least one step down
         stride = _stride(spacing, long_enough)
         spacing = [length * factor for length, factor in zip(spacing, stride, strict=True)]
         patch = [side // factor for side, factor in zip(patch, stride, strict=True)]
@@ -53,7 +55,7 @@ def _kernel(spacing: Sequence[float], kernel_above: Sequence[int]) -> tuple[int,
 
 
 def _stride(spacing: Sequence[float], long_enough: Sequence[bool]) -> tuple[int, ...]:
-    """The factors of a step down: 2 along the axes that it pools, 1 along the others."""
+    """The factors of a step down: 2 along pooled axes, 1 along the others."""
     finest = min(length for length, is_long in zip(spacing, long_enough, strict=True) if is_long)
     factors = []
     for length, is_long in zip(spacing, long_enough, strict=True):

@@ -1,4 +1,4 @@
-"""Encoders: backbones of Hugging Face transformers, and Lite0, that give features at several resolutions."""
+"""Encoders: backbones of Hugging Face transformers, and Lite0, which return features at several resolutions."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,13 @@ from runtime.errors import ModelError
 from unet.lite import MODEL_TYPE, Lite0
 from unet.recompute import recomputing
 
-SIDE = 128  # pixels of the dry pass: at stride 32, 4 of them are left
+SIDE = 128  # side of the dry pass's image, in pixels; features of stride 32 then have a side of 4
 
 
 class Encoder(nn.Module):
-    """A backbone's features of strides 2^first_level, 2^(first_level + 1), ... of images normalized as it expects.
+    """A backbone that computes features of strides 2^first_level, 2^(first_level + 1), ...
+
+    The images must be normalized as the backbone expects.
 
     Parameters that these features do not use (the norm before a classifier, a mask token) are frozen, since
     DistributedDataParallel expects a gradient for every other parameter in every step.
@@ -26,8 +28,8 @@ class Encoder(nn.Module):
 
     Attributes:
         first_level: the level of the finest features.
-        channels: how many channels the features of each level have, finest first.
-        frozen: whether nothing of the encoder is trained, neither weights nor running statistics.
+        channels: the number of channels of each level's features, finest first.
+        frozen: whether the encoder is left out of training, with its weights and running statistics.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -45,9 +47,11 @@ class Encoder(nn.Module):
             parameter.requires_grad_(grad is not None)
 
     def forward(self, images: Tensor, recompute: bool = False) -> Sequence[Tensor]:
-        """Images (B, C, H, W), sides multiples of the coarsest stride -> features (B, channels, h, w) of each level.
+        """Compute the features (B, channels, h, w) of each level.
 
-        With `recompute` each stage keeps only its inputs, and runs again in the backward pass.
+        Args:
+            images: (B, C, H, W); the sides are multiples of the coarsest stride.
+            recompute: whether each stage keeps only its inputs, and runs again in the backward pass.
         """
         if self.frozen:  # nothing is kept for a backward pass
             with torch.no_grad():
@@ -57,15 +61,15 @@ class Encoder(nn.Module):
         return self.backbone(images).feature_maps
 
     def _recomputed(self, images: Tensor) -> Sequence[Tensor]:
-        # transformers' own switch does not cover convolutional families, and batch norm would count a batch twice
+        # transformers' own checkpointing lacks convolutional families, and its batch norm would count a batch twice
         with recomputing(self.stages):
             return self.backbone(images).feature_maps
 
     @property
     def stages(self) -> list[nn.Module]:
-        """The backbone's stages, in order, which activation checkpointing computes twice: its first list of modules.
+        """The backbone's stages, in order; activation checkpointing computes each of them twice.
 
-        A backbone without any list is one stage.
+        The stages are the first ModuleList of the backbone. A backbone without a ModuleList is one stage.
         """
         for module in self.backbone.modules():
             if isinstance(module, nn.ModuleList) and len(module):
@@ -73,7 +77,7 @@ class Encoder(nn.Module):
         return [self.backbone]
 
     def freeze(self) -> None:
-        """Exclude all of it from training, running statistics too."""
+        """Exclude the encoder from training, its running statistics too."""
         self.frozen = True
         self.requires_grad_(False)
         self.eval()
@@ -83,9 +87,10 @@ class Encoder(nn.Module):
         return super().train(mode and not self.frozen)
 
     def take(self, weights: dict[str, Tensor]) -> None:
-        """Load a backbone's weights; where images have another number of channels, the first filters are repeated.
+        """Load a backbone's weights.
 
-        They are rescaled too, so that their outputs keep their size.
+        If the images have another number of channels, the channels of the first filters are repeated, and scaled so
+        that the filters' outputs keep their magnitude.
         """
         for name, target in self.backbone.state_dict().items():
             have = weights[name].shape
@@ -105,7 +110,7 @@ def encoder_name(config: dict[str, Any]) -> str:
 
 
 def import_transformers() -> ModuleType:
-    """Import transformers only when it is needed, which takes seconds, and have it print errors only."""
+    """Import transformers, which takes seconds, so only when it is needed; it is set to print errors only."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -122,7 +127,7 @@ def random_backbone(config: dict[str, Any]) -> nn.Module:
     if config["model_type"] == MODEL_TYPE:
         return Lite0(config["num_channels"])
     transformers = import_transformers()
-    # JSON has lists only, which the defaults of some families (ConvNeXt) do not mix with their tuples
+    # JSON turns tuples into lists; some families (ConvNeXt) cannot mix these with the tuples of their defaults
     backbone_config = transformers.AutoConfig.for_model(**config)
     return transformers.AutoBackbone.from_config(backbone_config)
 
@@ -138,7 +143,7 @@ def dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
 
 
 def level_of(feature: Tensor) -> int:
-    """The number n where features of a dry pass have the stride 2^n; -1 where they have another one."""
+    """The number n if the features of a dry pass have the stride 2^n; -1 for any other stride."""
     height, width = feature.shape[-2:]
     level = round(math.log2(SIDE / height))
     has_level = height == width == SIDE >> level

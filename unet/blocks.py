@@ -1,6 +1,6 @@
 """The blocks of the U-Net's figure: two convolutions, a step down, a step up, the last convolution of size 1.
 
-Images and volumes have the same blocks: how many axes there are is the length of a block's kernel.
+Images and volumes use the same blocks: the length of a block's kernel is its number of spatial axes.
 """
 
 import math
@@ -22,7 +22,7 @@ UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
 
 
 class Layers(NamedTuple):
-    """The layers of torch for tensors with this number of spatial axes."""
+    """The layers of torch for one number of spatial axes."""
 
     conv: type[nn.Conv2d | nn.Conv3d]
     transposed_conv: type[nn.ConvTranspose2d | nn.ConvTranspose3d]
@@ -44,7 +44,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def norm_layer(norm: str, channels: int, dims: int) -> nn.Module:
-    """Normalization over `channels`; 32 groups (Wu & He 2018), fewer where a group would have a single channel."""
+    """A norm over `channels`. Group norm has 32 groups (Wu & He 2018), fewer if a group would have a single channel."""
     if norm == "batch":
         return LAYERS[dims].batch_norm(channels)
     if norm == "group":
@@ -53,10 +53,10 @@ def norm_layer(norm: str, channels: int, dims: int) -> nn.Module:
 
 
 class DoubleConv(nn.Module):
-    """(Convolution, norm, ReLU) twice; padded, so each side stays.
+    """(Convolution, norm, ReLU) twice; padding keeps each side's length.
 
-    A `residual` block adds its input, by a convolution of size 1 where channels differ, before the last ReLU (He et al.
-    2015, arXiv:1512.03385).
+    A `residual` block adds its input before the last ReLU (He et al. 2015, arXiv:1512.03385). If the numbers of
+    channels differ, the input first passes a convolution of size 1.
 
     Args:
         kernel: size of the convolutions along each axis, 1 or 3.
@@ -118,9 +118,9 @@ class Down(nn.Module):
 class Up(nn.Module):
     """Multiply each side by the stride, pad to the skip connection's size, concatenate it, then convolve.
 
-    `transpose` learns the upsampling; `bilinear` interpolates, volumes trilinearly, as does `bilinear_aligned` with
-    aligned corners (what Pytorch-UNet's bilinear checkpoints were trained with; it looks at the whole image, so tiles
-    never match exactly).
+    `transpose` learns the upsampling. `bilinear` interpolates, volumes trilinearly. `bilinear_aligned` interpolates
+    with aligned corners, as Pytorch-UNet's bilinear checkpoints were trained; the interpolation then depends on the
+    size of the whole image, so tiles never match exactly.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Up(nn.Module):
 
 
 def _pads_around(missing: Sequence[int]) -> list[int]:
-    """What `F.pad` takes to add so many pixels along each axis, half of them before and half of them behind."""
+    """The argument of `F.pad` that adds `missing` pixels along each axis, half before the image and half behind it."""
     pads = []
     for pixels in reversed(missing):  # the last axis comes first
         pads += [pixels // 2, pixels - pixels // 2]

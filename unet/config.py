@@ -1,4 +1,4 @@
-"""The content of config.json: the architecture of a model, and the preprocessing that it was trained with."""
+"""The content of config.json: a model's architecture, and the preprocessing of its training images."""
 
 import math
 import sys
@@ -9,37 +9,38 @@ from typing import Any
 from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
-IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
+IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
 NEWER_VERSION = "which this version does not know: it was made by a newer version"
-# entries that came later are written only where they say something, so that older versions read all other models
+# entries of later versions are written only if they differ from the default: older versions read all other models
 LATER_ENTRIES = ("task", "temperature")
 LATER_PREPROCESS_ENTRIES = ("joined_values", "outside_class", "bands", "place")
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Everything beside weights that prediction needs; part of the model's config.json.
+    """The settings that prediction needs beside the weights; part of the model's config.json.
 
     Args:
-        image_size: (H, W) that every image is resized to; None leaves `scale` to decide.
+        image_size: (H, W) that every image is resized to; None if `scale` is used instead.
         scale: factor on height and width, rounded down.
-        mean, std: for each channel of the training images, in the files' own value range; empty means 0 and 1.
+        mean, std: the mean and the standard deviation of each channel of the training images, in the files' own value
+            range; empty means 0 and 1.
         class_names, class_values: name and mask value (grey level or RGB color) of each class.
-        ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
-        joined_values: further mask values, each with the index of its class, or 255 where it counts nowhere.
-        outside_class: that index for all other mask values; None where they are mistakes.
+        ignore_value: the mask value that neither loss nor metrics count; None if there is none.
+        joined_values: further mask values, each with the index of its class, or with 255 if its pixels are ignored.
+        outside_class: the class index, or 255, of all other mask values; None if such values are errors.
         detect_unit_range: treat an image without a value above 1 as one in 0..1 instead of 0..255 (Pytorch-UNet does
             so, and its models expect it).
         draft: decode a JPEG file at a reduced size if the network sees it that small: several times as fast at half
             the size and below. A file then differs by a few grey levels from the array of its pixels.
-        pixel_types: NumPy's names of the pixels that `mean` and `std` were measured on; others get a warning.
+        pixel_types: NumPy's names of the pixel types that `mean` and `std` were measured on; other types get a warning.
         spacing: (z, y, x) in mm that volumes are resampled to; None for images.
-        clip: lowest and highest value that the voxels of volumes are clipped to, None where they are not.
+        clip: lowest and highest value that the voxels of volumes are clipped to; None for no clipping.
         standardize: give each channel of a volume mean 0 and standard deviation 1 over its own voxels.
         bands: names or numbers of the bands of rasters that are read, in this order; empty for all.
         place: whether TIFFs with a place in the world are read as rasters, with all bands and without pixels that hold
-            no data. Models whose config.json does not say so read them as the pictures that Pillow makes of them.
+            no data. If config.json has no such entry, they are read as pictures by Pillow.
         turned: whether training used all turns and mirrorings, so that `--tta` averages over them; else `--tta`
             averages over an image and its left-right mirroring.
     """
@@ -71,14 +72,14 @@ class Preprocess:
         for name in ("detect_unit_range", "draft", "place", "standardize", "turned"):
             flag = getattr(self, name)
             expect(name, flag, isinstance(flag, bool), "true or false")
-        # 1.0 may stand in JSON as 1, which would make tensors of whole numbers
+        # JSON may hold 1.0 as 1, which would make integer tensors
         object.__setattr__(self, "scale", float(self.scale))
         for name in ("mean", "std", "spacing", "clip"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
     def _make_tuples(self) -> None:
-        """Make tuples of the lists that JSON has in their place. ValueError where it has something else than lists."""
+        """Turn the lists of JSON into tuples. Raises ValueError if a value that must be a list is none."""
         for name in (
             "image_size",
             "mean",
@@ -102,7 +103,7 @@ class Preprocess:
         object.__setattr__(self, "joined_values", joined)
 
     def _check_images(self) -> None:
-        """ValueError for sizes and statistics of images that cannot be."""
+        """Raises ValueError for impossible sizes and statistics of images."""
         size = self.image_size
         is_size = size is None or _is_tuple(size, _is_natural, 2)
         expect("image_size", size, is_size, "null, or height and width")
@@ -114,7 +115,7 @@ class Preprocess:
             expect(name, texts, _is_tuple(texts, _is_text), "texts")
 
     def _check_classes(self) -> None:
-        """ValueError for mask values that cannot be, or of which two classes have the same."""
+        """Raises ValueError for impossible mask values, and if two classes have the same value."""
         values = self.class_values
         value_kinds = "grey levels, or colors of three numbers from 0 to 255"
         expect("class_values", values, all(map(_is_mask_value, values)), value_kinds)
@@ -130,20 +131,20 @@ class Preprocess:
         expect("outside_class", self.outside_class, is_index, "null, or a class index")
 
     def _check_volumes(self) -> None:
-        """ValueError for settings of volumes that cannot be."""
+        """Raises ValueError for impossible settings of volumes."""
         is_spacing = self.spacing is None or _is_tuple(self.spacing, _is_positive, 3)
         expect("spacing", self.spacing, is_spacing, "null, or three numbers above 0")
         is_range = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
         expect("clip", self.clip, is_range, "null, or two numbers, the lower one first")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
-        """(H, W) at which the network sees an image of `height` x `width`."""
+        """The size (H, W) to which an image of `height` x `width` is resized for the network."""
         if self.image_size is not None:
             return self.image_size
         return max(1, int(height * self.scale)), max(1, int(width * self.scale))
 
     def resampled_size(self, size: Sequence[int], spacing: Sequence[float]) -> tuple[int, ...]:
-        """(D, H, W) at which the network sees a volume of `size` (D, H, W) and `spacing` (z, y, x) in mm."""
+        """The size (D, H, W) to which a volume of `size` (D, H, W) and `spacing` (z, y, x) in mm is resampled."""
         network_spacing = self.spacing or spacing
         sides = []
         for side, own_pitch, network_pitch in zip(size, spacing, network_spacing, strict=True):
@@ -153,13 +154,13 @@ class Preprocess:
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """Architecture and preprocessing of one model: what config.json holds.
+    """The architecture and preprocessing of one model, the content of config.json.
 
     Args:
         base_channels: width of the first level; each of the `depth` levels below doubles it.
         norm: `batch`, `group` or `instance`.
         upsample: `transpose`, `bilinear` or `bilinear_aligned`.
-        dropout: probability, at the end of the contracting path as in the paper.
+        dropout: the probability of dropout, which is at the end of the contracting path as in the paper.
         encoder: the config of a backbone of transformers that takes the place of the contracting path, with its
             `_name_or_path` and `license`; `depth` is then the level of its coarsest features.
         block: `plain` or `residual`.
@@ -167,9 +168,9 @@ class UNetConfig:
         kernels: for each of the `depth` + 1 levels, finest first, the size of its convolutions along each axis; empty
             for 3 everywhere.
         strides: for each of the `depth` steps down, the factor along each axis; empty for 2 everywhere.
-        task: what the outputs mean, an object with its `name`; None where they are classes.
-        temperature: what the logits of the trained network were divided by to make it as sure as it is right; the
-            weights of the last layer have it already.
+        task: the task that the outputs answer, an object with its `name`; None for classes.
+        temperature: the divisor of the logits by which the trained network was calibrated; the weights of the last
+            layer are divided by it already.
     """
 
     in_channels: int = 3
@@ -207,7 +208,7 @@ class UNetConfig:
         self._expect_one_for_each("class_values", self.num_classes, "classes")
 
     def _check_network(self) -> None:
-        """ValueError for a network that cannot be."""
+        """Raises ValueError for an impossible network."""
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
             number = getattr(self, name)
             expect(name, number, _is_natural(number), "a whole number of 1 or more")
@@ -228,7 +229,7 @@ class UNetConfig:
         expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
 
     def _expect_levels(self, name: str, levels: int, choices: tuple[int, int]) -> None:
-        """ValueError unless the field is empty, or has one of `choices` for each axis of so many levels."""
+        """Raises ValueError unless the field is empty, or has one of `choices` for each axis of `levels` levels."""
         values = getattr(self, name)
         is_valid = len(values) in (0, levels)
         for sizes in values:
@@ -237,14 +238,14 @@ class UNetConfig:
         expect(name, values, is_valid, f"{levels} times {self.dims} numbers of {choices_text}")
 
     def _expect_one_for_each(self, name: str, count: int, things: str) -> None:
-        """ValueError unless the field of the preprocessing is empty, or has so many values."""
+        """Raises ValueError unless the field of the preprocessing is empty, or has `count` values."""
         values = getattr(self.preprocess, name)
         if values and len(values) != count:
             raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {things}")
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "UNetConfig":
-        """The config that config.json holds. ValueError for entries of a newer version, and for wrong values."""
+        """The config that config.json holds. Raises ValueError for entries of a newer version, and for wrong values."""
         known_fields = {entry.name for entry in fields(cls)}
         unknown_fields = sorted(content.keys() - known_fields)
         if unknown_fields:
@@ -255,7 +256,7 @@ class UNetConfig:
             raise ValueError(f"the config has a value of a wrong type ({error})") from error
 
     def to_json(self) -> dict[str, Any]:
-        """The content of config.json; entries that came later are named only where they say something."""
+        """The content of config.json; entries of later versions are left out if they have their default."""
         values = asdict(self)
         _drop_defaults(values, UNetConfig, LATER_ENTRIES)
         _drop_defaults(values["preprocess"], Preprocess, LATER_PREPROCESS_ENTRIES)
@@ -275,19 +276,19 @@ class UNetConfig:
 
     @property
     def divisors(self) -> tuple[int, ...]:
-        """Number of pixels along each axis that become one at the lowest level: 2^depth for images."""
+        """For each axis, how many pixels the steps down merge into one at the lowest level: 2^depth for images."""
         return tuple(math.prod(factors) for factors in zip(*self.level_strides, strict=True))
 
     @property
     def network_channels(self) -> int:
-        """Channels after normalization, which repeats grey for each channel of an encoder."""
+        """The number of channels after normalization, which repeats a grey channel for each channel of an encoder."""
         if self.encoder is None:
             return self.in_channels
         return self.encoder.get("num_channels", 3)
 
 
 def _drop_defaults(values: dict[str, Any], kind: type[Any], names: Sequence[str]) -> None:
-    """Leave out those of the entries `names` that have the default of a dataclass."""
+    """Delete the entries `names` whose value is the default of the dataclass `kind`."""
     defaults = {entry.name: entry.default for entry in fields(kind)}
     for name in names:
         if values[name] == defaults[name]:
@@ -295,7 +296,7 @@ def _drop_defaults(values: dict[str, Any], kind: type[Any], names: Sequence[str]
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
-    """ValueError unless `is_valid`; its text has the `name` in config.json, the value found and the one `expected`."""
+    """Raises ValueError unless `is_valid`; the text has the name in config.json, the value and the `expected` one."""
     if not is_valid:
         raise ValueError(f"{name} is {value!r}, expected {expected}")
 
@@ -331,5 +332,5 @@ def _is_byte(value: Any) -> bool:
 
 
 def _tuple_if_list(value: Any) -> Any:
-    """The value, as a tuple where it is a list: JSON knows lists only."""
+    """A list as a tuple, since JSON has lists only; any other value unchanged."""
     return tuple(value) if isinstance(value, list) else value

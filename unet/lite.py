@@ -10,7 +10,7 @@ STEM_CHANNELS = 32
 
 
 class StageShape(NamedTuple):
-    """A row of the paper's table 1: only the first of the blocks has the stride; inside, channels are expanded."""
+    """A row of the paper's table 1. Only the first block has the stride; each block expands the channels inside."""
 
     blocks: int
     kernel: int
@@ -31,13 +31,16 @@ STAGES = (
 
 
 class Features(NamedTuple):
-    """Feature maps of each stage, in the type that backbones of transformers return."""
+    """The feature maps of each stage, under the name that backbones of transformers give them."""
 
     feature_maps: tuple[Tensor, ...]
 
 
 class Lite0(nn.Module):
-    """Images, sides multiples of 32 -> features of 16, 24, 40, 112 and 320 channels, of strides 2, 4, 8, 16 and 32."""
+    """Returns features of 16, 24, 40, 112 and 320 channels and strides 2, 4, 8, 16 and 32.
+
+    The sides of the images must be multiples of 32.
+    """
 
     def __init__(self, channels: int = 3) -> None:
         super().__init__()
@@ -56,7 +59,7 @@ class Lite0(nn.Module):
 
 
 class LiteStage(nn.Sequential):
-    """The blocks of a row."""
+    """The blocks of one stage, a row of STAGES."""
 
     def __init__(self, in_channels: int, shape: StageShape) -> None:
         super().__init__(InvertedResidual(in_channels, shape, shape.stride))
@@ -76,7 +79,7 @@ class InvertedResidual(nn.Module):
         self.project = ConvNorm(width, shape.channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu6(self.expand(x))  # without an expansion x is the stem's, and stays as it is
+        y = F.relu6(self.expand(x))  # without an expansion x is the stem's output, which ReLU6 leaves as it is
         y = self.project(F.relu6(self.depthwise(y)))
         return x + y if self.adds_input else y
 
@@ -87,9 +90,9 @@ class ConvNorm(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
         before = (kernel - stride) // 2
-        behind = kernel - stride - before  # a pixel more with a stride of 2
+        behind = kernel - stride - before  # one pixel more than `before`, with a stride of 2
         self.pads = (before, behind, before, behind)
-        padding = before if stride == 1 else 0  # the same on both sides costs no copy
+        padding = before if stride == 1 else 0  # padding that is equal on both sides needs no copy
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01)
 

@@ -1,4 +1,4 @@
-"""The U-Net (Ronneberger, Fischer & Brox 2015, arXiv:1505.04597), padded so that input and output have one size."""
+"""The U-Net (Ronneberger, Fischer & Brox 2015, arXiv:1505.04597), padded so that the output has the input's size."""
 
 import json
 import math
@@ -26,8 +26,8 @@ from unet.recompute import recomputed
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
-LAYER_WORDS = ("depth", "layer", "block")  # in the names of an encoder's entries that count layers
-WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair (nnU-Net's limit)
+LAYER_WORDS = ("depth", "layer", "block")  # words in the names of an encoder's entries that count layers
+WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 
 
 class UNet(
@@ -60,7 +60,7 @@ class UNet(
         self.encoder: Encoder | None = None
         if config.encoder is not None:
             self.encoder = Encoder(config.encoder)
-            steps_down = self.encoder.first_level - 1  # it leaves the levels above its own to convolutions
+            steps_down = self.encoder.first_level - 1  # levels finer than the encoder's are convolutions
             skips[self.encoder.first_level :] = self.encoder.channels
 
         kernels = config.level_kernels
@@ -78,7 +78,7 @@ class UNet(
             )
             self.downs.append(down)
         self.dropout = nn.Dropout(config.dropout)
-        inputs = outputs[1:]  # channels that come up from the level below
+        inputs = outputs[1:]  # the channels that each level gets from the level below
         inputs[-1] = skips[-1]
         self.ups = nn.ModuleList()
         for level in reversed(range(config.depth)):
@@ -102,10 +102,10 @@ class UNet(
             images: (B, in_channels, H, W), raw pixel values of any numeric type; volumes (B, in_channels, D, H, W).
 
         Returns:
-            Logits (B, num_classes, ...) of the size of the images. A side shorter than its divisor (2^depth unless
-            strides say otherwise) would vanish in the poolings: it is padded to twice the divisor with its border
-            pixels, and the logits are cropped back. With an encoder of transformers every side is padded to the next
-            multiple of its divisor.
+            Logits (B, num_classes, ...) of the size of the images. A side shorter than its divisor (2^depth, or the
+            product of the strides) would vanish in the poolings: such a side is padded to twice the divisor with its
+            border pixels, and the logits are cropped back. With an encoder every side is padded to the next multiple
+            of its divisor.
         """
         skips = self._way_down(images)  # the features of each level, finest first
         x = self.dropout(skips.pop())
@@ -115,7 +115,7 @@ class UNet(
         return self._cropped(logits, images)
 
     def _way_down(self, images: Tensor) -> list[Tensor]:
-        """Features (B, channels, ...) of each level, finest first: what the stem gives, then each step down."""
+        """The features (B, channels, ...) of each level, finest first: of the stem, then of each step down."""
         images = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
         features = [self._run(self.stem, images)]
         for down in self.downs:
@@ -125,7 +125,7 @@ class UNet(
         return features
 
     def _run(self, block: nn.Module, *inputs: Tensor) -> Tensor:
-        """Compute a block, and with activation checkpointing compute it again in the backward pass."""
+        """Compute a block; activation checkpointing computes it again in the backward pass."""
         if self._recomputes:
             return recomputed(block, *inputs)
         return block(*inputs)
@@ -140,7 +140,7 @@ class UNet(
         """Remove the border that `_pad` has added."""
         size = images.shape[2:]
         if logits.shape[2:] == size:
-            return logits  # FSDP wants no view
+            return logits  # FSDP does not allow a view here
         sides = [slice(side) for side in size]
         return logits[(..., *sides)]
 
@@ -165,7 +165,7 @@ class UNet(
         return LAYERS[self.config.dims].memory_format
 
     def _pad(self, x: Tensor) -> Tensor:
-        """Lengthen the sides that need it with their border pixels, as `forward` describes."""
+        """Pad short sides with their border pixels, as `forward` describes."""
         size = x.shape[2:]
         missing = [padded_side - side for padded_side, side in zip(self._padded_size(size), size, strict=True)]
         pads = []
@@ -179,11 +179,11 @@ class UNet(
         smallest_sides = divisors
         if self.config.norm == "instance":
             is_single_value = all(side < 2 * divisor for side, divisor in zip(size, divisors, strict=True))
-            if is_single_value:  # at the lowest level, where instance norm has nothing to measure
+            if is_single_value:  # instance norm cannot normalize a single value at the lowest level
                 smallest_sides = tuple(2 * divisor for divisor in divisors)
         padded_size = []
         for side, smallest_side, divisor in zip(size, smallest_sides, divisors, strict=True):
-            if self.encoder is not None:  # backbones differ in what they do with the rest of a division
+            if self.encoder is not None:  # backbones treat the remainder of a division differently
                 padded_size.append(math.ceil(side / smallest_side) * smallest_side)
             elif side >= smallest_side:
                 padded_size.append(side)
@@ -200,7 +200,7 @@ class UNet(
         state = self.published_state()
         copies = download([value.detach() for value in state.values()])
         weights = {key: value.contiguous() for key, value in zip(state, copies, strict=True)}
-        # `save_file` would make a file that no other user may read
+        # not `save_file`: other users may not read its files
         (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
         config = json.dumps(self.config.to_json(), sort_keys=True, indent=2)
         (save_directory / CONFIG_NAME).write_text(config, encoding="utf-8")
@@ -209,7 +209,7 @@ class UNet(
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "UNet":
         """Load a model folder or a Hub id, in evaluation mode; `options` as in huggingface_hub (revision, token, ...).
 
-        Raises ModelError that says which file is missing, damaged or does not fit.
+        Raises ModelError if a file is missing, damaged or does not fit; the message names it.
         """
         name = str(pretrained_model_name_or_path)
         is_folder = Path(name).is_dir()
@@ -221,7 +221,7 @@ class UNet(
         for file in (CONFIG_NAME, WEIGHTS_NAME):
             if is_folder and not (Path(name) / file).is_file():
                 hint = "; give the folder RUN/model that train.py writes"
-                best = Path(name).parent.parent / "model"  # of the run, where this is one of its checkpoints
+                best = Path(name).parent.parent / "model"  # the model of the run, if `name` is one of its checkpoints
                 if (Path(name) / "model" / file).is_file():
                     hint = f"; {name}/model has"
                 elif (best / file).is_file():
@@ -229,12 +229,12 @@ class UNet(
                 raise ModelError(f"{name}: has no {file}{hint}")
         try:
             if is_folder:
-                _read_config(Path(name) / CONFIG_NAME)  # before the mixin reads it, which trusts it
+                _read_config(Path(name) / CONFIG_NAME)  # the mixin would trust its content
             return super().from_pretrained(name, **options)
         except ModelError:
             raise
         except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:  # also a RecursionError
-            # torch lists what does not fit over many lines
+            # torch lists wrong weights over many lines
             raise ModelError(f"{name}: cannot be loaded: {one_line(error)}") from error
 
     @classmethod
@@ -246,7 +246,7 @@ class UNet(
             file = Path(model_id) / name
             return file if file.is_file() else Path(hf_hub_download(model_id, name, **options))
 
-        config = _read_config(find(CONFIG_NAME))  # the mixin leaves out the entries that it does not know
+        config = _read_config(find(CONFIG_NAME))  # the mixin's own config lacks entries that it does not know
         try:
             weights = load_file(find(WEIGHTS_NAME))
         except SafetensorError as error:
@@ -260,9 +260,10 @@ class UNet(
 
     @classmethod
     def weights_problem(cls, config: UNetConfig, weights: dict[str, Tensor]) -> str | None:
-        """How the weights differ from those of the config's network, which takes no memory here; None if they do not.
+        """The first difference between `weights` and the weights of the config's network, in words; None if they fit.
 
-        So the memory and the time that a model takes depend on the size of its file, not on a number in it.
+        The network is built on torch's "meta" device, without memory. So the memory and the time that a model takes
+        depend on the size of its file, not on a number in it.
         """
         layers = max(config.depth, *layer_counts(config.encoder or {}))
         channels = max(config.in_channels, config.num_classes)
@@ -274,7 +275,7 @@ class UNet(
                 outline = cls(config)
         except ModelError:
             raise
-        except Exception as error:  # torch and transformers may raise anything at somebody else's numbers
+        except Exception as error:  # torch and transformers may raise any error for the numbers of an unknown file
             return f"cannot be compared: no network can be built ({one_line(error)})"
         expected = outline.state_dict()
         common = expected.keys() & weights.keys()
@@ -291,7 +292,7 @@ class UNet(
 
 
 def _read_config(file: Path) -> UNetConfig:
-    """The config in a file. ValueError for what is no config of this version."""
+    """The config in a file. Raises ValueError if the file is damaged, or no config of this version."""
     try:
         content = read_json(file)
     except ValueError as error:
@@ -300,7 +301,7 @@ def _read_config(file: Path) -> UNetConfig:
 
 
 def layer_counts(encoder: dict[str, Any]) -> list[int]:
-    """The whole numbers of an encoder's config that say how many layers something has."""
+    """The whole numbers in an encoder's config that count layers."""
     counts = [0]
     for name, value in encoder.items():
         if any(word in name for word in LAYER_WORDS):
@@ -312,7 +313,7 @@ def layer_counts(encoder: dict[str, Any]) -> list[int]:
 class DeeplySupervisedUNet(UNet):
     """A U-Net whose coarser levels, except the lowest two, predict too in training (Lee et al. 2015, arXiv:1409.5185).
 
-    It saves the U-Net alone: evaluation, prediction and export do not use these heads.
+    Only the U-Net is saved, without the heads of the coarser levels: evaluation, prediction and export do not use them.
     """
 
     def __init__(self, config: UNetConfig | None = None) -> None:
@@ -340,14 +341,14 @@ class DeeplySupervisedUNet(UNet):
         return logits
 
     def published_state(self) -> dict[str, Tensor]:
-        """The entries of model.safetensors: all but the heads that only training has."""
+        """The entries of model.safetensors: all weights except the heads that only training uses."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}
 
 
 def _level_channels(config: UNetConfig) -> tuple[list[int], list[int]]:
-    """The channels of each level, finest first: on the way down, which the skip connections carry, and on the way up.
+    """The channels of each level, finest first: first of the skip connections, then of the outputs on the way up.
 
-    The lowest level has no way up: both numbers are its own.
+    The lowest level has no step up, so both lists end with the same number.
     """
     widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
     if config.dims == 3:

@@ -1,4 +1,4 @@
-"""Norms of images and volumes that keep the type and memory format of their input on CUDA too, or are faster."""
+"""Norms of images and volumes that are faster than torch's, or that keep the input's type and format on CUDA too."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ SumSlabs = Callable[[Tensor], Tensor]
 
 
 class BatchNorm3d(nn.BatchNorm3d):
-    """`nn.BatchNorm3d`, bit for bit, by the kernels of images: torch 2.13 has no channels-last ones for volumes."""
+    """`nn.BatchNorm3d`, bit for bit, by the kernels of images: torch 2.13 has no channels-last kernels for volumes."""
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Volumes come with one axis less."""
+        """Accept any number of axes, since `forward` flattens two axes of a volume into one."""
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) == 1:  # torch does not recognize the view of a single volume as channels-last
@@ -22,7 +22,7 @@ class BatchNorm3d(nn.BatchNorm3d):
 
 
 class GroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm` that leaves channels-last and 16-bit inputs as they are on CUDA too."""
+    """`nn.GroupNorm` whose output keeps a channels-last format and a 16-bit type on CUDA too."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
@@ -31,12 +31,12 @@ class GroupNorm(nn.GroupNorm):
 
 
 class InstanceNorm(nn.InstanceNorm2d):
-    """`nn.InstanceNorm2d`, of volumes too, that leaves channels-last inputs as they are on CUDA too."""
+    """`nn.InstanceNorm2d`, also for volumes, whose output keeps a channels-last format on CUDA too."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
             return group_norm(x, self.num_features, self.weight, self.bias, self.eps)
-        # `F.instance_norm` asks first whether x has a single value, for which UNet pads; torch.export could not answer
+        # not `F.instance_norm`: its check for a single value, which UNet's padding excludes, cannot be exported
         is_cudnn = torch.backends.cudnn.enabled
         return torch.instance_norm(x, self.weight, self.bias, None, None, True, self.momentum, self.eps, is_cudnn)
 
@@ -46,36 +46,36 @@ def group_norm(
 ) -> Tensor:
     """`F.group_norm` of x (B, C, *spatial), in the type and memory format of x.
 
-    On CUDA torch's copies x to channels-first, and under autocast to float32: the next convolution has to copy it back.
-    Here statistics and factors are at least float32, and nothing as large as x has another type than x.
+    On CUDA torch's function copies x to channels-first, and under autocast to float32: the next convolution has to copy
+    it back. Here statistics and factors are at least float32, and every tensor as large as x has the type of x.
 
     Args:
-        sum_slabs: adds up over the processes that have a slab of each volume, where x is such a slab. Weight and bias
-            then get the gradient of this slab.
+        sum_slabs: if x is a slab of each volume, a function that adds up over the processes with the other slabs.
+            Weight and bias then get the gradient of this slab.
     """
-    # no GPU has shown what the copies cost (docs/performance.md)
+    # the cost of the copies was not measured on a GPU (docs/performance.md)
     with torch.autocast(x.device.type, enabled=False):
         return _GroupNorm.apply(x, groups, weight, bias, eps, sum_slabs)
 
 
 class _GroupNorm(torch.autograd.Function):
-    """A backward pass that keeps x alone, like torch's own; the derived one would keep float32 copies of x."""
+    """Group norm with a backward pass that keeps only x, as torch's does; autograd's would keep float32 copies of x."""
 
     @staticmethod
     def forward(
         ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, sum_slabs: SumSlabs | None
     ) -> Tensor:
-        # statistics of each channel come first: along the sides of a channels-last x a GPU reads whole lines of memory
+        # first the statistics of each channel: along the sides of a channels-last x a GPU reads whole lines of memory
         axes = _spatial(x)
         if x.dtype.itemsize == 2:
             means = x.mean(axes, dtype=torch.float32)
             squares = torch.linalg.vector_norm(x, dim=axes, dtype=torch.float32) ** 2 / x[0, 0].numel()
-            variances = (squares - means**2).clamp_min(0)  # what cancels is less than x was rounded by
+            variances = (squares - means**2).clamp_min(0)  # the cancellation is smaller than the rounding of x
         else:
             variances, means = torch.var_mean(x, axes, correction=0)
         means = means.unflatten(1, (groups, -1))
         variances = variances.unflatten(1, (groups, -1))
-        mean = means.mean(2, keepdim=True)  # (B, groups, 1), and so are variance and rstd
+        mean = means.mean(2, keepdim=True)  # (B, groups, 1), as are variance and rstd
         variance = variances.mean(2, keepdim=True) + means.var(2, correction=0, keepdim=True)
         ctx.pixels = x[0, 0].numel()
         ctx.sum_slabs = sum_slabs
@@ -110,9 +110,9 @@ class _GroupNorm(torch.autograd.Function):
 
 
 def _over_slabs(mean: Tensor, variance: Tensor, pixels: int, sum_slabs: SumSlabs) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of whole volumes, and their number of pixels (), from those of a slab."""
+    """Mean, variance and number of pixels () of whole volumes, from the same three of a slab."""
     count = torch.full_like(mean, pixels, dtype=torch.float64)
-    # sums in float64, since the square of the mean is taken off again
+    # sums in float64, since the square of the mean is subtracted again
     square = variance.double() + mean.double().square()
     count, total, square = sum_slabs(torch.stack([count, count * mean, count * square]))
     whole_mean = total / count
@@ -121,10 +121,10 @@ def _over_slabs(mean: Tensor, variance: Tensor, pixels: int, sum_slabs: SumSlabs
 
 
 def _scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x * scale + shift in the type of x, computed in that of scale and shift (B, groups, C / groups)."""
+    """x * scale + shift in the type of x, computed in the type of scale and shift (B, groups, C / groups)."""
     scale = _per_channel(scale, x)
     shift = _per_channel(shift, x)
-    if torch.compiler.is_compiling():  # compiled code converts on the way, but takes no channels-last `out`
+    if torch.compiler.is_compiling():  # compiled code converts without a copy, but accepts no channels-last `out`
         return torch.addcmul(shift, x, scale).to(x.dtype)
     return torch.addcmul(shift, x, scale, out=torch.empty_like(x))  # the kernel converts too: no float32 copy
 

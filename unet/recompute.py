@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 @contextmanager
 def frozen_statistics(block: nn.Module) -> Iterator[None]:
-    """Within, batch norm normalizes by its batch and does not update its running statistics a second time."""
+    """In this context, batch norm normalizes by its batch and does not update its running statistics again."""
     norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     statistics = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
@@ -25,15 +25,15 @@ def frozen_statistics(block: nn.Module) -> Iterator[None]:
 
 
 def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
-    """`block(*inputs)` that keeps only its inputs, and runs again in the backward pass (Chen et al. 2016)."""
-    # torch.compile takes no contexts such as these: it has to leave the block as it is
+    """`block(*inputs)`, computed again from these inputs in the backward pass (Chen et al. 2016, arXiv:1604.06174)."""
+    # torch.compile does not support these contexts, so it must leave the block as it is
     run_twice = torch.compiler.disable(checkpoint)
     return run_twice(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
 
 
 @contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, each block is `recomputed` wherever it is called; not to be compiled."""
+    """In this context, each block is `recomputed` wherever it is called. Do not compile it."""
     for block in blocks:
         forward = partial(type(block).forward, block)
         contexts = partial(_contexts, block)

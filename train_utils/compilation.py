@@ -1,6 +1,6 @@
-"""What is compiled in training where the launch profile sets a `dynamo_backend`.
+"""The compiled parts of training, if the launch profile sets a `dynamo_backend`.
 
-The network's blocks, the loss, and the colors of the augmentation.
+They are the network's blocks, the loss, and the colors of the augmentation.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,8 @@ def compile_blocks(accelerator: Accelerator, network: UNet) -> None:
     """Compile the blocks in place, if the launch profile sets a backend; call it before `prepare`.
 
     A block is compiled anew for each shape: shapes are few, and kernels for fixed ones are faster. With activation
-    checkpointing blocks stay as they are: what a compiled one keeps for its backward pass is not known outside.
+    checkpointing blocks are not compiled: nothing outside knows which tensors a compiled block keeps for its backward
+    pass.
     """
     if compiles(accelerator) and not network.activation_checkpointing:
         for block in network.blocks:
@@ -44,13 +45,13 @@ def compiled_recolor(accelerator: Accelerator) -> Recolor:
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:
-    """A context in which nothing compiled is used: evaluation has shapes of its own, each of them met once."""
+    """A context in which nothing compiled is used: evaluation has its own shapes, and meets each of them once."""
     return torch.compiler.set_stance("force_eager") if compiles(accelerator) else nullcontext()
 
 
 @contextmanager
 def not_compiled_whole(accelerator: Accelerator) -> Iterator[None]:
-    """Within, `accelerator.prepare` compiles nothing."""
+    """A context in which `accelerator.prepare` compiles nothing."""
     plugin = accelerator.state.dynamo_plugin
     backend = plugin.backend
     plugin.backend = DynamoBackend.NO

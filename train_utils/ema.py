@@ -16,8 +16,8 @@ class WeightAverage:
 
     Args:
         model: the network, not wrapped.
-        decay: what stays of the average in each step; it starts lower, (1 + step) / (10 + step), so that early weights
-            fade.
+        decay: the share of the average that each step keeps; it starts lower, at (1 + step) / (10 + step), so that
+            early weights fade.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -29,7 +29,10 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int, is_made: Tensor) -> None:
-        """Move towards the model's weights after optimizer step `step` (from 1), if it `is_made`: on the device."""
+        """Move towards the model's weights after optimizer step `step` (from 1), if the step `is_made`.
+
+        `is_made` is a bool on the device.
+        """
         if self.decay:
             weight = is_made * (1 - min(self.decay, (1 + step) / (10 + step)))
             averages = [local(tensor) for tensor in self.tensors.values()]
@@ -38,7 +41,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def restore(self, checkpoint: Path) -> None:
-        """Continue from the averages in a checkpoint; where it has none, from the model's weights."""
+        """Continue from the averages in a checkpoint or, if it has none, from the model's weights."""
         file = checkpoint / "average.safetensors"
         saved = load_file(file) if file.exists() else self._live
         for name, value in self.tensors.items():
@@ -59,7 +62,7 @@ class WeightAverage:
 
 
 def move_towards(averages: list[Tensor], targets: list[Tensor], weight: Tensor) -> None:
-    """Move tensors by the share `weight`, a number on their device, towards others."""
+    """Move tensors in place towards `targets`, by the share `weight`, a number on their device."""
     if weight.device.type == "cpu":
         torch._foreach_lerp_(averages, targets, [weight] * len(averages))
         return

@@ -1,4 +1,4 @@
-"""The results of one evaluation on the validation images, and how one image is read for it."""
+"""The results of one evaluation on the validation images, and the prediction of one image in strips."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Evaluation:
 
     Args:
         step: the optimizer step of the weights.
-        loss: the mean over the validation images, None where it was not kept.
+        loss: the mean over the validation images; None if it was not kept.
         scores: the scores of the validation images, in their order, on the CPU.
     """
 
@@ -27,7 +27,7 @@ class Evaluation:
     scores: Scores
 
     def record(self) -> dict[str, float | None]:
-        """The scores under the names that metrics.jsonl and the trackers share."""
+        """The scores by their names in metrics.jsonl and in the trackers."""
         record = {"eval/loss": self.loss} | self.scores.record()
         counts = self.scores.reliability
         error = None if counts is None else calibration_error(counts)
@@ -39,12 +39,15 @@ class Evaluation:
 def read_strips(
     task: Task, decoder: Decoder, strips: Iterable[Tensor], target: Target, reliability: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from strips of its logits.
+    """Predict an image from strips of its logits.
 
     Args:
         strips: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
-        reliability: (bins, 3), to which is added how sure the answers are, for tasks that say it.
+        reliability: (bins, 3), the confidence counts, to which this image's are added if the task has confidences.
+
+    Returns:
+        The prediction, with a first axis of 1, and the sums of `Task.partial`.
     """
     rendered = task.render(target)
     answers: list[Tensor] = []

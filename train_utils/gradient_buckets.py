@@ -1,4 +1,4 @@
-"""The buckets in which DistributedDataParallel adds up gradients: a resumed run has those of one that went on."""
+"""The buckets in which DistributedDataParallel adds up gradients, which are the same in a resumed run."""
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,13 @@ def rebuild_buckets(model: nn.Module, network: UNet) -> None:
     """Have DDP order the gradients as it does from the second step of a run on; all processes must call it.
 
     In the first step after its start DDP orders gradients as the parameters are defined, later as they become ready.
-    Where more than two processes add up, the order of their sum depends on a gradient's place: a resumed run would
-    round its first step in another way than a run that was never interrupted. One backward pass on empty images, of
-    which nothing stays, is that first step.
+    With more than two processes, the order in which a gradient is summed depends on its place in the buckets: a resumed
+    run would round its first step differently from a run that was never interrupted. This function therefore makes that
+    first step with one backward pass on empty images, and discards its results.
 
     Args:
-        model: as accelerate has prepared it, not compiled.
-        network: the same, not wrapped.
+        model: the model that accelerate has prepared, not compiled.
+        network: the same model, not wrapped.
     """
     if not isinstance(model, DistributedDataParallel):
         return

@@ -10,21 +10,21 @@ from runtime.launch import tune_kernels
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings
 
-# Steps of a shape that pay for timing its kernels, by torch 2.13's source; no GPU has shown it. Up to ten kernels are
-# built for each pass of each convolution and run twice. That takes as long as 50 steps, and some seconds beside; a step
-# may then take 5 to 10% less.
+# The number of steps of a shape that pay for timing its kernels, estimated from torch 2.13's source and not measured on
+# a GPU. cuDNN builds up to ten kernels for each pass of each convolution and runs each twice. That takes as long as 50
+# steps and a few seconds more; a step may then take 5 to 10% less.
 ENOUGH_STEPS = 1000
-ENOUGH_MINUTES = 10  # on a shared H200 the timing of one shape took 38 s of a minute
+ENOUGH_MINUTES = 10  # on a shared H200, timing one shape took 38 s of a run of one minute
 
 
 class KernelTuning:
-    """Has cuDNN time its kernels for each shape that enough steps of a run have.
+    """Lets cuDNN time its kernels for each image shape that occurs in enough steps of a run.
 
-    The first forward pass of a shape decides for the whole run, a trial's too: torch keeps the kernel that it has
-    chosen, and does not ask again whether it may time others (pytorch issue 45372).
+    The first forward pass of a shape decides for the whole run, even if it is a memory trial's: torch keeps the kernel
+    that it has chosen, and does not check again whether it may time others (pytorch issue 45372).
 
     Args:
-        shapes: (H, W) or (D, H, W), those to tune.
+        shapes: the shapes to tune, (H, W) or (D, H, W).
     """
 
     def __init__(self, device: torch.device, shapes: set[tuple[int, ...]]) -> None:
@@ -35,10 +35,12 @@ class KernelTuning:
     def from_args(
         cls, args: TrainSettings, device: torch.device, shapes: np.ndarray, total_steps: int | None
     ) -> "KernelTuning":
-        """None of the shapes (N, n) of the training images with --deterministic, else those that have enough steps.
+        """Choose the shapes that have enough steps; none with --deterministic.
 
-        `total_steps` is None for --epochs, and for --max-minutes, whose steps are not known yet: all pay then in runs
-        of ENOUGH_MINUTES, and none in shorter ones.
+        Args:
+            shapes: (N, n), the shape of each training image.
+            total_steps: None for --epochs, and for --max-minutes, whose steps are not known yet. Then all shapes are
+                tuned in runs of at least ENOUGH_MINUTES, and none in shorter ones.
         """
         if args.deterministic:
             return cls(device, set())

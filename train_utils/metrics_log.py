@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, a record on each line, with a step and numbers by their names."""
+"""The log of a run: metrics.jsonl, with one record on each line: a step, and numbers by name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_record(value: dict[str, Any]) -> bool:
-    """Whether an object is a line of metrics.jsonl: a step, and numbers by their names."""
+    """Whether an object is a record of metrics.jsonl: a step, and numbers by name."""
     numbers = [number for number in value.values() if number is not None]
     return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
 
 
 def series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    """(step, value) of each record that has a value under this name."""
+    """The (step, value) pairs of the records that have a value for `key`."""
     return [(record["step"], record[key]) for record in records if record.get(key) is not None]

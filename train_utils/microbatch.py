@@ -27,7 +27,7 @@ def split_from_args(args: TrainSettings, profile: LaunchProfile, saved_size: int
     """The batch split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
     size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
     accumulation = profile.gradient_accumulation_steps
-    groups = profile.processes // args.processes_per_volume  # those of a group share each volume
+    groups = profile.processes // args.processes_per_volume  # the processes of a group share each volume
     batch_split = split_batch(args.planned_batch_size, groups, size, accumulation, saved_size)
     return batch_split._replace(processes_per_volume=args.processes_per_volume)
 
@@ -41,8 +41,8 @@ def split_batch(
 ) -> BatchSplit:
     """The micro-batches and accumulation steps that hold `batch_size` images over the groups of processes.
 
-    What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. A flag and a
-    profile that disagree are a SettingsError, not a silent winner.
+    If the size or the accumulation is None, it is derived; a derived micro-batch is never larger than `saved_size`,
+    which a resumed run has recorded. Raises SettingsError if a flag and the profile disagree.
     """
     share = math.ceil(batch_size / groups)
     size = micro_batch_size or math.ceil(share / (accumulation or 1))
@@ -62,12 +62,12 @@ def split_batch(
 
 
 class MicroBatch(NamedTuple):
-    """What one forward pass of training takes.
+    """The input of one forward pass of training.
 
     Args:
         images: (B, C, *size) float32, channels last.
-        targets: of the same B images, in the types that losses take.
-        is_filler: whether it counts nowhere, since its process has no image.
+        targets: the targets of these B images, in the types that losses take.
+        is_filler: whether the micro-batch only fills a gap, since its process has no image; it counts nowhere.
     """
 
     images: Tensor
@@ -78,11 +78,11 @@ class MicroBatch(NamedTuple):
 def steps_ahead(
     loader: DataLoader, recolor: Recolor, data_ready: Callable[[list], None] | None = None
 ) -> Iterator[tuple[list[MicroBatch], list[int]]]:
-    """The micro-batches of each optimizer step, augmented on the device, and the indices of this process's records.
+    """Yield each optimizer step's micro-batches, augmented on the device, and the indices of this process's records.
 
     Args:
-        recolor: a part of the augmentation that may be compiled.
-        data_ready: is called with the batches of the loader when those of a step are here.
+        recolor: the part of the augmentation that may be compiled.
+        data_ready: a function that is called with the loader's batches of a step as soon as they are loaded.
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
@@ -115,13 +115,13 @@ def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor, recolor: Recolo
 
 
 class MemoryLimit(NamedTuple):
-    """What a run has learned from running out of memory; part of its output folder, in memory.json."""
+    """The limits that a run has recorded in memory.json, in its output folder, after running out of memory."""
 
     micro_batch_size: int | None = None
     activation_checkpointing: bool = False
 
     def check(self) -> None:
-        """ValueError for values that no run has recorded."""
+        """Raise ValueError for values that no run records."""
         size = self.micro_batch_size
         is_size = size is None or (type(size) is int and size >= 1)
         if not is_size or not isinstance(self.activation_checkpointing, bool):
@@ -129,7 +129,7 @@ class MemoryLimit(NamedTuple):
 
 
 def read_memory_limit(folder: Path) -> MemoryLimit:
-    """The largest micro-batch and the need for activation checkpointing that a run in this folder has learned."""
+    """Read the largest micro-batch and the need for activation checkpointing that a run in this folder has recorded."""
     file = folder / MEMORY_FILE
     try:
         limit = MemoryLimit(**read_json(file))

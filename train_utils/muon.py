@@ -1,4 +1,4 @@
-"""Muon, an optimizer that lets all directions of a convolution's weights learn at one speed."""
+"""Muon, an optimizer that makes all directions of a convolution's weights learn at the same speed."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Muon(torch.optim.AdamW):
     A kernel (out, in, ...) is taken as a matrix of `out` rows. Its step is the gradient, averaged over steps, with all
     singular values brought near 1 (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon). Steps are as large
     as AdamW's, so that one learning rate and weight decay suit both (Liu et al. 2025, arXiv:2502.16982). torch's own
-    takes matrices only.
+    Muon takes matrices only.
 
     As in fused AdamW, a step with `found_inf` set changes nothing, and the host does not wait for it.
     """
@@ -49,7 +49,7 @@ class Muon(torch.optim.AdamW):
             state["momentum_buffer"] = torch.zeros_like(weight)
         average = state["momentum_buffer"]
         new_average = average.lerp(weight.grad, 1 - MOMENTUM)
-        direction = weight.grad.lerp(new_average, MOMENTUM).movedim(1, -1)  # Nesterov's, as channels-last memory has it
+        direction = weight.grad.lerp(new_average, MOMENTUM).movedim(1, -1)  # Nesterov's, in channels-last order
         matrix = direction.flatten(1)
         scale = MATCHING_SCALE * math.sqrt(max(matrix.shape))
         step = orthogonalized(matrix).view(direction.shape).movedim(-1, 1)
@@ -63,10 +63,10 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """A matrix with the same singular vectors, and singular values of about 0.7 to 1.2, but for those that vanish.
+    """The matrix with the same singular vectors and with singular values of about 0.7 to 1.2, except vanishing ones.
 
-    Each iteration multiplies by a polynomial of the matrix times its transpose. These are collected in the smaller
-    square that they have in common, and multiplied with the matrix once.
+    Each iteration multiplies by a polynomial of the matrix times its transpose. These polynomials are square matrices
+    of the shorter side: they are multiplied with each other first, and with the matrix once at the end.
     """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / wide.norm().clamp_min(torch.finfo(matrix.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Skipping optimizer steps whose loss or gradient is not finite: the device decides, the host learns of it later."""
+"""Optimizer steps whose loss or gradient is not finite are skipped: the device decides, the host learns of it later."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ from runtime.signals import StopRequest
 from train_utils.run_state import RunState
 
 MAX_IN_A_ROW = 5
-MOST_NAMES = 8  # images that a message names
+MOST_NAMES = 8  # the most images that a message names
 
 
 class StepResult(NamedTuple):
@@ -32,24 +32,24 @@ class StepResult(NamedTuple):
 
     @property
     def is_made(self) -> bool:
-        """Whether loss and gradient are finite: the weights move only then, but for DeepSpeed's."""
+        """Whether loss and gradient are finite. Only then the weights move, except with DeepSpeed."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 class StepGuard:
-    """Refuses a step whose loss or gradient is not finite, on all processes together, since they share both.
+    """Refuses a step whose loss or gradient is not finite. All processes refuse it together, since they share both.
 
     The device decides, and the host does not wait for it: a refused step leaves weights, optimizer state and running
     statistics as they were. The host reads the results a step later, in `settle`. DeepSpeed has made the step by then:
-    there the run ends, and can go on from its last checkpoint.
+    with DeepSpeed the run ends, and can be resumed from its last checkpoint.
 
     Args:
         network: the model, not wrapped.
-        optimizer: the one that accelerate has prepared. A fused one looks at `found_inf` on the device; for others the
-            host waits.
-        state: counts the steps that were skipped.
+        optimizer: the optimizer that accelerate has prepared. A fused optimizer reads `found_inf` on the device; for
+            others the host waits.
+        state: the state of the run, which counts the skipped steps.
         records: the training records; the images of a refused step are looked up there.
-        listens: whether signals ask it to stop; else they end the process.
+        listens: whether a signal asks the run to stop; otherwise signals end the process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StepGuard:
         self._records = records
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
-        # buffers of one type are kept in one tensor: a copy and a choice for all of them
+        # buffers of one type are kept in one tensor, so that one copy and one choice serve all of them
         by_type: dict[torch.dtype, list[Tensor]] = {}
         if not self._is_deepspeed:
             for buffer in network.buffers():
@@ -75,19 +75,19 @@ class StepGuard:
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
         self._values: Tensor  # (3,): loss, gradient norm and stop requests of the step; `judge` sets it
-        # steps whose result is not known yet: number, indices of the records, and the result when it is here
+        # steps whose result is not known yet: number, indices of the records, and the result once it has arrived
         self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
         self._stop = StopRequest() if listens else None
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
         self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # kernels want this type
         self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
-        if self._is_fused:  # the hook holds the flag alone: with the guard in it nothing would be freed at the end
+        if self._is_fused:  # the hook refers to the flag only: a reference to the guard would keep everything alive
             self._optimizer.register_step_pre_hook(partial(_set_found_inf, self._found_inf))
             _start_momentum(self._optimizer)
 
     def stop_request(self, like: Tensor) -> Tensor:
-        """(1,): whether this process was asked to stop, as a number of the type of `like` and where it is."""
+        """Whether this process was asked to stop, as a (1,) tensor with the type and device of `like`."""
         return like.new_full((1,), self._stop is not None and self._stop.is_asked)
 
     def begin_step(self) -> None:
@@ -95,7 +95,7 @@ class StepGuard:
         self._buffers_before = [_joined(buffers) for buffers in self._buffers]
 
     def undo_passes(self) -> None:
-        """Take back what forward and backward passes since `begin_step` have left: gradients and running statistics."""
+        """Undo the passes since `begin_step`: clear the gradients and restore the running statistics."""
         self._optimizer.zero_grad()
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
             _split_into(buffers, before)
@@ -103,8 +103,11 @@ class StepGuard:
     def judge(self, loss: Tensor, grad_norm: Tensor, stop_requests: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
-        Loss, gradient norm (before clipping) and `stop_requests` (how many processes were asked to stop) are those of
-        all processes together.
+        All arguments are values over all processes.
+
+        Args:
+            grad_norm: the norm before clipping.
+            stop_requests: how many processes were asked to stop.
         """
         self._values = torch.stack([loss.detach(), grad_norm, stop_requests])
         is_made = self._values[:2].isfinite().all()
@@ -117,15 +120,18 @@ class StepGuard:
         return is_made
 
     def end_step(self, indices: list[int]) -> None:
-        """Step `state.step` is queued; `indices` are those of this process's records in it."""
+        """Note that step `state.step` is queued; `indices` are the indices of this process's records in it."""
         self._pending.append((self.state.step, indices, LateRead(self._values)))
 
     def settle(self, everything: bool) -> list[StepResult]:
-        """Read the results of all steps but the last one, which the device still computes; with `everything` its too.
+        """Read the results of all steps but the last one, which the device still computes; every process must call it.
 
-        Prints which steps were skipped. Without `everything` the host does not wait: those steps have ended. Where a
-        process was asked to stop, all results are read, and `stopping` is set. Every process must call it. Raises
-        TrainingError after several bad steps in a row.
+        Prints which steps were skipped. If a process was asked to stop, all results are read, and `stopping` is set.
+
+        Args:
+            everything: also read the last step's result. Without it the host does not wait: the other steps have ended.
+
+        Raises TrainingError after several bad steps in a row.
         """
         count = len(self._pending) if everything else len(self._pending) - 1
         steps = self._pending[:count]
@@ -155,7 +161,7 @@ class StepGuard:
             return  # in fp16 the scaler meets infinite gradients while it finds its scale
         self.state.skipped += 1
         self._in_a_row += 1
-        # a record of a stream is read to know its name: so few are named, and those of refused steps only
+        # the name of a stream's record is known only by reading it: so few images are named, and only of refused steps
         distinct = list(dict.fromkeys(gather_object(indices)))  # several processes may share an image
         names = [self._records.name(index) for index in distinct[:MOST_NAMES]]
         line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {', '.join(names)}"
@@ -167,7 +173,7 @@ class StepGuard:
 
 
 def _set_found_inf(found_inf: Tensor, optimizer: Optimizer, *arguments: object) -> None:
-    """Tell a fused optimizer, as GradScaler does in fp16, to leave the weights alone where `found_inf` is 1."""
+    """Tell a fused optimizer, as GradScaler does in fp16, to leave the weights alone if `found_inf` is 1."""
     optimizer.found_inf = found_inf  # type: ignore[attr-defined]
 
 
@@ -176,14 +182,14 @@ def _joined(buffers: list[Tensor]) -> Tensor:
 
 
 def _split_into(buffers: list[Tensor], joined: Tensor) -> None:
-    """Give buffers the values that `_joined` has put into one tensor."""
+    """Copy the values that `_joined` has put into one tensor back into the buffers."""
     parts = joined.split([buffer.numel() for buffer in buffers])
     values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
     torch._foreach_copy_(buffers, values)
 
 
 def _start_momentum(optimizer: Optimizer) -> None:
-    """Set the momentum to zero: fused SGD that skips its first step would leave it uninitialized."""
+    """Set the momentum to zero: if fused SGD skips its first step, it leaves the momentum uninitialized."""
     for group in optimizer.param_groups:
         if group.get("momentum"):
             for parameter in group["params"]:

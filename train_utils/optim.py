@@ -21,13 +21,14 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """`adamw`, `sgd` with Nesterov momentum 0.9, or `muon`, for all weights that are not frozen.
 
-    Decay on convolutions and linear layers only: norms, biases and tables of positions have no use for it. Each group
-    says whether it is `of_encoder`: those may have a learning rate of their own (`Schedule.set_learning_rate`); and
-    whether it is `orthogonal`, for `Muon`.
+    Weight decay applies to convolutions and linear layers only: norms, biases and tables of positions do not need it.
+    Each parameter group has two entries of its own: `of_encoder`, since an encoder may have its own learning rate
+    (`Schedule.set_learning_rate`), and `orthogonal`, for `Muon`.
 
-    Fused where that can be: all weights are updated in one kernel, or none where the device says so (`StepGuard`).
+    The optimizer is fused if possible: one kernel updates all weights, or none if a flag on the device forbids it
+    (`StepGuard`).
 
-    Raises SettingsError for `muon` where weights are spread over processes: it needs them whole.
+    Raises SettingsError for `muon` if the weights are spread over processes: Muon needs whole weights.
     """
     if name == "muon" and distributed_type in SHARDING:
         raise SettingsError(
@@ -46,7 +47,7 @@ def build_optimizer(
         for key, parameter in module.named_parameters(recurse=False):
             decay = weight_decay if key == "weight" and isinstance(module, DECAYED_LAYERS) else 0.0
             is_kernel = key == "weight" and isinstance(module, nn.modules.conv._ConvNd)
-            # Muon is for hidden layers; AdamW has trained an encoder
+            # Muon is for hidden layers; encoders stay with AdamW, which has pretrained them
             orthogonal = name == "muon" and is_kernel and not is_encoder and parameter not in head_weights
             if parameter.requires_grad:
                 weights.setdefault((is_encoder, decay, orthogonal), []).append(parameter)

@@ -1,4 +1,4 @@
-"""Whether micro-batches fit into memory, found out before the first step."""
+"""The memory checks before the first step: whether micro-batches and evaluations fit."""
 
 import copy
 import math
@@ -29,26 +29,26 @@ from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
 
-CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap takes up to 1.5 times what tensors do
-GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
-EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
-# copies of each trained weight, beside itself: its gradient and its moments; Muon has one moment of most weights
+CPU_SHARE = 0.65  # the share of the free memory that an estimate may claim; the heap takes up to 1.5 times the tensors
+GPU_SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
+EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
+# copies of each trained weight beside the weight itself: its gradient and its moments; Muon has one moment of most
 COPIES = {"adamw": 3, "sgd": 2, "muon": 3}
-# an estimate beyond this many times the free memory is not tried: a step needs less than its estimate in half precision
-# or with other kernels, but never as little as a third
+# A step whose estimate is more than this many times the free memory is not tried: in half precision or with other
+# kernels a step needs less than its estimate, but never as little as a third.
 MAX_ESTIMATE_FACTOR = 3
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
-LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
+LOGITS_COPIES = 4  # the size of what an evaluation computes from logits: probabilities, logarithms, sums by class
 STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
-STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
+STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
 
 
 class Copies(NamedTuple):
-    """How many times training needs weights beside themselves.
+    """How many copies of the weights training needs beside the weights themselves.
 
     Args:
-        trained: copies of those that are not frozen: gradients, optimizer state.
-        all_weights: copies of all of them, frozen ones too: their average.
+        trained: copies of the weights that are not frozen: gradients, optimizer state.
+        all_weights: copies of all weights, also the frozen ones: their average.
     """
 
     trained: int
@@ -65,7 +65,7 @@ class Copies(NamedTuple):
         return cls(COPIES[optimizer], all_weights=int(averages))
 
     def without_gradients(self) -> "Copies":
-        """The copies that stay while no step is made."""
+        """The copies that stay between steps."""
         return self._replace(trained=self.trained - 1)
 
     def bytes_for(self, network: nn.Module) -> int:
@@ -82,9 +82,9 @@ class StepFit(NamedTuple):
     """Whether a training step fits into the memory of this process.
 
     Args:
-        network: still where it was built.
-        shape: (C, *spatial) of its images.
-        copies: those of a training step.
+        network: the network, still on the device where it was built.
+        shape: (C, *spatial), the shape of the images.
+        copies: the copies of the weights in a training step.
     """
 
     accelerator: Accelerator
@@ -95,7 +95,7 @@ class StepFit(NamedTuple):
 
     @property
     def is_estimated(self) -> bool:
-        """Whether the answer is an estimate: a CPU's, where running out of memory cannot be caught."""
+        """Whether the answer is an estimate: so it is on a CPU, where running out of memory cannot be caught."""
         return self.accelerator.device.type == "cpu"
 
     def fits(self, batch_split: BatchSplit) -> bool:
@@ -105,7 +105,7 @@ class StepFit(NamedTuple):
         return self.fits_by_trial(batch_split)
 
     def fits_by_estimate(self, batch_split: BatchSplit) -> bool:
-        """Whether the estimate of a step fits into what is free of the machine's memory."""
+        """Whether the estimate of a step fits into the machine's free memory."""
         images = (batch_split.micro_batch_size, *self.shape)
         size = step_bytes(self.network, images, self.copies) + input_bytes(self.shape, batch_split)
         return size < CPU_SHARE * available_bytes()
@@ -114,19 +114,19 @@ class StepFit(NamedTuple):
         """Whether a real step fits on the accelerator, which is left as it was found."""
         size = batch_split.micro_batch_size
         if _is_hopeless(self.accelerator, self.network, (size, *self.shape)):
-            return False  # without the seconds that a trial takes
+            return False  # this saves the seconds of a trial
         shortage = _shortage_of(partial(self._try_step, batch_split))
         if shortage is None:
             return True
-        if not isinstance(shortage, torch.OutOfMemoryError):  # others may have another reason
+        if not isinstance(shortage, torch.OutOfMemoryError):  # other errors may have another cause
             say(f"memory: no room for micro-batches of {size} images: {one_line(shortage)}")
         return False
 
     def _try_step(self, batch_split: BatchSplit) -> None:
-        """Train on random images beside what training keeps on the accelerator; all is free when this returns."""
+        """Train on random images beside as much memory as training keeps on the accelerator, then free all of it."""
         device = self.accelerator.device
         trial = copy.deepcopy(self.network).to(device).train()
-        # the gradients come by themselves: whole here, spread later where training shards
+        # the trial makes its own gradients: they are whole here, and spread over processes later if training shards
         state_bytes = self.copies.without_gradients().bytes_for(trial) // _shards(self.accelerator)
         other_bytes = state_bytes + input_bytes(self.shape, batch_split) + _bytes_left(self.accelerator)
         _reserved = torch.empty(other_bytes, dtype=torch.uint8, device=device)  # held to the end
@@ -146,19 +146,19 @@ def fit_batch_split(
     batch_split: BatchSplit,
     copies: Copies,
 ) -> BatchSplit:
-    """The batch split with the largest micro-batch, of at most the one given, that every process has room for.
+    """The batch split with the largest micro-batch, up to that of `batch_split`, that fits on every process.
 
-    Each process finds its own answer without any collective, then all take the smallest: on an accelerator by a forward
-    and backward pass of a copy of the network, on a CPU, where running out of memory cannot be caught, by an estimate.
-    Where a single image does not fit, `network.activation_checkpointing` is switched on.
+    Each process finds its own answer without any collective, then all take the smallest. An accelerator makes a forward
+    and backward pass of a copy of the network; a CPU, on which running out of memory cannot be caught, uses an
+    estimate. If a single image does not fit, `network.activation_checkpointing` is switched on.
 
     Args:
-        network: has `blocks` and `activation_checkpointing`, and is still where it was built.
-        shape: (C, *spatial), the largest that training will see.
-        batch_split: the one that is wanted; `is_fixed` where nothing else will do.
-        copies: those of a training step.
+        network: has `blocks` and `activation_checkpointing`, and is still on the device where it was built.
+        shape: (C, *spatial), the largest shape that training will see.
+        batch_split: the wanted batch split; no smaller one is tried if it `is_fixed`.
+        copies: the copies of the weights in a training step.
 
-    Raises SettingsError where nothing fits, or not what was asked for.
+    Raises SettingsError if nothing fits, or if the fixed batch split does not.
     """
     size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
@@ -188,7 +188,7 @@ def fit_batch_split(
 
 
 def _candidates(batch_split: BatchSplit, most_images: int) -> list[BatchSplit]:
-    """The batch splits that may be tried, those with the largest micro-batches first, of at most so many images."""
+    """The batch splits to try, the largest micro-batches first, with at most `most_images` images in each."""
     if batch_split.is_fixed:
         return [batch_split]
     size = batch_split.micro_batch_size
@@ -197,9 +197,10 @@ def _candidates(batch_split: BatchSplit, most_images: int) -> list[BatchSplit]:
 
 
 def _largest_that_fits(step_fit: StepFit, candidates: list[BatchSplit]) -> BatchSplit | None:
-    """The first of the batch splits, ordered from the largest micro-batch, that fits on every process; None: none does.
+    """The first candidate that fits on every process; None if no candidate does. Every process must call it.
 
-    Every process must call it.
+    Args:
+        candidates: batch splits, the largest micro-batch first.
     """
     own_size = 0  # the largest micro-batch that this process has room for
     for candidate in candidates:
@@ -214,7 +215,7 @@ def _largest_that_fits(step_fit: StepFit, candidates: list[BatchSplit]) -> Batch
 
 
 def say_split(batch_split: BatchSplit) -> None:
-    """Print how a batch is cut, and which batch would leave no process without an image."""
+    """Print how a batch is cut, and a batch size that would give every process an image."""
     say(f"batch: {batch_split}")
     if batch_split.idle_groups:
         where = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
@@ -229,9 +230,9 @@ class EvaluationSize(NamedTuple):
     """Sizes of the validation images that need the most memory.
 
     Args:
-        input: (H, W) or (D, H, W) at the network.
-        target: the same of the target.
-        images: how many share a forward pass.
+        input: (H, W) or (D, H, W), the size at the network.
+        target: (H, W) or (D, H, W), the size of the target.
+        images: how many images share a forward pass.
     """
 
     input: tuple[int, ...]
@@ -239,7 +240,7 @@ class EvaluationSize(NamedTuple):
     images: int
 
     def bytes_for(self, config: UNetConfig) -> int:
-        """Bytes of an evaluation without weights, about: activations, logits at the target's size, and their loss."""
+        """About the bytes of an evaluation without weights: activations, logits at target size, and their loss."""
         activations = self.images * computed_bytes(config, self.input)
         logits = 4 * config.num_classes * math.prod(self.target)
         if in_strips(config, self.input, self.target):
@@ -248,12 +249,12 @@ class EvaluationSize(NamedTuple):
 
 
 def largest_evaluation(config: UNetConfig, inputs: np.ndarray, targets: np.ndarray, pixels: int) -> EvaluationSize:
-    """The most that is evaluated at once.
+    """The largest evaluation of a single forward pass.
 
     Args:
         inputs: (N, n), the sizes of the validation images at the network.
-        targets: (N, n), those of their targets; zeros where they were not looked at.
-        pixels: how many share a forward pass.
+        targets: (N, n), the sizes of their targets; zeros for targets that were not inspected.
+        pixels: how many pixels share a forward pass.
     """
     targets = np.where(targets > 0, targets, inputs)
     pairs, counts = np.unique(np.hstack([inputs, targets]), axis=0, return_counts=True)
@@ -270,9 +271,9 @@ class EvaluationFit(NamedTuple):
     """Whether an evaluation fits into the memory of this process.
 
     Args:
-        network: still where it was built.
-        channels: those of the images.
-        copies: those that are kept while no step is made.
+        network: the network, still on the device where it was built.
+        channels: the number of channels of the images.
+        copies: the copies of the weights that are kept between steps.
     """
 
     accelerator: Accelerator
@@ -288,7 +289,7 @@ class EvaluationFit(NamedTuple):
         return self.fits_by_trial(size)
 
     def fits_by_estimate(self, size: EvaluationSize) -> bool:
-        """Whether the estimate of an evaluation fits into what is free of the machine's memory."""
+        """Whether the estimate of an evaluation fits into the machine's free memory."""
         weights_and_copies = weight_bytes(self.network) + self.copies.bytes_for(self.network)
         return size.bytes_for(self.network.config) + weights_and_copies < available_bytes()
 
@@ -297,7 +298,7 @@ class EvaluationFit(NamedTuple):
         return _shortage_of(partial(self._try_evaluation, size)) is None
 
     def _try_evaluation(self, size: EvaluationSize) -> None:
-        """Evaluate random images beside what training keeps on the accelerator; all is free when this returns."""
+        """Evaluate random images beside as much memory as training keeps on the accelerator, then free all of it."""
         device = self.accelerator.device
         task = self.criterion.task
         trial = copy.deepcopy(self.network).to(device).eval()
@@ -321,13 +322,14 @@ def check_evaluation(
     size: EvaluationSize,
     copies: Copies,
 ) -> None:
-    """SettingsError where a process has no room to evaluate the images of this size; every process must call it.
+    """Raise SettingsError if a process has no room to evaluate images of this size; every process must call it.
 
-    As in `fit_batch_split`, an accelerator evaluates some for a moment, and a CPU has an estimate.
+    As in `fit_batch_split`, an accelerator evaluates some images as a trial, and a CPU uses an estimate.
 
     Args:
-        channels: those of the images.
-        copies: those of a training step, of whose gradients nothing is left in an evaluation.
+        channels: the number of channels of the images.
+        copies: the copies of the weights in a training step; the gradients among them do not count in an evaluation.
+
     """
     evaluation_fit = EvaluationFit(accelerator, network, criterion, channels, copies.without_gradients())
     if _smallest(accelerator, int(evaluation_fit.fits(size))):
@@ -343,27 +345,27 @@ def check_evaluation(
 
 
 def _shortage_of(trial: Callable[[], None]) -> MemoryError | RuntimeError | None:
-    """The error of a trial that runs out of memory on the accelerator, which is left as it was found; None: it fits."""
+    """The error of a trial that runs out of memory on the accelerator; None if it fits. The memory is freed again."""
     try:
         trial()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return error.with_traceback(None)  # its frames hold what the memory is full of
+        return error.with_traceback(None)  # its frames refer to the tensors that fill the memory
     finally:
         _forget_trial()
     return None
 
 
 def _forget_trial() -> None:
-    """Give back the memory of a trial that has ended, which no peak of the run shall hold."""
+    """Free the memory of a trial that has ended, and keep it out of the run's memory peaks."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def _shards(accelerator: Accelerator) -> int:
-    """How many processes the copies of the weights are spread over."""
+    """The number of processes that the copies of the weights are spread over."""
     return accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
 
 
@@ -374,7 +376,7 @@ def _smallest(accelerator: Accelerator, number: int) -> int:
 
 
 def _is_hopeless(accelerator: Accelerator, network: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a step on images (B, C, *spatial) needs much more than is free, by an estimate."""
+    """Whether a step on images (B, C, *spatial) needs, by an estimate, far more than the free memory."""
     free = _free_bytes(accelerator)
     if free is None:
         return False
@@ -382,7 +384,7 @@ def _is_hopeless(accelerator: Accelerator, network: nn.Module, shape: tuple[int,
 
 
 def _free_bytes(accelerator: Accelerator) -> int | None:
-    """Bytes that are free on a CUDA device; None on others, which do not say."""
+    """The free bytes of a CUDA device; None on other devices, which do not report them."""
     if accelerator.device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(accelerator.device)
@@ -401,8 +403,8 @@ def _bytes_left(accelerator: Accelerator) -> int:
 def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
     """Bytes of the images (C, *spatial) and masks on the device at once: all micro-batches of a step and the next.
 
-    A pixel takes its uint8 values, a voxel its float32 ones, and a uint8 mask; and the float32 values and int64 mask
-    that augmentation makes of them.
+    The loader gives uint8 values for a pixel or float32 values for a voxel, and a uint8 mask; augmentation turns them
+    into float32 values and an int64 mask.
     """
     channels, *sides = shape
     images = STEPS_HELD * batch_split.accumulation * batch_split.micro_batch_size
@@ -415,8 +417,9 @@ def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
 def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> int:
     """Bytes of a training step on images (B, C, *spatial), counted on the meta device.
 
-    They are what is kept for the backward pass, the weights and their copies. With activation checkpointing every
-    block's inputs are kept, what lies between the blocks, and what one block keeps while it is computed again.
+    They are the weights, their copies, and the tensors that are kept for the backward pass. With activation
+    checkpointing these tensors are every block's inputs, the tensors between the blocks, and the tensors that one block
+    keeps while it is computed again.
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
@@ -489,7 +492,8 @@ def weight_bytes(network: nn.Module) -> int:
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
-    """Bytes of the storages behind tensors, each counted once."""
+    """Bytes of the storages behind tensors; each storage is counted once."""
+
     sizes: dict[int, int] = {}  # the keys are identities of storages
     for tensor in tensors:
         storage = tensor.untyped_storage()

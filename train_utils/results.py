@@ -42,13 +42,13 @@ from unet.model import UNet
 
 @dataclass(frozen=True)
 class Publisher:
-    """Scores and pictures of evaluations: to the log, the best model's folder and the terminal; the report at the end.
+    """Publishes each evaluation in the log, the best model's folder and the terminal; writes the report at the end.
 
     Args:
-        network: the one that trains, not wrapped.
-        best_model: where the network is saved after its best evaluation.
+        network: the network that trains, not wrapped.
+        best_model: the folder to which the network is saved after its best evaluation.
         monitor: logs the scores of an evaluation.
-        run_log: takes its pictures; its folder is that of the run.
+        run_log: logs the pictures of an evaluation; its folder is the folder of the run.
     """
 
     accelerator: Accelerator
@@ -63,7 +63,7 @@ class Publisher:
     def publish(self, evaluation: Evaluation, is_best: bool) -> None:
         """Log an evaluation, and save the network if it is the best one; every process must call it.
 
-        May leave the network in evaluation mode.
+        The network may be left in evaluation mode.
         """
         self.monitor.log_evaluation(evaluation)
         network = whole_network(self.accelerator, self.network)
@@ -89,15 +89,15 @@ class Publisher:
         say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
 
     def _save_image_scores(self, best: Evaluation) -> None:
-        """Keep what compare.py compares runs by; the disk may refuse it."""
+        """Save the score of each validation image, for compare.py; prints a line if the disk refuses it."""
         with tolerated(IMAGE_SCORES):
             write_image_scores(self.run_log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
 
     def write_results(self, state: RunState, speed_notes: Sequence[str | None]) -> None:
-        """The best model's pictures and table, and the report of the run; for the main process.
+        """Write the best model's pictures and table, and the report of the run; call it on the main process.
 
         Args:
-            speed_notes: sentences on the speed of the run, without full stops; None stands for nothing to say.
+            speed_notes: sentences on the speed of the run, without full stops; None entries are left out.
         """
         output_dir = self.run_log.output_dir
         notes = [note for note in speed_notes if note]
@@ -148,7 +148,7 @@ def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section
 
 
 def _lacks_encoder(info: DatasetInfo, model: UNet) -> bool:
-    """Whether these may be photographs that no encoder looks at; for landmarks, none has been seen to gain."""
+    """Whether the images may be photographs and the network has no encoder; encoders have not helped with landmarks."""
     if info.reader.takes_points or model.config.dims == 3:
         return False
     return info.normalization.is_color and model.config.encoder is None

@@ -29,12 +29,12 @@ from unet.model import UNet
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run before its first step: its folder, what it starts from, and what it has learned about memory.
+    """A run before its first step: its folder, its starting point, and its recorded memory limit.
 
     Args:
-        checkpoint: the one that it goes on from.
+        checkpoint: the checkpoint that the run resumes from.
         init_from: the model that a new run starts from, as --init-from names it.
-        finished_line: says that there is nothing left to do; None where there is.
+        finished_line: the line that nothing is left to do; None if something is.
     """
 
     output_dir: Path
@@ -45,16 +45,16 @@ class OpenedRun:
 
     @cached_property
     def initial_model(self) -> UNet | None:
-        """The model that a new run starts from, if any, loaded once by each process that asks for it.
+        """The model that a new run starts from, if any; each process that asks for it loads it once.
 
-        A run that goes on has none: its model may have changed or been deleted since.
+        A resumed run has none: the model may have changed or been deleted since.
         """
         if self.init_from is None or self.checkpoint.state is not None:
             return None
         return load_model(self.init_from)
 
     def total_steps(self, args: TrainSettings) -> int | None:
-        """The steps of --max-steps or, with --max-minutes, those that a resumed run measured; None if not known yet."""
+        """The steps of --max-steps or, with --max-minutes, the number that a resumed run measured; None if unknown."""
         if not args.max_minutes:
             return args.max_steps
         if self.minutes_to_fill(args):
@@ -63,7 +63,10 @@ class OpenedRun:
         return self.checkpoint.state.settings.total_steps
 
     def minutes_to_fill(self, args: TrainSettings) -> float | None:
-        """The minutes that steps are to be measured for: with a checkpoint, those beyond its own; None for none."""
+        """The minutes whose number of steps must be measured; None if no measurement is needed.
+
+        For a resumed run they are the minutes beyond the checkpoint's own.
+        """
         if not args.max_minutes or self.checkpoint.state is None:
             return args.max_minutes
         before = self.checkpoint.state.settings.flags.get("max_minutes")
@@ -72,7 +75,7 @@ class OpenedRun:
         return None
 
     def reads_places(self, args: TrainSettings) -> bool:
-        """Whether TIFFs with a place are read as rasters: as asked for, else as the run or model before it did."""
+        """Whether TIFFs with a place are read as rasters: the flag decides or, without it, the earlier run or model."""
         if args.place is not None:
             return args.place
         config = self.checkpoint.model_config() if self.initial_model is None else self.initial_model.config
@@ -81,13 +84,13 @@ class OpenedRun:
 
     @property
     def steps_before(self) -> int:
-        """How many steps the run of the checkpoint was to have, 0 without one."""
+        """The planned number of steps of the checkpoint's run; 0 without a checkpoint."""
         return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def with_plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-        """The settings, where open with the values of the checkpoint or the plan, and with the task that was found.
+        """The settings, with the task of the data; the checkpoint or the plan decides the flags that are still open.
 
-        What a new run plans is printed.
+        The plan of a new run is printed.
         """
         args = replace(args, task=info.config.task)
         if args.plan == "auto":
@@ -109,12 +112,12 @@ class OpenedRun:
             return None
         flags = self.checkpoint.state.settings.flags
         plan = Plan(**{name: flags[name] for name in Plan.names()})
-        if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
+        if args.encoder == NO_ENCODER:  # if the run has an encoder, a later check of --resume refuses this
             plan = replace(plan, encoder_weights=None, freeze_encoder=None)
         return plan
 
     def _patch_size(self, args: TrainSettings, info: DatasetInfo) -> tuple[int, ...]:
-        """(D, H, W) of the patches of a run without a plan: those of the checkpoint, else what suits the volumes."""
+        """(D, H, W) of the patches of a run without a plan: from the checkpoint or, without one, from the volumes."""
         if self.checkpoint.state is not None:
             recorded = self.checkpoint.state.settings.flags.get("crop_size")
             if recorded:
@@ -132,15 +135,15 @@ class OpenedRun:
 
 
 def _say_plan(plan: Plan, args: TrainSettings) -> None:
-    """Print what the plan decides beside the flags."""
+    """Print the decisions of the plan that the flags leave open."""
     decided = plan.decided(args)
-    if args.max_steps or args.max_minutes:  # they say how long the run is
+    if args.max_steps or args.max_minutes:  # these flags decide the length of the run
         decided.pop("epochs", None)
     say(f"plan: {as_flags(decided)}")
 
 
 def open_run(args: TrainSettings) -> OpenedRun:
-    """Make or find the folder of a run, lock it, and find what is in it already; for one process."""
+    """Make or find the folder of a run, lock it, and read its checkpoint and memory limit; call it on one process."""
     folder = make_run_dir(args.output_dir, args.resume)
     lock_folder(folder)
     remove_leftovers(folder)
@@ -155,12 +158,12 @@ def open_run(args: TrainSettings) -> OpenedRun:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What finished.json holds of a run.
+    """The content of a run's finished.json.
 
     Args:
-        step: the last one that was made.
-        total_steps: those that were to be made.
-        flags: by name, redacted.
+        step: the last step that was made.
+        total_steps: the planned number of steps.
+        flags: the flags by name, redacted.
     """
 
     step: int
@@ -170,23 +173,23 @@ class FinishedRun:
 
     @property
     def ran_out_of_patience(self) -> bool:
-        """Whether it ended before its last step, since its score became no better."""
+        """Whether the run ended before its last planned step, since its score became no better."""
         return self.step < self.total_steps
 
     def has_settings(self, args: TrainSettings) -> bool:
-        """Whether the flags ask for the settings of this run, whatever its length and place."""
+        """Whether the flags ask for the settings of this run; the flags of its length and place are not compared."""
         flags = flags_as_json(args)
-        # the run has planned or found the values of open flags
+        # the flags that are open now: the run took their values from the plan or from the data
         open_flags = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
         not_compared = (*LENGTH_AND_PLACE, *open_flags)
         for name, value in flags.items():
-            # a flag that is newer than the run is as the run was
+            # a flag that did not exist yet when the run was recorded counts as unchanged
             if name not in not_compared and self.flags.get(name, value) != value:
                 return False
         return True
 
     def is_shorter_than(self, args: TrainSettings) -> bool:
-        """Whether the flags ask for more steps or minutes than this run was to have."""
+        """Whether the flags ask for more steps or minutes than this run had planned."""
         total_steps = args.max_steps or (args.epochs or 0) * self.steps_per_epoch
         has_more_steps = total_steps > self.total_steps and not args.max_minutes
         has_more_minutes = (args.max_minutes or 0) > (self.flags.get("max_minutes") or math.inf)
@@ -213,7 +216,7 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
 
 
 def _read_finished(folder: Path) -> FinishedRun | None:
-    """The content of finished.json; None where there is none, or not the last checkpoint of the run."""
+    """The content of finished.json; None if the file or the last checkpoint of the run is missing."""
     try:
         record = redact_all(read_json(folder / FINISHED_FILE))
     except (OSError, ValueError):
@@ -229,7 +232,7 @@ def _read_finished(folder: Path) -> FinishedRun | None:
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:
-    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
+    """Make the folder of a run, by default runs/<time>; without `resume`, a folder that is not empty is refused.
 
     A run resumed from a checkpoint continues in the folder of the checkpoint, unless another is given. Folders that are
     still empty at the end are removed, so that a run that failed at its start can use its folder again.
@@ -256,5 +259,5 @@ def make_run_dir(path: Path | None, resume: str | None) -> Path:
 
 def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:
-        with suppress(OSError):  # it is not empty
+        with suppress(OSError):  # the folder is not empty
             folder.rmdir()

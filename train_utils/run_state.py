@@ -15,7 +15,7 @@ class RunState:
     """Where a run stands after `step` optimizer steps; part of every checkpoint.
 
     Args:
-        best: what the best evaluation is compared by, -1 before the first; its step, and its scores as JSON.
+        best: the score of the best evaluation, -1 before the first; then its step, and all its scores as JSON.
         window: the loss that has not been logged yet, as in LossWindow.
         skipped: how many steps had a loss or gradient that was not finite.
     """

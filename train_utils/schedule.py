@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from train_utils.run_state import RunState
 from train_utils.settings.train_settings import TrainSettings
 
-FEW_STEPS = 500  # after fewer steps masks are poor
+FEW_STEPS = 500  # with fewer steps the masks are poor
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,12 @@ class Schedule:
 
     @classmethod
     def from_args(cls, args: TrainSettings, images: int, total_steps: int | None) -> "Schedule":
-        """The schedule that the flags ask for, on so many training images; `total_steps` is None for --epochs."""
+        """The schedule that the flags ask for.
+
+        Args:
+            images: the number of training images.
+            total_steps: None for --epochs.
+        """
         assert args.epochs is not None, "the plan decides it"
         steps_per_epoch = math.ceil(images / args.planned_batch_size)
         total_steps = total_steps or args.epochs * steps_per_epoch
@@ -65,15 +70,15 @@ class Schedule:
         return range(state.step, self.total_steps)
 
     def epoch(self, step: int) -> float:
-        """How many epochs `step` steps are."""
+        """The number of epochs in `step` steps."""
         return step / self.steps_per_epoch
 
     def is_last(self, step: int) -> bool:
-        """Whether nothing is left to do after so many steps."""
+        """Whether nothing is left to do after `step` steps."""
         return step >= self.total_steps
 
     def is_over(self, state: RunState) -> bool:
-        """Whether a run that stands at `state` has made all its steps, or has run out of patience."""
+        """Whether a run with this state has made all its steps, or has run out of patience."""
         return self.is_last(state.step) or self.is_out_of_patience(state)
 
     def is_out_of_patience(self, state: RunState) -> bool:
@@ -93,14 +98,14 @@ class Schedule:
         return step % self.checkpoint_every == 0 or self.is_last(step)
 
     def needs_results(self, step: int) -> bool:
-        """Whether all results must be known after `step` steps: they are logged, evaluated or saved."""
+        """Whether all results must be known after `step` steps, since the run logs, evaluates or saves there."""
         return self.is_log_step(step) or self.is_evaluation_step(step) or self.is_checkpoint_step(step)
 
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
     """The rate of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
 
-    It depends on the step alone: there is nothing to save, and nothing that advances once for each process.
+    The rate depends on the step alone: no state needs to be saved, and no scheduler advances once for each process.
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps

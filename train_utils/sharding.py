@@ -1,4 +1,4 @@
-"""Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
+"""Weights and optimizer state spread over the processes: the DTensors of FSDP2, the partitions of DeepSpeed's ZeRO."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
 from unet.model import UNet
 
-ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
+ZERO = "zero/"  # the prefix of names of tensors that cannot be restored on another number of processes
 
 
 def prepare_sharding(accelerator: Accelerator, model: UNet, batch_split: BatchSplit, clip: float) -> None:
@@ -38,12 +38,12 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
         )
     if accelerator.mixed_precision == "fp16":
         raise LaunchError("FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
-    # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
-    # but beside float32 statistics it does not take them
+    # autocast chooses the precision of each layer. The policy would give batch norm half precision weights too, which
+    # it does not accept beside float32 statistics.
     plugin = accelerator.state.fsdp_plugin
     plugin.mixed_precision_policy = None
     if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
-        # the profile names our own block; each stage of an encoder is gathered as a whole too
+        # the profile names only our own block; each stage of an encoder is also gathered as a whole
         stages = sorted({type(stage).__name__ for stage in model.encoder.stages})
         block_names = [*plugin.transformer_cls_names_to_wrap, *stages]
         # --max-minutes' rehearsal may have added the stages already
@@ -72,10 +72,10 @@ def _prepare_deepspeed(accelerator: Accelerator, batch_split: BatchSplit, clip: 
 
 @contextmanager
 def gathered_weights(accelerator: Accelerator, model: nn.Module) -> Iterator[None]:
-    """Within, all weights that FSDP has spread are here, so that no forward pass needs another process.
+    """A context in which each process has all weights that FSDP has spread, so that no forward pass needs the others.
 
     Processes may then make different numbers of passes, as images of different sizes have different numbers of tiles.
-    There is room: the memory trial had the whole network on each device.
+    There is enough memory: the memory trial had the whole network on each device.
     """
     if accelerator.distributed_type != DistributedType.FSDP:
         yield
@@ -94,22 +94,22 @@ def gathered_weights(accelerator: Accelerator, model: nn.Module) -> Iterator[Non
 
 
 def _is_spread(value: Tensor) -> bool:
-    """Whether it is a DTensor; importing its class costs every start half a second, with sharding or without."""
+    """Whether a tensor is a DTensor; importing the class would cost each start half a second, with or without sharding."""
     return hasattr(value, "full_tensor")
 
 
 def unsharded(value: Tensor) -> Tensor:
-    """The whole of a tensor, whatever part of it is here; every process must call it."""
+    """The whole tensor, gathered if it is spread over the processes; every process must call it."""
     return value.full_tensor() if _is_spread(value) else value
 
 
 def local(value: Tensor) -> Tensor:
-    """The part of a tensor that is here, as a plain tensor on the same memory."""
+    """This process's part of a tensor, as a plain tensor on the same memory."""
     return value.to_local() if _is_spread(value) else value
 
 
 def shard_like(value: Tensor, example: Tensor) -> Tensor:
-    """The part of a whole tensor, which every process has, that is here of `example`."""
+    """This process's part of a whole tensor, spread as `example` is; every process has the whole tensor."""
     if not _is_spread(example):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -120,7 +120,7 @@ def shard_like(value: Tensor, example: Tensor) -> Tensor:
 def whole_copies(
     accelerator: Accelerator, groups: dict[str, Iterable[tuple[str, Tensor]]]
 ) -> dict[str, dict[str, Tensor]]:
-    """Copies of each group's whole tensors, by name, on the main process's CPU; nothing on the others.
+    """Copies of each group's whole tensors, by name, on the CPU of the main process; the other processes get none.
 
     Every process must call it. One tensor at a time is gathered: a device may have no room for all of them. The host
     waits for the device once.
@@ -139,10 +139,10 @@ def whole_copies(
 
 
 def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
-    """A network that the main process can use alone: this one, or a copy where its weights are spread over several.
+    """A network that the main process can use alone: this network, or a copy if its weights are spread over processes.
 
-    The copy is a plain U-Net, without what only training has. Every process must call this function; all but the main
-    one get back their part.
+    The copy is a plain U-Net, without the additions of training. Every process must call this function; processes other
+    than the main one get back their own part.
     """
     state = network.published_state()
     if not any(map(_is_spread, state.values())):
@@ -156,7 +156,7 @@ def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
 
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
-    """Give every process the running statistics of the main one: they are evaluated and saved."""
+    """Give every process the main process's running statistics, which are evaluated and saved."""
     if accelerator.num_processes > 1:
         broadcast(list(network.buffers()))
 
@@ -164,10 +164,10 @@ def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
 def optimizer_tensors(
     accelerator: Accelerator, network: nn.Module, optimizer: Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
-    """The optimizer's tensors and their names, `<parameter>/<name>`: exp_avg, momentum_buffer, ...; for `whole_copies`.
+    """Yield the optimizer's tensors with their names, `<parameter>/<name>` such as `.../exp_avg`, for `whole_copies`.
 
-    ZeRO's are `zero/<group>/<name>`, (processes, partition): float32 weights, and what the optimizer has for them.
-    Every process must take all of them.
+    With ZeRO the names are `zero/<group>/<name>` and the shapes (processes, partition): the float32 weights, and the
+    optimizer's state for them. Every process must iterate over all of them.
     """
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         for group, (weights, state) in enumerate(_partitions(optimizer)):
@@ -186,7 +186,7 @@ def optimizer_tensors(
 def restore_optimizer(
     accelerator: Accelerator, network: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Give the optimizer its part of what `optimizer_tensors` had; CheckpointError where ZeRO cannot take it."""
+    """Give the optimizer its part of the tensors of `optimizer_tensors`; CheckpointError if ZeRO cannot take them."""
     is_zero = accelerator.distributed_type == DistributedType.DEEPSPEED
     if tensors and is_zero != all(key.startswith(ZERO) for key in tensors):
         raise CheckpointError(
@@ -199,13 +199,16 @@ def restore_optimizer(
     for path, value in tensors.items():
         name, _, key = path.rpartition("/")
         parameter = parameters[name]
-        if value.shape == parameter.shape:  # it gets the parameter's memory format, as if it had never been away
+        if value.shape == parameter.shape:  # it gets the parameter's memory format, as it had when it was saved
             value = torch.empty_like(parameter, requires_grad=False).copy_(shard_like(value, parameter))
         optimizer.state[parameter][key] = value.to(parameter.device)  # the step's number too: its kernel is fused
 
 
 def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give ZeRO's partitions here what `optimizer_tensors` had; CheckpointError for another number of processes."""
+    """Restore this process's ZeRO partitions from the tensors of `optimizer_tensors`.
+
+    Raises CheckpointError if they were saved with another number of processes.
+    """
     partitions = _partitions(optimizer)
     for path, value in tensors.items():
         group, _, key = path.removeprefix(ZERO).partition("/")

@@ -1,9 +1,9 @@
-"""One volume, or one large image, on several processes: each trains on a slab of it, and the sums are those of one.
+"""One volume, or one large image, on several processes: each trains on a slab, with the results of a single process.
 
-A slab is a range of the first spatial axis. It begins at a multiple of what the poolings divide by, so they and the
-transposed convolutions stay inside a slab. Convolutions need the border slices of the slabs beside them, norms the sums
-over all slabs, dropout the mask of the whole volume, and the loss the sums over a whole image. Evaluation and
-prediction do not cut: there, the layers are those of one process.
+A slab is a range of the first spatial axis. It begins at a multiple of the factor that the poolings divide by, so that
+poolings and transposed convolutions stay inside a slab. Convolutions need the border slices of the neighboring slabs,
+norms the sums over all slabs, dropout the mask of the whole volume, and the loss the sums over a whole image.
+Evaluation and prediction do not cut images: there the layers work as on one process.
 """
 
 import math
@@ -30,14 +30,14 @@ from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 FIRST_AXIS = 2  # the first spatial axis of (B, C, *spatial)
 FLAG = "--processes-per-volume"
-FEWEST_STRIDES = 2  # so long is a slab at the lowest level: neighbors have a border slice, and norms two values
+FEWEST_STRIDES = 2  # least length of a slab at the lowest level: neighbors need a border slice, and norms two values
 
 
 class Slabs:
-    """The slabs of each volume, and which of them this process has.
+    """The cut of each volume into slabs, one for each process of a group.
 
     Args:
-        divisor: what the first axis is divided by on the way to the lowest level.
+        divisor: the factor by which the first axis is divided on the way to the lowest level.
 
     Attributes:
         length: the first side of the volume that was cut last.
@@ -49,14 +49,14 @@ class Slabs:
         self.length = 0
 
     def rows(self, length: int) -> slice:
-        """The range of this process's slab in a volume whose first side is `length`; the last one takes the rest."""
+        """The range of this process's slab in a volume whose first side is `length`; the last slab takes the rest."""
         strides = length // self.divisor
         start = strides * self.mesh.slab // self.mesh.size * self.divisor
         end = strides * (self.mesh.slab + 1) // self.mesh.size * self.divisor
         return slice(start, length if self.mesh.is_last else end)
 
     def largest(self, length: int) -> int:
-        """The most rows that a process has of a volume whose first side is `length`."""
+        """The number of rows of the largest slab of a volume whose first side is `length`."""
         strides = length // self.divisor
         most_strides = math.ceil(strides / self.mesh.size)
         return most_strides * self.divisor + length % self.divisor
@@ -73,10 +73,10 @@ class Slabs:
 
 
 def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:
-    """SettingsError where a volume of this network cannot be trained on several processes.
+    """Raise SettingsError if several processes cannot share a volume with this network.
 
     Args:
-        shortest: the smallest first side of the training images as the network sees them.
+        shortest: the smallest first side of the training images at the network's input.
     """
     if mesh.size == 1:
         return
@@ -102,7 +102,7 @@ def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int
 
 
 def split_network(model: nn.Module, slabs: Slabs) -> None:
-    """Have the layers of a network compute what they would compute on whole volumes, in place."""
+    """Change the layers of a network in place: on slabs they then compute what they would compute on whole volumes."""
     if slabs.mesh.size == 1:
         return
     for name, layer in list(model.named_modules()):
@@ -113,12 +113,12 @@ def split_network(model: nn.Module, slabs: Slabs) -> None:
 
 
 def _cut_input(slabs: Slabs, model: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-    """Give a network that trains this process's slab of the images that it is called with."""
+    """A hook that, in training, replaces the network's input images by this process's slab of them."""
     return (slabs.cut(inputs[0]),) if model.training else inputs
 
 
 def _slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
-    """The layer with the parameters of this one that looks beyond its slab; None where a layer has no need to."""
+    """A layer with the same parameters that looks beyond its slab; None if this kind of layer need not do so."""
     classes: dict[type[nn.Module], type[nn.Module]] = {
         nn.Conv2d: SlabConv2d,
         nn.Conv3d: SlabConv3d,
@@ -138,7 +138,7 @@ def _slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
 
 
 class SlabLoss(StepLoss):
-    """The loss of a step whose images are cut into slabs; targets come whole, logits of this process's slab.
+    """The loss of a step whose images are cut into slabs; targets are whole, logits cover this process's slab.
 
     Args:
         strides: see `StepLoss`.
@@ -149,7 +149,7 @@ class SlabLoss(StepLoss):
         self.slabs = slabs
 
     def counts(self, targets: Target) -> Tensor:
-        """The counts of whole images: the first process of a group has them, the others zeros."""
+        """The counts of whole images on the first process of a group; zeros on the others."""
         counts = super().counts(targets)
         return counts if self.slabs.mesh.is_first else torch.zeros_like(counts)
 
@@ -162,7 +162,7 @@ class SlabLoss(StepLoss):
         return self.task.finish(tuple(image_sums))
 
     def share_from_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
-        """Each process of a group has an equal share of what all of them have computed."""
+        """This process's share of the loss: an equal part of the value that the processes of the group have computed."""
         return super().share_from_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
 
 
@@ -174,7 +174,7 @@ def new_step_loss(task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) ->
 
 
 class _SumOverSlabs(torch.autograd.Function):
-    """The sum of values over the processes of a group, which all of them use alike."""
+    """The sum of values over the processes of a group; all of them use this sum in the same way."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, mesh: Mesh) -> Tensor:
@@ -183,11 +183,11 @@ class _SumOverSlabs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.size, None  # the sum of the gradients of all processes, which are equal
+        return grad * ctx.size, None  # the sum of the processes' gradients, which are equal
 
 
 def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor | None]:
-    """The last slices of the slab before x (B, C, *spatial), and the first ones of the slab behind, `reach` each."""
+    """The last `reach` slices of the slab before x (B, C, *spatial), and the first `reach` slices of the slab after."""
     mesh = slabs.mesh
     first_slices = None if mesh.is_first else x.narrow(FIRST_AXIS, 0, reach)
     last_slices = None if mesh.is_last else x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
@@ -197,8 +197,8 @@ def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, 
 class _SlabConvolution(torch.autograd.Function):
     """A convolution of stride 1 whose input is the slab x and `kernel // 2` slices on either side of it.
 
-    The input with its borders is made again in the backward pass: kept, it would be a second copy of x, which the layer
-    before keeps too.
+    The backward pass puts the input and its borders together again: if that input were kept, it would be a second copy
+    of x, which the layer before keeps already.
     """
 
     @staticmethod
@@ -248,7 +248,7 @@ def _padded(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int)
 
 
 def _laid_out_like(x: Tensor, values: Tensor) -> Tensor:
-    """The values in the memory format of x: kernels, and the order in which a mask is drawn, depend on it."""
+    """The values in the memory format of x: it determines the kernels, and the order in which a mask is drawn."""
     return values.contiguous() if x.is_contiguous() else channels_last(values)
 
 
@@ -317,9 +317,9 @@ class SlabInstanceNorm(InstanceNorm):
 
 
 class _Borders(torch.autograd.Function):
-    """The slices beside a slab x (B, C, *spatial), one on either side, joined to it; at the ends of the volume its own.
+    """A slab x (B, C, *spatial) with one neighboring slice joined to either side.
 
-    Interpolation repeats the first and the last slice in the same way.
+    At the ends of the volume, the slab's own first or last slice is repeated, as interpolation does.
     """
 
     @staticmethod
@@ -362,7 +362,7 @@ class SlabUpsample(nn.Upsample):
 
 
 class SlabDropout(nn.Dropout):
-    """Dropout in the lowest level, by this slab's part of the mask of the whole volume."""
+    """Dropout at the lowest level, which applies this slab's part of the whole volume's mask."""
 
     slabs: Slabs
 

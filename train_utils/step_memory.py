@@ -1,4 +1,4 @@
-"""Steps that run out of memory: made again with smaller micro-batches, at once or by the next start."""
+"""Steps that run out of memory are made again with smaller micro-batches, at once or after a restart."""
 
 import json
 import math
@@ -24,17 +24,18 @@ from train_utils.nan_guard import StepGuard
 class StepMemory:
     """Micro-batches that become smaller when a step runs out of memory.
 
-    One process on one GPU makes the step again at once, and later ones in as small micro-batches. One of several must
-    end, since the others wait for its gradients; on a CPU the system may end the process itself. Started again with
-    --resume auto, the run continues from its last checkpoint in smaller micro-batches, and more of them in each step.
+    A single process on a GPU makes the step again at once, and keeps the smaller size for later steps. One of several
+    processes must end, since the others wait for its gradients; on a CPU the system may end the process itself.
+    Started again with --resume auto, the run continues from its last checkpoint with smaller micro-batches, and more of
+    them in each step.
 
     Args:
-        folder: the run's, where the size that is learned is recorded.
+        folder: the folder of the run, in which the smaller size is recorded.
         network: has `activation_checkpointing`.
-        batch_split: where it is fixed, nothing smaller will do.
+        batch_split: the batch split; if it is fixed, micro-batches cannot become smaller.
 
     Attributes:
-        size: images of a micro-batch.
+        size: the number of images of a micro-batch.
     """
 
     def __init__(self, accelerator: Accelerator, folder: Path, network: nn.Module, batch_split: BatchSplit) -> None:
@@ -45,7 +46,7 @@ class StepMemory:
         self._repeats = can_repeat_steps(accelerator) and not batch_split.is_fixed
 
     def cut(self, micro_batches: list[MicroBatch]) -> list[MicroBatch]:
-        """The micro-batches in parts of at most `size`, or the list itself where no step can be made again."""
+        """The micro-batches in parts of at most `size` images; the list itself if no step can be made again."""
         if not self._repeats:
             return micro_batches
         smaller_batches = []
@@ -60,11 +61,11 @@ class StepMemory:
     def halve_or_raise(self, error: MemoryError | RuntimeError, guard: StepGuard) -> None:
         """Halve `size` and take back the passes that ran out of memory, so that they can be made again.
 
-        Another error is raised again, and so is a shortage where a step cannot be made again.
+        Raises the error again if it is no shortage of memory, or if the step cannot be made again.
         """
         if not (self._repeats and self.size > 1 and is_out_of_memory(error)):
             raise error
-        traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
+        traceback.clear_frames(error.__traceback__)  # the frames refer to the tensors that fill the memory
         guard.undo_passes()
         release_memory()
         before = self.size
@@ -113,5 +114,5 @@ class StepMemory:
 
 
 def can_repeat_steps(accelerator: Accelerator) -> bool:
-    """Whether nobody waits for this process, and an accelerator runs out of memory with an error."""
+    """Whether no other process waits for this one, and its device reports a shortage of memory as an error."""
     return accelerator.distributed_type == DistributedType.NO and accelerator.device.type != "cpu"

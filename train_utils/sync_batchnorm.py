@@ -20,10 +20,10 @@ BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, choice: str, batch_split: BatchSplit) -> None:
-    """Have batch norm see all processes' micro-batches if `choice` is `on` or `auto`, not if it is `off`; in place.
+    """Convert batch norm in place so that it sees all processes' micro-batches, unless `choice` is `off`.
 
-    Prints a line where batch norm sees fewer images at a time than a step has: its statistics then depend on the
-    launch. accelerate does not convert by itself.
+    `choice` is `on`, `auto` or `off`. Prints a line if batch norm sees fewer images at a time than a step has: its
+    statistics then depend on the launch. accelerate does not convert by itself.
     """
     norms = {}
     for name, module in model.named_modules():
@@ -31,7 +31,7 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, choice: st
             norms[name] = module
     if not norms:
         return
-    micro_batches = batch_split.accumulation  # as many share the images of a step, each with statistics of its own
+    micro_batches = batch_split.accumulation  # they share the images of a step, and each has its own statistics
     if choice != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
             model.set_submodule(name, SynchronizedBatchNorm.of(norm))
@@ -46,7 +46,7 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, choice: st
 
 
 def leave_out_of_batch_norm(model: nn.Module, is_filler: bool) -> None:
-    """Say whether this process's next micro-batch is one that no statistics of all processes count."""
+    """Leave this process's next micro-batch out of the statistics of all processes if it `is_filler`."""
     for module in model.modules():
         if isinstance(module, SynchronizedBatchNorm):
             module.is_counted = not is_filler
@@ -54,18 +54,18 @@ def leave_out_of_batch_norm(model: nn.Module, is_filler: bool) -> None:
 
 @cache
 def _process_group() -> dist.ProcessGroup:
-    """All processes, in a group of their own: small reductions do not queue behind DDP's, which exchange gradients."""
+    """A separate group of all processes, so that small reductions do not queue behind DDP's exchange of gradients."""
     return dist.new_group(timeout=COLLECTIVE_TIMEOUT)
 
 
 class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm of images or volumes whose batch is that of all processes, each with any number of values.
+    """Batch norm of images or volumes over the batches of all processes, each with any number of values.
 
-    Equal in numbers to torch's SyncBatchNorm, which makes the host wait three times in each layer (torch 2.13). Here
-    nothing waits, and any device and backend will do.
+    The numbers equal those of torch's SyncBatchNorm, which makes the host wait three times in each layer (torch 2.13).
+    Here the host does not wait, and the layer works on any device and backend.
 
     Attributes:
-        is_counted: whether this process's values are part of the statistics, which normalize them in any case.
+        is_counted: whether this process's values count in the statistics; they are normalized in either case.
     """
 
     is_counted = True
@@ -78,7 +78,7 @@ class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return synchronized
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Any number of axes will do."""
+        """Accept any number of axes."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -98,11 +98,14 @@ class _Normalize(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shift: Tensor, eps: float, is_counted: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The output; mean and variance (C,) over all processes, and the number () of values behind these.
+        """Normalize x.
 
         Args:
-            shift: (C,) the same on all processes, near the mean: what is added up are differences from it.
-            is_counted: whether x is part of the statistics.
+            shift: (C,), near the mean, and the same on all processes; the sums are sums of differences from it.
+            is_counted: whether x counts in the statistics.
+
+        Returns:
+            The output; mean and variance (C,) over all processes; the number () of values in these.
         """
         sums = _sums(x, shift, eps) if is_counted else shift.new_zeros(1 + 2 * len(shift), dtype=torch.float64)
         dist.all_reduce(sums, group=_process_group())
@@ -114,7 +117,7 @@ class _Normalize(torch.autograd.Function):
         ctx.is_counted = is_counted
         ctx.save_for_backward(x, weight, mean, var, count)
         ctx.mark_non_differentiable(mean, var, count)
-        if x.is_cuda:  # the kernel of torch's SyncBatchNorm, which has not run here
+        if x.is_cuda:  # the kernel of torch's SyncBatchNorm, which has not been run on GPUs yet
             output = torch.batch_norm_elemt(x, weight, bias, mean, (var + eps).rsqrt(), eps)
         else:  # the kernel of evaluation normalizes by the mean and variance that it is given
             output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
@@ -126,8 +129,9 @@ class _Normalize(torch.autograd.Function):
         x, weight, mean, var, count = ctx.saved_tensors
         invstd = (var + ctx.eps).rsqrt()
         if x.is_cuda:
-            # torch's SyncBatchNorm calls the same kernels (read in torch 2.13, nn/modules/_functions.py); they have not
-            # run here: `--trace-steps` on two GPUs would show them beside the formula below
+            # torch's SyncBatchNorm calls the same kernels (read in torch 2.13, nn/modules/_functions.py). They have not
+            # been run on GPUs yet: `--trace-steps` on two GPUs would show them beside the formula below.
+
             sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
                 grad, x, mean, invstd, weight, True, True, True
             )
@@ -135,7 +139,7 @@ class _Normalize(torch.autograd.Function):
             one = torch.ones(1, dtype=torch.int32, device=x.device)  # the kernel divides by it: these are means already
             grad_input = torch.batch_norm_backward_elemt(grad, x, mean, invstd, weight, *means, one)
             return grad_input, grad_weight, grad_bias, None, None, None
-        # evaluation's kernel takes mean and variance for constants: what depends on them is taken off its gradient
+        # evaluation's kernel treats mean and variance as constants: the terms that depend on them are subtracted
         nothing = mean.new_empty(0)
         grad_input, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad, x, weight, mean, var, nothing, nothing, False, ctx.eps, [True, True, True]
@@ -148,7 +152,7 @@ class _Normalize(torch.autograd.Function):
 
 
 def _sums(x: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """(1 + 2 C,) float64: the number of a channel's values, then sums of their differences from `shift`, of squares."""
+    """(1 + 2 C,) float64: the number of values of a channel, sums of differences from `shift`, sums of their squares."""
     mean, var = _statistics(x, eps)
     difference = mean.double() - shift
     square = var.double() + difference.square()
@@ -156,14 +160,14 @@ def _sums(x: Tensor, shift: Tensor, eps: float) -> Tensor:
 
 
 def _means(sums: Tensor, count: Tensor, is_counted: bool) -> Tensor:
-    """This process's sums added up over all processes, for each of `count` values; 0 where it is in no statistics."""
+    """The sums over all processes, divided by `count`; zeros if this process is not counted in the statistics."""
     dist.all_reduce(sums, group=_process_group())
     return sums / count if is_counted else torch.zeros_like(sums)
 
 
 def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Mean and variance (C,) of each channel, in at least float32."""
-    if x.is_cuda:  # one pass over half precision, without a copy in float32, by torch's source
+    if x.is_cuda:  # by torch's source, this takes one pass over half precision and no copy in float32
         mean, invstd = torch.batch_norm_stats(x, eps)
         return mean, invstd.pow(-2) - eps
     values = full_precision(x)
@@ -173,7 +177,8 @@ def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _column(values: Tensor, x: Tensor) -> Tensor:
-    """(C,) as (1, C, 1, ...), to go with x (B, C, *spatial)."""
+    """Values (C,) as (1, C, 1, ...), which broadcast with x (B, C, *spatial)."""
+
     shape = [1] * x.ndim
     shape[1] = -1
     return values.view(shape)

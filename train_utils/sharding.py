@@ -94,7 +94,7 @@ def gathered_weights(accelerator: Accelerator, model: nn.Module) -> Iterator[Non
 
 
 def _is_spread(value: Tensor) -> bool:
-    """Whether a tensor is a DTensor; importing the class would cost each start half a second, with or without sharding."""
+    """Whether a tensor is a DTensor; importing that class would cost half a second at every start, sharded or not."""
     return hasattr(value, "full_tensor")
 
 

@@ -162,7 +162,7 @@ class SlabLoss(StepLoss):
         return self.task.finish(tuple(image_sums))
 
     def share_from_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
-        """This process's share of the loss: an equal part of the value that the processes of the group have computed."""
+        """This process's share of the loss: an equal part of the value that the processes of a group have computed."""
         return super().share_from_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
 
 

@@ -152,7 +152,7 @@ class _Normalize(torch.autograd.Function):
 
 
 def _sums(x: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """(1 + 2 C,) float64: the number of values of a channel, sums of differences from `shift`, sums of their squares."""
+    """(1 + 2 C,) float64: the number of values of a channel, then sums of differences from `shift` and of squares."""
     mean, var = _statistics(x, eps)
     difference = mean.double() - shift
     square = var.double() + difference.square()

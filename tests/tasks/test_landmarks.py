@@ -82,22 +82,24 @@ def test_the_loss_of_strips_adds_up_to_that_of_the_whole(size):
     torch.testing.assert_close(TASK.finish(sums), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_a_quarter_of_that_of_presence():
+@pytest.mark.parametrize("sigma", [2.0, 1.25])
+def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_a_quarter_of_that_of_presence(sigma):
+    task = replace(TASK, sigma=sigma)
     size = (12, 15)
     points = random_points(size, count=1)
     targets = target(points, [[PRESENT, ABSENT, UNKNOWN]], size)
     logits = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     rows, columns = torch.meshgrid(torch.arange(size[0]), torch.arange(size[1]), indexing="ij")
     distances = (rows - points[0, 0, 0]) ** 2 + (columns - points[0, 0, 1]) ** 2
-    gaussian = (-0.5 * distances / TASK.sigma**2).exp()
+    gaussian = (-0.5 * distances / sigma**2).exp()
     gaussian = gaussian / gaussian.sum()
     place = -(gaussian * logits[0, 0].flatten().log_softmax(0).view(size)).sum()
     # beside the map stands a weight for "nowhere"
-    presence = -(logits[0, 0].flatten().logsumexp(0) - TASK.nowhere).sigmoid().log()
-    absence = -(TASK.nowhere - logits[0, 1].flatten().logsumexp(0)).sigmoid().log()
-    sums = TASK.finish(TASK.partial(logits, targets))
+    presence = -(logits[0, 0].flatten().logsumexp(0) - task.nowhere).sigmoid().log()
+    absence = -(task.nowhere - logits[0, 1].flatten().logsumexp(0)).sigmoid().log()
+    sums = task.finish(task.partial(logits, targets))
     torch.testing.assert_close(sums, torch.stack([place, 0.25 * (presence + absence)]))
-    assert TASK.counts(targets).tolist() == [1, 2]
+    assert task.counts(targets).tolist() == [1, 2]
 
 
 def test_the_loss_of_a_map_of_large_logits_is_finite():

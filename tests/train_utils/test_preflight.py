@@ -367,7 +367,7 @@ def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, 
     ("device", "processes", "total", "left"),
     [
         ("cuda", 1, 16 * 10**9, 8 * 10**8),
-        ("cuda", 8, 16 * 10**9, 10**9),
+        ("cuda", 2, 16 * 10**9, 10**9),
         ("cuda", 8, 80 * 10**9, 4 * 10**9),
         ("mps", 1, None, 0),
     ],

@@ -1,4 +1,4 @@
-"""What the network answers about a pixel: the loss of an answer, and its scores."""
+"""Tasks: the meaning of the network's outputs, their loss, and their scores."""
 
 from runtime.errors import ModelError
 from tasks.classes import Classes
@@ -24,13 +24,13 @@ def task_name(config: UNetConfig) -> str:
 
 
 def task_of_model(config: UNetConfig) -> Task:
-    """The task that a model was trained for; ModelError where this version does not know it."""
+    """The task that a model was trained for. Raises ModelError if this version does not know it."""
     name = task_name(config)
     if name not in TASKS:
         raise ModelError(f"the model was trained for the task {name!r}, {NEWER_VERSION}")
     try:
         task = TASKS[name].from_config(config)
-    except ModelError:  # it says what is damaged
+    except ModelError:  # its message names the damaged entry
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"the model's task {config.task} is damaged ({error!r}); use another copy") from error

@@ -1,9 +1,10 @@
-"""How sure predictions are, and how often they are right: counts for a reliability curve and its mean distance to it.
+"""Calibration: counts for a reliability curve and for the expected calibration error.
 
-Each pixel has a confidence, the probability of its answer. Pixels are counted in bins of it, with how many are right
-and with the sum of their confidences, as whole numbers: so counts of images and processes add up exactly, in any order.
-The expected calibration error is the mean over the pixels of the distance, in each bin, between the share of right ones
-and the mean confidence (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, arXiv:1706.04599).
+Each pixel has a confidence, the probability of its answer. The pixels are divided into bins by their confidence. Each
+bin counts its pixels and its right pixels, and sums their confidences, all as whole numbers: so counts of images and
+processes add up exactly, in any order. The expected calibration error is the mean over all pixels of the distance, in
+the pixel's bin, between the share of right pixels and the mean confidence (Guo et al., "On Calibration of Modern Neural
+Networks", ICML 2017, arXiv:1706.04599).
 """
 
 from typing import Any
@@ -13,24 +14,28 @@ from torch import Tensor
 
 from tasks.confusion import REPLICAS
 
-BINS = 15  # those of Guo et al., of equal width: ((b - 1) / 15, b / 15]
-STEPS = 2**20  # a confidence is a whole number of steps; float32 holds each
+BINS = 15  # of equal width, as in Guo et al.: ((b - 1) / 15, b / 15]
+STEPS = 2**20  # a confidence is counted in whole steps of 1 / STEPS; float32 holds each number of steps exactly
 PIXELS_AT_ONCE = 2**22  # each pixel takes tens of bytes while it is counted
 
 
 def no_counts(device: torch.device | str = "cpu") -> Tensor:
-    """(BINS, 3) int64 of zeros: pixels, right ones, and the sum of confidences in STEPS."""
+    """(BINS, 3) int64 zeros, for the pixels, the right pixels, and the sum of confidences in STEPS."""
     return torch.zeros(BINS, 3, dtype=torch.int64, device=device)
 
 
 def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) -> Tensor:
-    """The counts (BINS, 3) of pixels, tensors of one shape: their confidence, in 0..1, and two of bool."""
+    """The counts (BINS, 3) of some pixels.
+
+    Args:
+        confidence, is_right, is_counted: tensors of one shape; confidences are in 0..1, the others are bool.
+    """
     counts = no_counts(confidence.device)
     parts = [tensor.flatten().split(PIXELS_AT_ONCE) for tensor in (confidence, is_right, is_counted)]
     for values, right, counted in zip(*parts, strict=True):
         steps = (values.float() * STEPS).round().long()
-        bins = (steps * BINS // STEPS).clamp_max(BINS - 1)  # of all steps only 0 and STEPS lie on the border of a bin
-        bins = torch.where(counted, bins, BINS)  # one bin beyond, for pixels that do not count
+        bins = (steps * BINS // STEPS).clamp_max(BINS - 1)  # only the steps 0 and STEPS lie on a border of bins
+        bins = torch.where(counted, bins, BINS)  # an additional bin holds the pixels that do not count
         columns = (torch.ones_like(steps), right.long(), steps)
         counts += torch.stack([_sums(bins, column) for column in columns], dim=1)[:BINS]
     return counts
@@ -50,14 +55,14 @@ def _sums(bins: Tensor, values: Tensor) -> Tensor:
 
 
 def replicated_sums(bins: Tensor, values: Tensor) -> Tensor:
-    """`_sums` for a device: each is the sum of REPLICAS copies, since neighboring pixels often share a bin."""
+    """`_sums` on a GPU: each sum has REPLICAS partial sums, since neighboring pixels often share a bin."""
     cells = bins * REPLICAS + torch.arange(len(bins), device=bins.device) % REPLICAS
     copies = torch.zeros((BINS + 1) * REPLICAS, dtype=torch.int64, device=bins.device)
     return copies.scatter_add_(0, cells, values).view(BINS + 1, REPLICAS).sum(dim=1)
 
 
 def calibration_error(counts: Tensor) -> float | None:
-    """The expected calibration error of counts (BINS, 3), in 0..1; None where no pixel was counted."""
+    """The expected calibration error of counts (BINS, 3), in 0..1; None if no pixel was counted."""
     pixels, right, steps = counts.double().cpu().T
     total = pixels.sum().item()
     if not total:
@@ -76,7 +81,7 @@ def reliability_curve(counts: Tensor) -> list[dict[str, float]]:
 
 
 def calibration_report(counts: Tensor | None) -> dict[str, Any] | None:
-    """The entry of metrics.json for counts (BINS, 3); None where no pixel was counted."""
+    """The entry of metrics.json for counts (BINS, 3); None if no pixel was counted."""
     if counts is None or not counts.any():
         return None
     return {"expected_calibration_error": calibration_error(counts), "bins": reliability_curve(counts)}

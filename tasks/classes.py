@@ -14,7 +14,7 @@ from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRe
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
 
-BYTES_AT_ONCE = 2**30  # `counts` takes as many rows at a time as fit
+BYTES_AT_ONCE = 2**30  # the memory that `counts` uses for the rows that it counts at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,8 @@ class Classes(PixelsAndRegions):
 
     Dice of image b and class c is 2 sum(p t) / (sum(p) + sum(t)) over valid pixels (Milletari et al. 2016, without
     squares); classes absent from an image's truth are left out, so an empty class is never counted as perfect. Its term
-    is 1 - Dice, or -log Dice (Wong et al. 2018, arXiv:1809.00076): as long as a rare class is hardly predicted, the
-    gradient of the one is as small as the class's probability, that of the other is not.
+    is 1 - Dice, or -log Dice (Wong et al. 2018, arXiv:1809.00076). As long as a rare class is hardly predicted, the
+    gradient of 1 - Dice is as small as the probability of the class, while the gradient of -log Dice is not.
 
     The names are in the order of the classes' indices, and the weights are factors on each pixel's cross-entropy.
     """
@@ -95,7 +95,7 @@ class Classes(PixelsAndRegions):
     has_boundaries = True
 
     def counts(self, targets: ClassTarget) -> Tensor:
-        """(2,): weight of the valid pixels, number of (image, class) pairs."""
+        """(2,): the summed weight of the valid pixels, and the number of (image, class) pairs."""
         dtype = widest_float(targets.mask.device)
         height = targets.mask.shape[1]
         row_bytes = 8 * len(self.names) * targets.mask.numel() // height
@@ -106,12 +106,12 @@ class Classes(PixelsAndRegions):
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
 
     def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:
-        """The pixels' term; with one of the regions also (B, num_classes) each: sum(p t), sum(p), sum(t)."""
+        """The sum of the pixel term; if there is a region term also sum(p t), sum(p), sum(t), (B, num_classes) each."""
         logits = full_precision(logits)
         truth, valid = _truth(targets.mask, logits.dtype)
         log_probs = logits.log_softmax(dim=1)
-        # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs the terms
-        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, *spatial), of each pixel's true class
+        # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs log_probs too
+        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, *spatial), of the true class
         pixels = logits.new_zeros(())
         if self.pixel_term != "dice":
             weights = self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid) * valid
@@ -152,11 +152,11 @@ class Classes(PixelsAndRegions):
         """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""
         cells = values.new_zeros(len(truth), len(self.names), *truth.shape[2:])
         # There is a cell for each column of an image, and for each line of a volume along its first axis: neighbors on
-        # a GPU never wait for each other's cell, and no sum is so long that float32 loses what is added last.
+        # a GPU never wait for each other's cell, and no sum is so long that float32 rounds away the last values.
         return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)
 
 
 def _truth(masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """masks (B, *spatial) int64 with class 0 where ignored, and 1 where valid, 0 where ignored."""
+    """The masks (B, *spatial) as int64, with class 0 for ignored pixels; and 1 for valid pixels, 0 for ignored ones."""
     valid = masks != IGNORE_INDEX
     return masks.long().where(valid, 0), valid.to(dtype)

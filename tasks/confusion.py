@@ -1,4 +1,4 @@
-"""One integer confusion matrix over the whole set, and every score from it at the very end."""
+"""One integer confusion matrix over the whole data set, from which all scores are computed at the end."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unet.config import IGNORE_INDEX
 
-REPLICAS = 64  # copies of each count on a device: two warps add to different addresses; 6 MB for 150 classes
+REPLICAS = 64  # copies of each count on a GPU, so that two warps add to different addresses; 6 MB for 150 classes
 PIXELS_AT_ONCE = 2**24  # each pixel takes tens of bytes while it is counted
 
 
@@ -23,21 +23,21 @@ def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int) -> Tensor:
         preds.flatten().split(PIXELS_AT_ONCE), masks.flatten().split(PIXELS_AT_ONCE), strict=True
     ):
         truth = mask_pixels.long()
-        # ignored pixels go to one cell beyond the matrix: cheaper than selecting the valid ones
+        # ignored pixels go to one cell beyond the matrix, which is cheaper than selecting the valid pixels
         cells = torch.where(truth == IGNORE_INDEX, num_classes**2, truth * num_classes + pred_pixels)
         counts += _count(cells, num_classes**2 + 1)
     return counts[:-1].view(num_classes, num_classes)
 
 
 def _count(cells: Tensor, size: int) -> Tensor:
-    """How often each of 0..size - 1 stands in cells (N,): (size,) int64. The host does not wait for a device."""
+    """(size,) int64: how often each of 0..size - 1 occurs in cells (N,). The host does not wait for the device."""
     if cells.device.type == "cpu":
         return torch.bincount(cells, minlength=size)
     return count_replicated(cells, size)  # `bincount` reads the largest value on the host
 
 
 def count_replicated(cells: Tensor, size: int) -> Tensor:
-    """`bincount` for a device: each count is the sum of REPLICAS, for neighboring pixels often share a cell."""
+    """`bincount` on a GPU: each count has REPLICAS partial counts, since neighboring pixels often share a cell."""
     replicas = torch.arange(len(cells), device=cells.device) % REPLICAS
     counts = torch.zeros(size * REPLICAS, dtype=torch.int32, device=cells.device)
     counts.scatter_add_(0, cells * REPLICAS + replicas, torch.ones_like(cells, dtype=torch.int32))
@@ -45,7 +45,12 @@ def count_replicated(cells: Tensor, size: int) -> Tensor:
 
 
 class ClassCounts(NamedTuple):
-    """Pixels of each class, (num_classes,) int64 each: those that truth and prediction share, and those of either."""
+    """Pixels of each class, (num_classes,) int64 each.
+
+    Args:
+        hits: pixels of the class in both truth and prediction.
+        truth, predicted: pixels of the class in the truth, and in the prediction.
+    """
 
     hits: Tensor
     truth: Tensor
@@ -70,8 +75,8 @@ def scores(matrix: Tensor) -> dict[str, Any]:
 def scores_of(counts: ClassCounts) -> dict[str, Any]:
     """IoU, Dice, precision and recall of each class, their means, and pixel accuracy.
 
-    A class that occurs in neither truth nor prediction has no score (None) and is left out of the means; where nothing
-    was counted every score is None. IoU = TP / (TP + FP + FN), Dice = 2 TP / (2 TP + FP + FN).
+    A class that occurs in neither truth nor prediction has no score (None) and is left out of the means. If nothing was
+    counted, every score is None. IoU = TP / (TP + FP + FN), Dice = 2 TP / (2 TP + FP + FN).
     """
     hits, truth, predicted = (pixels.cpu().double() for pixels in counts)
     iou = ratios(hits, truth + predicted - hits)
@@ -88,29 +93,29 @@ def scores_of(counts: ClassCounts) -> dict[str, Any]:
 
 
 def image_iou(counts: ClassCounts) -> Tensor:
-    """Mean IoU of one image, a scalar on its device as in `scores_of`; 0 where nothing was counted."""
+    """The mean IoU of one image, as in `scores_of`, but a scalar on the device; 0 if nothing was counted."""
     present = counts.union > 0
     return (counts.hits / counts.union.clamp_min(1)).sum() / present.sum().clamp_min(1)
 
 
 def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> list[float | None]:
-    """Quotients of numbers (N,); None where the denominator is 0."""
+    """Quotients of numbers (N,); None for each denominator 0."""
     return list(map(ratio, numerator.tolist(), denominator.tolist()))
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
-    """A quotient; None where the denominator is 0."""
+    """A quotient; None if the denominator is 0."""
     return numerator / denominator if denominator else None
 
 
 def mean_of_present(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that are there; None where none is."""
+    """The mean of the values that are not None; None if all are."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
 
 
 def summary_line(result: dict, names: Sequence[str]) -> str:
-    """The means of `scores` in one line; says so when only one class was ever predicted."""
+    """The means of `scores` in one line, with a remark if only one class was ever predicted."""
     line = f"{text_of_means(result)}, pixel accuracy {score_text(result['pixel_accuracy'])}"
     predicted = []
     for name, precision in zip(names, result["precision"], strict=True):
@@ -131,7 +136,7 @@ def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, 
     """A per-class table of IoU, Dice, precision, recall and pixels, with the means, as plain text.
 
     Args:
-        boundary: `boundary_iou` and `hd95` of each class and `mean_...` of both, which become two more columns.
+        boundary: adds two columns: `boundary_iou` and `hd95` of each class, with their means under `mean_...`.
     """
     result = scores_of(counts)
     last = f"pixel accuracy {score_text(result['pixel_accuracy'])}"
@@ -145,7 +150,7 @@ def text_table(
 
     Args:
         first: the title of the first column.
-        last: what stands behind the means.
+        last: the text behind the means.
     """
     averaged = {"iou": "IoU", "dice": "Dice"}
     if "boundary_iou" in result:
@@ -171,5 +176,5 @@ def text_table(
 
 
 def score_text(value: float | None) -> str:
-    """Four decimals, or n/a where there is no score."""
+    """A score with four decimals; n/a for None."""
     return "n/a" if value is None else f"{value:.4f}"

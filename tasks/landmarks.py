@@ -1,4 +1,4 @@
-"""Landmarks: the position of each named point in an image, or that it is not there, from one map for each point."""
+"""Landmarks: the position or the absence of each named point of an image, from one map for each point."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,33 +16,33 @@ from unet.config import UNetConfig
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
 
-# Where a point is in doubt, presence raises all its positions alike, also the wrong ones: a smaller weight leaves fewer
-# points far off (docs/landmarks.md).
+# If the network doubts a point, the presence term raises all its positions alike, also wrong ones: a smaller weight
+# leaves fewer points far off (docs/landmarks.md).
 PRESENCE_WEIGHT = 0.25
 
 
 @dataclass(frozen=True)
 class Landmarks(Task):
-    """Cross-entropy over space, per present point, plus a quarter of that of its presence, per known point.
+    """Cross-entropy over space, per present point, plus a quarter of the cross-entropy of presence, per known point.
 
-    The map of a point holds a weight exp(logit) at each pixel; beside them stands one for "nowhere". The probability of
-    a pixel is its share of all weights, so presence needs no output of its own: it is the share of the whole map. The
-    cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms, the position of present
-    points and the presence of known ones; the second has a smaller weight here.
+    The map of a point holds a weight exp(logit) at each pixel; "nowhere" has one more weight. The probability of a
+    pixel is its share of all weights, so presence needs no output of its own: it is the share of the whole map. The
+    cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms: the position of present
+    points and the presence of known points. The presence term has a smaller weight here, PRESENCE_WEIGHT.
 
     Args:
         names: the points' names.
         sigma: standard deviation of the Gaussians, in pixels of the network's input.
-        nowhere: the logarithm of the weight of "nowhere": with that of the number of pixels, an untrained network takes
-            a point to be there as often as not.
-        partners: the index of the point that each becomes in the mirror.
+        nowhere: the logarithm of the weight of "nowhere". If it is the logarithm of the number of pixels, an untrained
+            network predicts a presence of one half.
+        partners: for each point, the index of the point that it becomes in the mirror image.
         mirrors: whether training mirrors images; predictions then average over the image and its mirror image.
-        unit: what errors are measured in: "px" of the image's file, or "mm".
-        layout: the format that the points came in, one of LAYOUTS, which predictions are written in.
-        space: what they are counted in: "pixels", or mm in "LPS" or "RAS".
-        always_there: the indices of points that no training image lacks: a network that has never seen one absent does
-            not say of an image that it is.
-        absent: what an empty cell in a table of points means, one of ABSENCES.
+        unit: the unit of errors: "px" of the image's file, or "mm".
+        layout: the format of the points' files, one of LAYOUTS; predictions are written in it.
+        space: the coordinates of the points in these files: "pixels", or mm in "LPS" or "RAS".
+        always_there: the indices of points that are present in all training images. The network has never seen such a
+            point absent, so predictions never call it absent.
+        absent: the meaning of an empty cell in a table of points, one of ABSENCES.
     """
 
     names: tuple[str, ...]
@@ -79,7 +79,7 @@ class Landmarks(Task):
 
     def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
         factor = upload_like(factors, targets.points)
-        points = (targets.points - (factor - 1) / 2) / factor  # the center of the pixels that become one
+        points = (targets.points - (factor - 1) / 2) / factor  # (factor - 1) / 2 is the center of the merged pixels
         size = targets.size // torch.tensor(factors)
         return replace(targets, points=points, size=size, unit=targets.unit * factor)
 
@@ -90,9 +90,13 @@ class Landmarks(Task):
         return torch.stack([present, (targets.states != UNKNOWN).sum(dtype=dtype)])
 
     def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:
-        """(B, K) each: the map's weight; Gaussian x logits, and the Gaussian alone; which are present, which known.
+        """Sums (B, K) of each point's map, and the point's state.
 
-        A Gaussian is a product of one vector along each axis, so that no map of it is made.
+        A Gaussian is a product of one vector along each axis, so no map of it is computed.
+
+        Returns:
+            The map's weight; the sum of Gaussian x logits; the sum of the Gaussian; whether the point is present;
+            whether it is known.
         """
         logits = full_precision(logits)
         pull = logits
@@ -104,7 +108,7 @@ class Landmarks(Task):
             other_axes = [1] * axis
             pull = (pull * profile.view(*profile.shape[:2], *other_axes, -1)).sum(dim=-1)
             mass = mass * profile.sum(dim=-1)
-        # float64 holds the weights of logits up to 700, which add up over strips; Apple's GPUs have none
+        # weights add up over strips; float64, which Apple's GPUs lack, holds the weights of logits up to 700
         wide = widest_float(logits.device)
         weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
         is_present = (targets.states == PRESENT).to(logits.dtype)
@@ -112,9 +116,9 @@ class Landmarks(Task):
         return weight, pull, mass, is_present, is_known
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(2,): the summed terms of the positions, and those of the presence times PRESENCE_WEIGHT."""
+        """(2,): the sum of the position terms, and the sum of the presence terms times PRESENCE_WEIGHT."""
         weight, pull, mass, is_present, is_known = partial
-        # each strip has counted them once
+        # each strip has counted the point's state once
         is_present = (is_present > 0).to(pull.dtype)
         is_known = (is_known > 0).to(pull.dtype)
         log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
@@ -134,7 +138,7 @@ class Landmarks(Task):
         return {"name": self.name, **asdict(self)}
 
     def of_ensemble(self, others: Sequence[Task]) -> "Landmarks":
-        # maps are averaged as they are, so what each network weighs its own against is averaged too
+        # the maps of the networks are averaged, so the weights of "nowhere" are averaged too
         levels = [self.nowhere]
         mirrors = self.mirrors
         always_there = set(self.always_there)

@@ -14,10 +14,10 @@ from tasks.task import Scores
 from unet.config import IGNORE_INDEX
 
 CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
-THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # objects match from such an IoU on
-SIZES = (64, 256, 1024, 4096)  # pixels: objects of fewer, and of as many or more than the last, are counted apart
-PRECISION = 2**32  # sums of IoU are whole numbers of such parts, so that no order of adding them rounds otherwise
-PIXELS_AT_ONCE = 2**24  # counting more at a time would only take memory
+THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # the least IoU of a match
+SIZES = (64, 256, 1024, 4096)  # limits, in pixels, of the ranges of sizes in which objects are counted
+PRECISION = 2**32  # IoU is summed in whole parts of 1 / PRECISION, so that the order of adding does not matter
+PIXELS_AT_ONCE = 2**24  # more pixels at a time take more memory and no less time
 
 # the columns of the sums of a class
 MATCHES = slice(0, len(THRESHOLDS))
@@ -28,14 +28,14 @@ COLUMNS = TRUE_BY_SIZE.stop
 
 
 def pack_labels(numbers: Any, classes: Any) -> Any:
-    """Labels of pixels: the number of the object, and in the lowest bits its class; arrays or tensors, int64."""
+    """Labels of pixels, int64 arrays or tensors: the number of the object, with its class in the lowest bits."""
     if isinstance(numbers, Tensor):
         return (numbers.long() << CLASS_BITS) | classes.long()
     return (numbers.astype(np.int64) << CLASS_BITS) | classes.astype(np.int64)
 
 
 def numbers_of(labels: Any) -> Any:
-    """The number of the object of each label, 0 for none."""
+    """The number of each label's object; 0 for no object."""
     return labels >> CLASS_BITS
 
 
@@ -48,7 +48,7 @@ class Overlaps(NamedTuple):
     """The pixels that true and predicted labels share; label 0 is background.
 
     Args:
-        predicted, true, pixels: (N,) int64 each: pairs of labels, each pair once, and how many pixels have them.
+        predicted, true, pixels: (N,) int64 each: the labels of each pair, and how many pixels have both.
     """
 
     predicted: np.ndarray
@@ -62,7 +62,7 @@ class Overlaps(NamedTuple):
         for start in range(0, max(1, predicted.size), PIXELS_AT_ONCE):
             first = predicted.ravel()[start : start + PIXELS_AT_ONCE]
             second = true.ravel()[start : start + PIXELS_AT_ONCE]
-            # most pixels follow one of the same pair: runs are counted, which are much fewer
+            # most neighbors have the same pair, so runs of equal pairs are counted, which are much fewer
             is_start = np.ones(len(first), bool)
             is_start[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
             starts = np.flatnonzero(is_start)
@@ -71,7 +71,7 @@ class Overlaps(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence["Overlaps"]) -> "Overlaps":
-        """The overlaps of an image, from those of its parts, in which a pair may occur more than once."""
+        """The overlaps of an image, from the overlaps of its parts; a pair may occur in several parts."""
         predicted, true, pixels = (np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True))
         true_labels, true_indices = np.unique(true, return_inverse=True)
         pairs, indices = np.unique(predicted * len(true_labels) + true_indices, return_inverse=True)
@@ -85,12 +85,12 @@ class Overlaps(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """The objects of an image, and which of them match.
+    """The objects of an image, and the pairs of a true and a predicted object that overlap.
 
     Args:
         true_sizes, predicted_sizes: (T,), (P,) int64, pixels of each object.
-        true, predicted: (N,) indices of the objects of each pair that overlaps.
-        pixels: (N,) int64 that both objects of a pair share.
+        true, predicted: (N,) indices of the objects of each pair.
+        pixels: (N,) int64, the pixels that both objects of a pair share.
     """
 
     true_sizes: np.ndarray
@@ -101,14 +101,14 @@ class Matches(NamedTuple):
 
     @classmethod
     def of(cls, overlaps: Overlaps) -> "Matches":
-        """The objects of all labels but 0."""
+        """The objects of all labels except 0, the background."""
         true_labels, true_indices = np.unique(overlaps.true, return_inverse=True)
         predicted_labels, predicted_indices = np.unique(overlaps.predicted, return_inverse=True)
         true_sizes = np.zeros(len(true_labels), np.int64)
         predicted_sizes = np.zeros(len(predicted_labels), np.int64)
         np.add.at(true_sizes, true_indices, overlaps.pixels)
         np.add.at(predicted_sizes, predicted_indices, overlaps.pixels)
-        # label 0, where it occurs, comes first
+        # label 0, if it occurs, comes first
         first_true = int((true_labels == 0).sum())
         first_predicted = int((predicted_labels == 0).sum())
         are_objects = (overlaps.true > 0) & (overlaps.predicted > 0)
@@ -122,13 +122,14 @@ class Matches(NamedTuple):
 
     @property
     def iou(self) -> np.ndarray:
-        """(N,): of each pair."""
+        """(N,): the IoU of each pair."""
         return self.pixels / (self.true_sizes[self.true] + self.predicted_sizes[self.predicted] - self.pixels)
 
     def matched(self, threshold: float) -> np.ndarray:
-        """The indices of pairs whose IoU is at least `threshold`, each object in one of them at most.
+        """The indices of the pairs whose IoU is at least `threshold`; no object occurs in two of these pairs.
 
-        From one half on, an object is in two such pairs only where it is cut into exact halves: then the first counts.
+        At thresholds of one half or more, an object can have two such partners only if it is cut into exact halves:
+        then the first pair counts.
         """
         pairs = np.flatnonzero(self.iou >= threshold)
         for objects in (self.true, self.predicted):
@@ -137,18 +138,18 @@ class Matches(NamedTuple):
         return pairs
 
     def count_split(self) -> int:
-        """True objects in which at least two predictions lie with most of their pixels."""
+        """The number of true objects in which at least two predicted objects lie with most of their pixels."""
         is_inside = 2 * self.pixels > self.predicted_sizes[self.predicted]
         return int((np.bincount(self.true[is_inside]) > 1).sum())
 
     def count_merged(self) -> int:
-        """True objects most of whose pixels lie in a prediction that holds most of another one, too."""
+        """The number of true objects that share a predicted object: it holds most pixels of each of them."""
         is_inside = 2 * self.pixels > self.true_sizes[self.true]
         pixel_counts = np.bincount(self.predicted[is_inside])
         return int(pixel_counts[pixel_counts > 1].sum())
 
     def columns(self) -> np.ndarray:
-        """(COLUMNS,) int64: what is counted of an image."""
+        """(COLUMNS,) int64: the counts of an image."""
         row = np.zeros(COLUMNS, np.int64)
         matched = [self.matched(threshold) for threshold in THRESHOLDS]
         row[MATCHES] = [len(pairs) for pairs in matched]
@@ -166,10 +167,11 @@ class Matches(NamedTuple):
 
 
 def object_scores(sums: Tensor) -> dict[str, Any]:
-    """The scores of one class from its sums (COLUMNS,); None where there is neither a true nor a predicted object.
+    """The scores of one class from its sums (COLUMNS,); a score whose denominator is 0 is None.
 
-    AP at a threshold is TP / (TP + FP + FN), as StarDist defines it; panoptic quality and F1 are those at 0.5. The
-    count error is by how many objects the images differ, all together, as a share of the true ones.
+    AP at a threshold is TP / (TP + FP + FN), as StarDist defines it; panoptic quality and F1 use the threshold 0.5. The
+    count error is the sum over the images of the difference between the numbers of predicted and true objects, divided
+    by the number of true objects.
     """
     values = sums.tolist()
     true = values[TRUE]
@@ -200,14 +202,15 @@ MEANS = ("ap50", "ap75", "ap", "panoptic_quality", "f1", "count_error")
 
 
 class ObjectScores(Scores):
-    """Scores of objects from whole numbers: on any number of processes they are the same.
+    """Scores of objects from whole numbers, which are the same on any number of processes.
 
-    The parts of an image are kept until the next image is added or a score is asked for: objects are matched once.
+    The parts of an image are kept until the next image is added or a score is read, since the objects of an image can
+    only be matched as a whole.
 
     Args:
         names: the classes of objects.
         sums: (classes * COLUMNS,) int64.
-        by_image: (images, classes * COLUMNS) int64, the same of each image.
+        by_image: (images, classes * COLUMNS) int64, the sums of each image.
     """
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
@@ -245,7 +248,7 @@ class ObjectScores(Scores):
         self._by_image = value
 
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
-        """Count labels as `pack_labels` makes them; what the truth ignores belongs to no object."""
+        """Count labels of `pack_labels`; pixels that the truth ignores belong to no object."""
         if index != self._index:
             self._count()
             self._index = index
@@ -294,7 +297,7 @@ class ObjectScores(Scores):
         comparisons = []
         for row in self.by_image:
             score = ObjectScores(self.names, row, row[None]).values["ap50"]
-            comparisons.append(1.0 if score is None else score)  # nothing was there, and nothing was found
+            comparisons.append(1.0 if score is None else score)  # there was no object, and none was predicted
         return comparisons
 
     def record(self) -> dict[str, float | None]:
@@ -336,7 +339,7 @@ class ObjectScores(Scores):
 
 
 def size_labels() -> list[str]:
-    """A text for each range of sizes."""
+    """The text of each range of sizes."""
     labels = [f"below {SIZES[0]:,}"]
     for low, high in pairwise(SIZES):
         labels.append(f"{low:,} to {high - 1:,}")
@@ -344,7 +347,7 @@ def size_labels() -> list[str]:
 
 
 def found_by_size(found_counts: Sequence[int], objects: Sequence[int]) -> str:
-    """How many of the objects of each range of sizes were found, in words."""
+    """For each range of sizes, how many of its objects were found, in words."""
     texts = []
     for label, found_ones, all_ones in zip(size_labels(), found_counts, objects, strict=True):
         if all_ones:

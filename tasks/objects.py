@@ -1,4 +1,4 @@
-"""Objects: which pixels belong to which of many things that may touch; scores from matching true and predicted ones."""
+"""Objects that may touch: the object of each pixel, and scores from matching true and predicted objects."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,7 @@ from unet.config import IGNORE_INDEX, UNetConfig
 
 BACKGROUND = "background"
 OBJECT = "object"
-DEEPEST = 20  # pixels from its border on which an object counts as equally deep
+DEEPEST = 20  # distance to the border, in pixels, from which on the depth of an object does not grow
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class ObjectTarget(Target):
     ids: Any = labels(unknown=0, dtype="int32")
 
     def renumbered(self) -> "ObjectTarget":
-        """The target with its objects numbered anew, so that numbers are smaller than the number of pixels."""
+        """The target with new numbers for its objects, so that no number is larger than the number of pixels."""
         return replace(self, ids=without_gaps(self.ids))
 
     @property
@@ -46,17 +46,17 @@ class RenderedObjects(Target):
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Objects(Task):
-    """The class of each pixel, and how deep inside of its object it lies.
+    """The class of each pixel, and the pixel's depth inside of its object.
 
-    Where objects touch, both are shallow: the deep parts are the seeds from which a watershed tells them apart. The
-    depth is the distance to the object's border, divided by the largest one of the object, so that small and large ones
-    are told apart alike. Its term is a binary cross-entropy per known pixel.
+    Where two objects touch, both are shallow, so the deep parts are seeds from which a watershed separates the objects.
+    The depth is the distance to the object's border divided by the object's largest distance, so that small objects are
+    separated as well as large ones. Its term is a binary cross-entropy per known pixel.
 
     Args:
         classes: the task of the first outputs; its first class is the background.
-        smallest: pixels of an object; predictions of fewer are left out.
-        fills_holes: whether what an object encloses, and no other object has, is part of it in predictions.
-        drops_border: whether predictions that touch the border of the image are left out.
+        smallest: the least number of pixels of a predicted object; smaller predictions are left out.
+        fills_holes: whether a predicted object includes its holes, except pixels of other objects.
+        drops_border: whether predicted objects that touch the border of the image are left out.
     """
 
     classes: Classes = field(default_factory=lambda: Classes((BACKGROUND, OBJECT)))
@@ -80,7 +80,7 @@ class Objects(Task):
         return RenderedObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
 
     def counts(self, targets: Target) -> Tensor:
-        """(3,): those of the classes, and the number of known pixels."""
+        """(3,): the counts of the classes, and the number of known pixels."""
         mask = targets.main
         class_counts = self.classes.counts(ClassTarget(mask))
         known_pixels = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
@@ -122,21 +122,21 @@ class Objects(Task):
 
 
 def without_gaps(ids: np.ndarray) -> np.ndarray:
-    """The numbers of objects, counted anew from 1 in the same order, int32; 0 stays 0."""
+    """The objects numbered from 1 without gaps, in the same order, int32; 0 stays 0."""
     present, numbers = np.unique(ids, return_inverse=True)
     first = 0 if present[0] == 0 else 1
     return (numbers + first).reshape(ids.shape).astype(np.int32)
 
 
 def normalized_depth(ids: Tensor, is_known: Tensor) -> Tensor:
-    """How deep each pixel lies inside of its object: (B, *spatial) float32, 1 for the deepest ones of each object.
+    """The depth of each pixel inside of its object: (B, *spatial) float32, 1 for the deepest pixels of each object.
 
-    The distance to the border is counted in pixels, up to DEEPEST; it is that to an octagon, which is nearly a circle.
-    Neither the border of the picture nor unknown pixels are the border of an object.
+    The distance to the border is counted in pixels, up to DEEPEST. It is an octagonal distance, which is close to the
+    Euclidean one. Neither the border of the picture nor unknown pixels are the border of an object.
 
     Args:
-        ids: (B, *spatial), at most the number of pixels of an image; 0 is no object.
-        known: (B, *spatial) bool.
+        ids: (B, *spatial), the number of each pixel's object, at most the number of pixels of an image; 0 is no object.
+        is_known: (B, *spatial) bool.
     """
     is_object = (ids > 0) & is_known
     depth = is_object.float()
@@ -148,7 +148,7 @@ def normalized_depth(ids: Tensor, is_known: Tensor) -> Tensor:
 
 
 def _on_border(ids: Tensor, is_known: Tensor) -> Tensor:
-    """(B, *spatial) bool, the known pixels that have a known neighbor along an axis with another number."""
+    """(B, *spatial) bool: known pixels with a neighbor along an axis that is known too and has another number."""
     borders = torch.zeros_like(is_known)
     for axis in range(1, ids.ndim):
         last = ids.shape[axis] - 1
@@ -160,7 +160,7 @@ def _on_border(ids: Tensor, is_known: Tensor) -> Tensor:
 
 
 def _eroded(inside: Tensor, square: bool) -> Tensor:
-    """The pixels (B, *spatial) around which all are inside: in a square (a cube) of 3, or in a cross."""
+    """(B, *spatial) bool: pixels whose neighbors are all inside, in a square (a cube) of side 3, or in a cross."""
     result = inside.clone()
     for axis in range(1, inside.ndim):
         source = result.clone() if square else inside

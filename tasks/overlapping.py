@@ -1,4 +1,4 @@
-"""Classes that may overlap: a sigmoid for each, cross-entropy and Dice from logits, a 2 x 2 table for each class."""
+"""Classes that may overlap: a sigmoid and a 2 x 2 table for each class; cross-entropy and Dice from logits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,9 @@ from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
 from unet.config import UNetConfig
 
-MOST_CLASSES = 31  # bits of an int32 but its sign
+MOST_CLASSES = 31  # the bits of an int32 without its sign
 ALL_CLASSES = 2**MOST_CLASSES - 1
-PIXELS_AT_ONCE = 2**22  # the bits of each pixel take some bytes while they are counted
+PIXELS_AT_ONCE = 2**22  # each pixel takes some bytes while its bits are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +26,8 @@ class OverlapTarget(Target):
     """Bit k of a pixel stands for class k.
 
     Args:
-        truth: the classes that are there.
-        known: the classes of which it is known whether they are there; the truth has no others.
+        truth: the classes that are present.
+        known: the classes whose presence or absence is known; a class in `truth` is known.
     """
 
     truth: Any = labels(unknown=0, dtype="int32")
@@ -35,38 +35,38 @@ class OverlapTarget(Target):
 
 
 def pack_bits(truth: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-    """Classes that are there and classes of which nothing is known, bits of each, as one int64 for each pixel."""
+    """The bits of present classes and the bits of unknown classes, as one int64 for each pixel."""
     return truth.astype(np.int64) | (unknown.astype(np.int64) << MOST_CLASSES)
 
 
 def pack_target(target: Target) -> np.ndarray:
-    """A target of arrays as `pack_bits` gives it."""
+    """A target of arrays, packed by `pack_bits`."""
     assert isinstance(target, OverlapTarget)
     return pack_bits(target.truth, ~target.known & ALL_CLASSES)
 
 
 def unpack_bits(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes that are there, and those of which nothing is known, int32 each, of what `pack_bits` gave."""
+    """The bits of present classes and of unknown classes, int32 each, from values of `pack_bits`."""
     numbers = values.astype(np.int64)
     return (numbers & ALL_CLASSES).astype(np.int32), (numbers >> MOST_CLASSES).astype(np.int32)
 
 
 def planes(bits: Tensor, classes: int) -> Tensor:
-    """(B, *spatial) bits -> (B, classes, *spatial) of 0 and 1."""
+    """Bits (B, *spatial) as planes (B, classes, *spatial) of 0 and 1."""
     per_pixel = (1,) * (bits.ndim - 1)
     shifts = torch.arange(classes, dtype=torch.int32, device=bits.device).view(-1, *per_pixel)
     return (bits.int().unsqueeze(1) >> shifts) & 1
 
 
 def count_bits(bits: Tensor, classes: int) -> Tensor:
-    """(classes,) int64: in how many of all pixels each bit is set."""
+    """(classes,) int64: the number of pixels in which each bit is set."""
     return torch.stack([((bits >> shift) & 1).sum() for shift in range(classes)])
 
 
 def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int) -> Tensor:
-    """Count pixels of three tensors of bits: (classes, 2, 2) int64, rows truth, columns prediction, no before yes.
+    """Count pixels of three tensors of bits: (classes, 2, 2) int64, rows truth, columns prediction, absent first.
 
-    Tables add up over images, strips and processes; what is unknown is counted nowhere.
+    Tables add up over images, strips and processes. Pixels in which a class is unknown are not counted for it.
     """
     tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
     parts = [bits.flatten().split(PIXELS_AT_ONCE) for bits in (prediction, truth, known)]
@@ -99,7 +99,7 @@ class OverlapScores(ClassMeans):
 
     Args:
         names: the classes.
-        sums: (classes, 2, 2) int64, as `class_tables` gives them.
+        sums: (classes, 2, 2) int64, the tables of `class_tables`.
         by_image: (images, 1), the mean IoU of each image.
     """
 
@@ -111,7 +111,7 @@ class OverlapScores(ClassMeans):
         self.by_image[index, 0] += image_iou(foreground_counts(tables[: len(self.names)]))  # a filler adds 0
 
     def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
-        """The sums of an image, or of a part of one."""
+        """The tables of an image, or of a part of an image."""
         return class_tables(prediction, target.truth, target.known, len(self.names))
 
     @property
@@ -134,7 +134,7 @@ class OverlapScores(ClassMeans):
         return line
 
     def missed(self) -> list[str]:
-        """The classes that masks hold and no prediction has found."""
+        """The classes that masks hold and that no prediction has found."""
         counts = foreground_counts(self.sums.cpu())
         is_missed = (counts.truth > 0) & (counts.hits == 0)
         return [name for name, missed in zip(self.names, is_missed.tolist(), strict=False) if missed]
@@ -148,13 +148,13 @@ class OverlapScores(ClassMeans):
 class Overlapping(PixelsAndRegions):
     """Binary cross-entropy (or focal) per known pixel, plus soft Dice per (image, class in its truth).
 
-    Each class is a question of its own, which a sigmoid answers. The cross-entropy of a pixel is the sum over its
-    classes: a mean over them would leave too much to Dice, the more classes there are. Dice of image b and class c is
-    that of `Classes`, over the pixels that are known for c. The names are in the order of the classes' bits, and the
-    weights are factors on the cross-entropy of each class.
+    Each class has a sigmoid of its own. The cross-entropy of a pixel is the sum over its classes: with a mean, Dice
+    would outweigh the cross-entropy, the more so the more classes there are. Dice of image b and class c is defined as
+    in `Classes`, over the pixels in which c is known. The names are in the order of the classes' bits, and the weights
+    are factors on the cross-entropy of each class.
 
     Args:
-        partners: the index of the class that each becomes in the mirror; empty where each stays.
+        partners: for each class, the index of the class that it becomes in the mirror image; empty if no class changes.
         mirrors: whether images may be mirrored.
     """
 
@@ -166,7 +166,7 @@ class Overlapping(PixelsAndRegions):
     target = OverlapTarget
 
     def counts(self, targets: OverlapTarget) -> Tensor:
-        """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
+        """(2,): the weight of the known pixels, averaged over the classes; the number of (image, class) pairs."""
         dtype = widest_float(targets.truth.device)
         known_pixels = count_bits(targets.known, self.outputs).to(dtype)
         pairs = torch.zeros((), dtype=dtype, device=known_pixels.device)
@@ -175,7 +175,7 @@ class Overlapping(PixelsAndRegions):
         return torch.stack([(known_pixels * self.class_weights).mean(), pairs])
 
     def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:
-        """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""
+        """The sum of the pixel term; if there is a region term also sum(p t), sum(p), sum(t), (B, classes) each."""
         logits = full_precision(logits)
         truth = planes(targets.truth, self.outputs).to(logits.dtype)
         is_known = planes(targets.known, self.outputs).to(logits.dtype)
@@ -194,11 +194,11 @@ class Overlapping(PixelsAndRegions):
         return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
 
     def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:
-        """The counts of each pixel and class, which is sure of its answer or of the opposite."""
+        """The counts of each pixel and class; the confidence is the probability of the likelier answer, yes or no."""
         return self.count_certainty(logits.float().sigmoid(), logits, targets)
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:
-        """From the probability of each class, (B, classes, *spatial); the prediction follows from it."""
+        """The counts from each class's probability (B, classes, *spatial), which decides the prediction too."""
         truth = planes(targets.truth, self.outputs).bool()
         is_known = planes(targets.known, self.outputs).bool()
         is_right = (certainty > 0.5) == truth
@@ -227,7 +227,7 @@ class Overlapping(PixelsAndRegions):
 
 
 def mirroring_of_model(config: UNetConfig) -> tuple[tuple[int, ...], bool]:
-    """The partner of each class in the mirror, and whether images may be mirrored. ModelError for others."""
+    """Each class's partner in the mirror, and whether images may be mirrored. Raises ModelError for wrong values."""
     values = config.task or {}
     order = list(range(config.num_classes))
     partners = values.get("partners", order)

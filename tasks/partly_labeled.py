@@ -1,4 +1,4 @@
-"""Classes, where some images are labeled for some of them only: of the others, nothing is known in these images."""
+"""Classes, if some images are labeled for only some of the classes: nothing is known about the others there."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,14 +13,18 @@ from tasks.pixels_and_regions import FOCAL_GAMMA
 from tasks.target import of_image
 from unet.config import IGNORE_INDEX
 
-COUNTS = 4  # columns of the scores behind the confusion matrix
+COUNTS = 4  # columns of `PartlyLabeledScores.sums` behind the confusion matrix
 
 
 @dataclass(frozen=True, eq=False)
 class PartlyLabeledTarget(ClassTarget):
-    """mask: as of classes. label_set: the index of the set of classes that an image is labeled for, 0 for all.
+    """The classes of pixels, and the set of classes that an image is labeled for.
 
-    A pixel whose class is not in the set is of any class that is not.
+    If a pixel's class in the mask is not in the set, the pixel may be of any class outside of the set.
+
+    Args:
+        mask: the class index of each pixel, 255 where ignored.
+        label_set: the index of the set of classes; 0 for all classes.
     """
 
     label_set: Any = of_image(unknown=0)
@@ -30,10 +34,10 @@ class PartlyLabeledScores(ClassScores):
     """Scores of each class over the images that are labeled for it.
 
     Args:
-        flags: (sets, num_classes) bool, as of the task.
+        flags: (sets, num_classes) bool, as in `PartlyLabeledClasses`.
         sums: (num_classes, num_classes + COUNTS) int64: the confusion matrix of the images that are labeled for all
-            classes; then, over the images that are labeled for each, its true positives, its pixels in the truth and
-            in the prediction, and all pixels.
+            classes; then four counts for each class, over the images that are labeled for it: true positives, pixels
+            in the truth, pixels in the prediction, and all pixels.
         by_image: (images, 1), the mean IoU of each image over the classes that it is labeled for.
     """
 
@@ -72,11 +76,11 @@ class PartlyLabeledScores(ClassScores):
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class PartlyLabeledClasses(Classes):
-    """The loss of `Classes`, where an image is labeled for some of the classes only.
+    """The loss of `Classes`, if an image may be labeled for only some of the classes.
 
-    A pixel of another class is known to be of none of these: its term is that of the summed probability of all others,
-    the background among them, with weight 1 (marginal loss: Shi et al. 2021, arXiv:2007.03868). Dice counts the classes
-    that an image is labeled for.
+    A pixel outside of the labeled classes can be of any other class, the background included: its term is computed from
+    the summed probability of these other classes, with weight 1 (marginal loss: Shi et al. 2021, arXiv:2007.03868).
+    Dice counts the classes that an image is labeled for.
 
     Args:
         flags: (sets, num_classes) bool, whether images of each set are labeled for each class; the first set has all.
@@ -98,7 +102,7 @@ class PartlyLabeledClasses(Classes):
         pixels, *regions = super().partial(logits, labeled)
         log_probs = logits.log_softmax(dim=1)
         if self.pixel_term != "dice":
-            # where there is no other class, no pixel counts; the lowest number keeps the gradient finite
+            # if an image is labeled for all classes, no pixel counts; the lowest number keeps the gradient finite
             per_pixel = (1,) * (logits.ndim - 2)
             is_other = ~self._flags_of(targets).view(*logits.shape[:2], *per_pixel)
             lowest = torch.finfo(logits.dtype).min
@@ -136,7 +140,12 @@ class PartlyLabeledClasses(Classes):
         return self.flags[targets.label_set.long()]
 
     def _divide(self, targets: PartlyLabeledTarget) -> tuple[ClassTarget, Tensor]:
-        """The classes that images are labeled for, all else unknown; and (B, *spatial) bool, where another class is."""
+        """Divide the pixels into labeled classes and others.
+
+        Returns:
+            The target of the classes that each image is labeled for, with all other pixels ignored; and (B, *spatial)
+            bool, the pixels of other classes.
+        """
         mask = targets.mask.long()
         is_valid = mask != IGNORE_INDEX
         truth = mask.where(is_valid, 0)

@@ -1,4 +1,4 @@
-"""The parts that losses of classes share: a term of the pixels, one of the regions, a weight for each class."""
+"""The shared parts of the losses of classes: a pixel term, a region term, and a weight for each class."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MEANS = ("mean_iou", "mean_dice")
 AnyTask = TypeVar("AnyTask", bound="PixelsAndRegions")
 LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
 FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
-SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
+SMOOTHING = 1e-3  # pixels; keeps -log Dice finite if nothing of a class is found
 
 
 class ClassMeans(Scores):
-    """Scores of classes whose means, IoU first, are what models are compared by.
+    """Scores of classes; models are compared by the mean IoU.
 
     Args:
         names: the classes.
-        sums: whole numbers of pixels, int64, as the subclass counts them.
+        sums: numbers of pixels, int64; the subclass defines their shape.
         by_image: (images, 1), the mean IoU of each image.
 
     Attributes:
@@ -66,12 +66,12 @@ class ClassMeans(Scores):
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class PixelsAndRegions(Task):
-    """A loss of two terms, one of the pixels and one of the regions that they form.
+    """A loss of two terms, one over pixels and one over the regions that they form.
 
     Args:
         names: the classes' names, in the order of the logits.
         loss: one of LOSSES.
-        weights: (classes,) factors on the pixels' term; its count is then the sum of the weights.
+        weights: (classes,) factors on the pixel term; its count is then the sum of the pixels' weights.
     """
 
     names: tuple[str, ...]
@@ -90,27 +90,27 @@ class PixelsAndRegions(Task):
 
     @property
     def class_weights(self) -> Tensor:
-        """(num_classes,) float32, ones where none were given."""
+        """(num_classes,) float32; ones by default."""
         assert self.weights is not None
         return self.weights
 
     @property
     def pixel_term(self) -> str:
-        """`ce`, `focal`, or `dice` where there is none."""
+        """The pixel term of the loss, `ce` or `focal`; `dice` if the loss has no pixel term."""
         return self.loss.partition("+")[0]
 
     @property
     def region_term(self) -> str:
-        """`logdice` or `dice`; that of the pixels where there is no other."""
+        """The region term of the loss, `logdice` or `dice`; the pixel term if the loss has no region term."""
         return self.loss.rpartition("+")[2]
 
     @property
     def has_regions(self) -> bool:
-        """Whether the loss has a term of the regions."""
+        """Whether the loss has a region term."""
         return self.region_term.endswith("dice")
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(2,): summed pixel and region term."""
+        """(2,): the sums of the pixel term and of the region term."""
         pixels = partial[0]
         if not self.has_regions:
             return torch.stack([pixels, pixels.new_zeros(())])

@@ -1,4 +1,4 @@
-"""Scores of landmarks: how far points are off, and how well it is known whether they are there."""
+"""Scores of landmarks: the errors of positions, and how often presence is predicted right."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from tasks.task import Scores
 
 FOUND = 0.5  # a point whose presence is less probable counts as not found
 RADII = {"px": (1.0, 2.0, 3.0, 5.0), "mm": (2.0, 2.5, 3.0, 4.0)}  # in percent of the longer side, or in mm
-OUTLIER_DISTANCE = 10.0  # in percent or mm too: an error beyond is an outlier
-STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(5)  # what is kept of each point of an image
+OUTLIER_DISTANCE = 10.0  # in the unit of RADII; larger errors are outliers
+STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(5)  # the columns of each point of an image
 
 
 class LandmarkScores(Scores):
     """Every score from the errors of all points of all images.
 
     Args:
-        unit: of the errors, "px" or "mm".
+        unit: the unit of the errors, "px" or "mm".
         sums: (1,) int64, the number of known points.
         by_image: (images, K, 5) float64: state, error, longer side and diagonal of the image in the unit, and the
-            predicted probability that the point is there; zeros for what is unknown.
+            predicted probability that the point is present; zeros for unknown points.
     """
 
     def __init__(self, names: Sequence[str], unit: str, sums: Tensor, by_image: Tensor) -> None:
@@ -42,7 +42,7 @@ class LandmarkScores(Scores):
         return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))
 
     def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:
-        """Count (1, K, n + 2): positions as shares of the image's sides, presence, confidence."""
+        """Count a prediction (1, K, n + 2): positions as shares of the image's sides, presence, confidence."""
         unit = target.unit[0]
         size = upload(target.size[0], unit.device)
         points = prediction[0, :, :-2] * size - 0.5
@@ -79,7 +79,7 @@ class LandmarkScores(Scores):
         return comparisons
 
     def values(self, landmark: int | None = None) -> dict[str, float | None]:
-        """Scores by name, of one landmark or of all; None where there is nothing to score."""
+        """Scores by name, of one landmark or of all; a score without points to compute it from is None."""
         points = self.by_image if landmark is None else self.by_image[:, landmark, None]
         points = points.flatten(0, 1)
         present = points[points[:, STATE] == PRESENT]
@@ -129,7 +129,7 @@ class LandmarkScores(Scores):
         return text
 
     def table(self, boundary: dict[str, Any] | None = None) -> str:
-        """A line for each landmark and one for all."""
+        """A line for each landmark, and one for all landmarks."""
         titles = score_titles(self.unit)
         width = max(8, *map(len, self.names))
         heading = [f"{'landmark':<{width}}"]
@@ -146,19 +146,19 @@ class LandmarkScores(Scores):
 
     @property
     def _is_known(self) -> Tensor:
-        """(images, K): of which points it is known whether they are there."""
+        """(images, K) bool: the points whose presence or absence is known."""
         states = self.by_image[..., STATE]
         return (states == PRESENT) | (states == ABSENT)
 
     def _closeness(self) -> Tensor:
-        """(images, K): 1 - error / diagonal, at least 0, of present points, and 1 of absent ones.
+        """(images, K): 1 - error / diagonal, at least 0, for present points; 1 for absent points.
 
-        A point that is not found is as far as the diagonal, and so is an absent one that is, unless no point is absent:
-        then all that is to be found out is where the points are, and a single one that a model doubts would outweigh
-        the errors of all others.
+        A present point that is not found has closeness 0, and so has an absent point that is found. If no point of the
+        data is absent, presence is not scored: only positions matter then, and a single point whose presence the model
+        doubts would outweigh the errors of all others.
         """
         states = self.by_image[..., STATE]
-        errors = self.by_image[..., ERROR]  # 0 of absent points
+        errors = self.by_image[..., ERROR]  # 0 for absent points
         diagonals = self.by_image[..., DIAGONAL].clamp_min(math.ulp(0.0))
         closeness = (1 - errors / diagonals).clamp_min(0)
         if not (states == ABSENT).any():
@@ -168,7 +168,7 @@ class LandmarkScores(Scores):
 
 
 def radius_name(radius: float, unit: str) -> str:
-    """How keys call a radius of the success detection rate: 2mm, or 1_percent of the longer side."""
+    """The name of a success detection rate's radius in keys: 2mm, or 1_percent of the longer side."""
     return f"{radius:g}mm" if unit == "mm" else f"{radius:g}_percent"
 
 
@@ -184,7 +184,7 @@ def score_titles(unit: str) -> dict[str, str]:
 
 
 def score_cell(key: str, value: float | None) -> str:
-    """A score as a table shows it."""
+    """The text of a score in a table."""
     if value is None:
         return "n/a"
     if key in ("outliers", "present", "absent"):
@@ -193,12 +193,12 @@ def score_cell(key: str, value: float | None) -> str:
 
 
 def error_text(error: float | None, unit: str) -> str:
-    """An error with its unit."""
+    """The text of an error with its unit."""
     return "n/a" if error is None else f"{error:.2f} {unit}"
 
 
 def auroc(positive: Tensor, negative: Tensor) -> float | None:
-    """The probability that a present point has a higher value than an absent one; None where one kind is missing."""
+    """The probability that a positive value is larger than a negative one; None if either kind is missing."""
     if not len(positive) or not len(negative):
         return None
     values = torch.cat([positive, negative])

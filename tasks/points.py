@@ -1,4 +1,4 @@
-"""Points of an image as arrays: where they are, and whether it is known that they are there."""
+"""Points of an image as arrays: their positions, and whether they are present, absent or unknown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,22 +12,22 @@ from runtime.device import upload_like, widest_float
 from tasks.target import Target
 
 # the states of a point
-UNKNOWN = 0  # nobody has looked: it counts in neither loss nor scores
+UNKNOWN = 0  # nobody has labeled the point: neither loss nor scores count it
 ABSENT = 1
 PRESENT = 2
-OUTSIDE = 3  # it lies outside the crop: there is nothing to find, and its presence in the image is not asked
+OUTSIDE = 3  # the point lies outside of the crop: in the loss it is absent, and scores do not count it
 
-ABSENCES = {"unknown": UNKNOWN, "not-there": ABSENT}  # what `--absent` makes of an empty cell in a table
+ABSENCES = {"unknown": UNKNOWN, "not-there": ABSENT}  # `--absent` -> the state for an empty cell in a table
 
 
 @dataclass(frozen=True, eq=False)
 class PointTarget(Target):
-    """K points of an image with n axes, in pixels of the network's input; the center of its first pixel is 0.
+    """K points of an image with n axes, in pixels of the network's input; the center of the first pixel is at 0.
 
     Args:
         points: (K, n) float64, along the axes of the image: (y, x) or (z, y, x).
         states: (K,) int64.
-        size: (n,) int64 of the image; it stays on the CPU, where a shape is needed.
+        size: (n,) int64, the size of the image; it stays on the CPU, since shapes are needed there.
         unit: (n,) float64, the length of a pixel in the unit of the scores: pixels of the file, or mm.
     """
 
@@ -90,7 +90,7 @@ class PointTarget(Target):
 
 
 def unknown_points(count: int, shape: Sequence[int]) -> PointTarget:
-    """A target of NumPy arrays of an image (*spatial) of whose points nothing is known."""
+    """A target of NumPy arrays for an image of a shape (*spatial), with `count` unknown points."""
     return PointTarget(
         points=np.zeros((count, len(shape))),
         states=np.full(count, UNKNOWN, np.int64),

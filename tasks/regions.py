@@ -1,4 +1,4 @@
-"""Regions: unions of the labels of a mask, which overlap, and the label map that is written of them."""
+"""Regions: unions of a mask's labels, which may overlap, and the label map that predictions of them are written as."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Region(NamedTuple):
     """A union of labels.
 
     Args:
-        values: the mask values of its labels; the first is written where the region is the last one of a pixel.
+        values: the mask values of its labels; the first one is written to pixels whose last region this is.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Region(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The region as it is written, in words."""
+        """The label that is written for the region, in words."""
         return f"label {self.values[0]}"
 
 
 def region_bits(regions: Sequence[Region], value: int) -> int:
-    """The bits of the regions that hold a mask value."""
+    """The bits of the regions that contain a mask value."""
     return sum(1 << bit for bit, region in enumerate(regions) if value in region.values)
 
 
 def last_bits(bits: Tensor, classes: int) -> Tensor:
-    """The bits of a pixel without all but the highest one: later regions lie over earlier ones."""
+    """The highest bit of each pixel alone, since later regions lie over earlier ones."""
     below = bits
     shift = 1
     while shift < classes:
@@ -52,10 +52,10 @@ def last_bits(bits: Tensor, classes: int) -> Tensor:
 
 
 class RegionScores(OverlapScores):
-    """Scores of regions, and of the labels that are written of them.
+    """Scores of regions, and of the labels that are written for them.
 
     Args:
-        sums: (2 x regions, 2, 2), the tables of the regions, then those of the labels.
+        sums: (2 x regions, 2, 2), the tables of the regions, then the tables of the labels.
     """
 
     def __init__(self, regions: Sequence[Region], sums: Tensor, by_image: Tensor) -> None:
@@ -97,7 +97,7 @@ class Regions(Overlapping):
     """The loss of `Overlapping`; each region is one of its classes.
 
     Args:
-        regions: in the order of their bits.
+        regions: the regions, in the order of their bits.
     """
 
     regions: tuple[Region, ...] = ()
@@ -112,7 +112,7 @@ class Regions(Overlapping):
         return RegionScores(self.regions, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
 
     def bits_of_labels(self) -> list[int]:
-        """For each region, the bits of all regions that hold the label which is written of it."""
+        """For each region, the bits of all regions that contain the label that is written for it."""
         return [region_bits(self.regions, region.values[0]) for region in self.regions]
 
     def to_config(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Regions(Overlapping):
 
 
 def regions_of_model(config: UNetConfig) -> tuple[Region, ...]:
-    """The regions that a model was trained on. ModelError where config.json does not say them."""
+    """The regions that a model was trained on. Raises ModelError if config.json does not define them."""
     assert config.task is not None
     try:
         regions = tuple(Region(str(name), tuple(map(int, values))) for name, values in config.task["regions"])

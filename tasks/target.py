@@ -1,6 +1,6 @@
-"""Targets: what the network is to say about an image, as arrays of a few kinds.
+"""Targets: the right answers for an image, as arrays of a few kinds.
 
-Crops, padding, resizing and augmentation know the kind of a field, labels or points, and nothing of its meaning.
+Crops, padding, resizing and augmentation know the kind of a field, labels or points, but not its meaning.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ AnyTarget = TypeVar("AnyTarget", bound="Target")
 def labels(unknown: int, dtype: str = "uint8") -> Any:
     """A field of whole numbers, one for each pixel: (*spatial), in a batch (B, *spatial).
 
-    Resizing takes the nearest label, and moving picks labels. Where nothing is known about a pixel, in padding and
-    fillers, the label is `unknown`.
+    Resizing and moving pick the nearest label. The label is `unknown` where nothing is known about a pixel, as in
+    padding and fillers.
     """
     return field(metadata={"unknown": unknown, "dtype": dtype, "of_image": False})
 
@@ -37,7 +37,7 @@ def of_image(unknown: int) -> Any:
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Target:
-    """The target of one image, or of a batch: a subclass for each task declares its fields by `labels`, `of_image`."""
+    """The target of one image or of a batch. A subclass for each task declares fields by `labels` and `of_image`."""
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def zeros(cls: type[AnyTarget], shape: Sequence[int], device: torch.device) -> AnyTarget:
-        """A batch (B, *spatial) of zeros, as large in memory as those that training sees."""
+        """A batch (B, *spatial) of zeros, as large in memory as a batch in training."""
         tensors = {}
         for name in cls.field_names():
             field_shape = shape[:1] if name in cls.image_field_names() else shape
@@ -92,7 +92,7 @@ class Target:
     def map_with_unknown(self: AnyTarget, function: Callable[[Array, int], Array]) -> AnyTarget:
         """A target whose labels are the results of a function of them; other fields stay.
 
-        The function is also told what the field holds where nothing is known.
+        The second argument of the function is the field's value for unknown pixels.
         """
         arrays = {}
         for name in self.field_names():
@@ -105,7 +105,7 @@ class Target:
     def at(self: AnyTarget, index: Any) -> AnyTarget:
         """The part of each field at an index: a slice of each axis, or an image of a batch.
 
-        A field of one number for each image has no axis but that of the batch.
+        Fields of one number for each image have only the axis of the batch.
         """
         arrays = {}
         for name in self.field_names():
@@ -123,7 +123,7 @@ class Target:
         return type(self)(**arrays)
 
     def padded(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
-        """The target of one image, of NumPy arrays, in the first corner of a larger one of a shape (*spatial)."""
+        """The target of one image (NumPy arrays), padded at the end of each axis to a shape (*spatial)."""
         inside = tuple(slice(side) for side in self.shape)
 
         def pad(array: Array, unknown: int) -> Array:
@@ -134,7 +134,7 @@ class Target:
         return self.map_with_unknown(pad)
 
     def cropped(self: AnyTarget, window: Sequence[slice]) -> AnyTarget:
-        """The target of a crop, a slice of each axis."""
+        """The target of a crop; `window` has a slice of each axis."""
         return self.at(tuple(window))
 
     def strip(self: AnyTarget, start: int, stop: int) -> AnyTarget:
@@ -142,7 +142,7 @@ class Target:
         return self.at((slice(None), slice(start, stop)))
 
     def for_loss(self: AnyTarget) -> AnyTarget:
-        """A batch in the types that losses take: whole numbers are int64."""
+        """The batch in the types that losses need: whole numbers become int64."""
         return self.map(Tensor.long)
 
     def moved(
@@ -150,49 +150,49 @@ class Target:
         move_labels: Callable[[Tensor, int], Tensor],
         move_points: Callable[[Tensor], Tensor],
     ) -> AnyTarget:
-        """A batch that moves with its images; a target without points needs the first function alone.
+        """The batch moved like its images. A target without points uses only `move_labels`.
 
         Args:
-            move_labels: moves labels (B, *spatial), told what they are where nothing is known.
+            move_labels: moves labels (B, *spatial); its second argument is the label of unknown pixels.
             move_points: moves points (B, K, axes).
         """
         return self.map_with_unknown(move_labels)
 
     def locations(self) -> list[np.ndarray] | None:
-        """(n, axes) each, pixels that training crops may be centered on; None where the labels of `main` say it."""
+        """Pixels (n, axes) that training crops may be centered on; None if the labels of `main` decide it."""
         return None
 
     @property
     def main(self) -> Array:
-        """The first field, which crops are centered on."""
+        """The first field, by whose labels crops are centered."""
         return self.arrays()[0]
 
     @property
     def prediction(self) -> Array:
-        """The target as a prediction would say it, which scores and pictures compare with one."""
+        """The target in the form of a prediction, for scores and pictures that compare the two."""
         return self.main
 
     def renumbered(self: AnyTarget) -> AnyTarget:
-        """The target of an image or crop as training sees it.
+        """The target of an image or crop for training, with new numbers for objects.
 
-        Objects are numbered anew, since their numbers say nothing outside of the whole image.
+        The numbers in the whole image may be too large for a crop, and have no meaning there.
         """
         return self
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(*spatial), of a batch (B, *spatial)."""
+        """The shape (*spatial); for a batch (B, *spatial)."""
         return tuple(self.main.shape)
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.main.device
 
     def to(self: AnyTarget, device: torch.device, non_blocking: bool = False) -> AnyTarget:
-        """The tensors on another device; accelerate calls this, as it calls that of a tensor."""
+        """The target on another device; accelerate calls this as it calls `Tensor.to`."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self: AnyTarget) -> AnyTarget:
-        """The tensors in memory that a GPU reads without waiting; a loader calls this, as it calls that of a tensor."""
+        """The target in pinned memory, for copies to a GPU; a loader calls this as it calls `Tensor.pin_memory`."""
         return self.map(Tensor.pin_memory)

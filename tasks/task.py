@@ -18,8 +18,8 @@ class Scores(ABC):
     Attributes:
         sums: a tensor that adds up over images and processes.
         by_image: (images, columns), zero for images that were not added; adds up over processes.
-        reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None where none were made.
-        has_background: whether the first class of `by_class` is what lies around the others.
+        reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
+        has_background: whether the first class of `by_class` is the background.
     """
 
     has_background: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class Scores(ABC):
     def add(self, prediction: Tensor, target: OwnTarget, index: int) -> None:
         """Count the prediction (1, *spatial) of image `index` against its target, (1, *spatial) too, on their device.
 
-        Parts of an image may be added one after another; its own score is then not the image's.
+        Parts of an image may be added one after another; `image_comparison` may then be wrong for this image.
         """
 
     @property
@@ -45,30 +45,29 @@ class Scores(ABC):
         """The comparison of each image, in 0..1."""
 
     def merge(self, other: "Scores") -> None:
-        """Add what `other` has counted of further images.
+        """Add the counts of `other`, which come from other images.
 
-        What a task keeps of each image, beside its sums, stays that of its own images, unless all its scores are made
-        of it.
+        `by_image` keeps the rows of its own images only, except in tasks that compute all scores from `by_image`.
         """
         self.sums += other.sums
         if other.reliability is not None:
             self.add_reliability(other.reliability)
 
     def add_reliability(self, counts: Tensor) -> None:
-        """Count how sure predictions are and how often they are right, (bins, 3)."""
+        """Add counts (bins, 3) of confidences and of right predictions."""
         before = no_counts(counts.device) if self.reliability is None else self.reliability
         self.reliability = before + counts
 
     @abstractmethod
     def record(self) -> dict[str, float | None]:
-        """The scores under the names that metrics.jsonl and the trackers share; None where there is no score."""
+        """The scores under the names that metrics.jsonl and the trackers share; None for undefined scores."""
 
     @abstractmethod
     def brief(self) -> dict[str, float | None]:
-        """The scores that name an image, the first of which sorts images."""
+        """The few scores that are shown beside an image; images are sorted by the first one."""
 
     def by_class(self) -> dict[str, list[float | None]]:
-        """Scores of each class by name, where a task has classes."""
+        """For each score by name, its value for each class; empty for a task without classes."""
         return {}
 
     @abstractmethod
@@ -81,10 +80,10 @@ class Scores(ABC):
 
     @abstractmethod
     def table(self, boundary: dict[str, Any] | None = None) -> str:
-        """All scores as plain text, with those of boundaries where there are any."""
+        """All scores as plain text, with the scores of boundaries if they are given."""
 
     def to_json(self) -> dict[str, Any]:
-        """The scores as a checkpoint holds them; `Task.scores_from_json` reads them."""
+        """The scores in the form of a checkpoint; `Task.scores_from_json` reads them."""
         state = {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
         if self.reliability is not None and self.reliability.any():
             state["reliability"] = self.reliability.tolist()
@@ -92,21 +91,21 @@ class Scores(ABC):
 
 
 class Task(ABC):
-    """What the network answers about a pixel.
+    """The meaning of the network's outputs, with their loss and their scores.
 
     A loss is a sum of terms. Each term is a sum over things that can be counted from the targets before the forward
     pass, so it does not depend on how a step is split.
 
     Attributes:
         name: the task's name in --task and config.json.
-        compared_by: what `Scores.comparison` is called.
-        target: the kind of its targets.
-        terms: how many terms its loss has, T.
+        compared_by: the name of `Scores.comparison`.
+        target: the class of its targets.
+        terms: T, the number of terms of its loss.
         has_boundaries: whether its predictions are classes, whose boundaries can be scored.
-        needs_exact_tiles: whether a pixel that differs may change much more than itself; --tile-size is then the side
-            that is taken from a tile.
-        partners: for each output, the one that it becomes in the mirror; empty where each stays.
-        mirrors: whether a mirrored image has an answer of its own, so that images may be mirrored.
+        needs_exact_tiles: whether one differing pixel may change other pixels of the prediction; --tile-size is then
+            the side of the part that is used of a tile.
+        partners: for each output, the output that it becomes in the mirror image; empty if no output changes.
+        mirrors: whether a mirrored image has a right answer too, so that images may be mirrored.
         measured: the fields of `to_config` that come from training, in which the models of an ensemble may differ.
     """
 
@@ -127,24 +126,24 @@ class Task(ABC):
 
     @property
     def averages_mirrored(self) -> bool:
-        """Whether a prediction is the mean of that of the image and of that of its mirror image."""
+        """Whether a prediction is the mean of two, of the image and of its mirror image."""
         return False
 
     def unknown_target(self, shape: Sequence[int]) -> Target:
-        """A target of NumPy arrays of an image of a shape (*spatial) of which nothing is known.
+        """A target of NumPy arrays for an image of a shape (*spatial) about which nothing is known.
 
-        `TargetReader.unknown_target` gives the same to a process that has read a data set.
+        A process that has read a data set gets the same from `TargetReader.unknown_target`.
         """
         return self.target.unknown(shape)
 
     def zero_targets(self, shape: Sequence[int], device: torch.device) -> Target:
-        """A batch of targets of a shape (B, *spatial), as large in memory as those that training sees."""
+        """A batch of targets of a shape (B, *spatial), as large in memory as a batch in training."""
         return self.target.zeros(shape, device)
 
     def at_level(self, targets: OwnTarget, factors: Sequence[int]) -> Target:
-        """The targets (B, *spatial) of a coarser level of deep supervision, where `factors` pixels become one.
+        """The targets (B, *spatial) of a coarser level of deep supervision.
 
-        It is the middle one of the pixels that pooling joins.
+        Each of its pixels is the middle one of the pixels that pooling joins, `factors` along each axis.
         """
         index = [slice(None)]  # all images
         for side, factor in zip(targets.shape[1:], factors, strict=True):
@@ -152,18 +151,20 @@ class Task(ABC):
         return targets.at(tuple(index))
 
     def render(self, targets: OwnTarget) -> Target:
-        """What logits are compared with, rendered on the device from targets (B, *spatial) of whole images or crops."""
+        """Render targets (B, *spatial) of whole images or crops, on the device, into targets to compare logits with."""
         return targets
 
     @abstractmethod
     def counts(self, targets: OwnTarget) -> Tensor:
-        """(T,): what each term's sum is divided by, from targets (B, *spatial)."""
+        """(T,): the divisor of each term's sum, from targets (B, *spatial)."""
 
     @abstractmethod
     def partial(self, logits: Tensor, targets: OwnTarget) -> tuple[Tensor, ...]:
-        """Sums that add up over the strips or slabs of images, from logits (B, outputs, *spatial), differentiable.
+        """Sums that add up over the strips or slabs of images, and through which gradients flow.
 
-        `targets` (B, *spatial) are rendered.
+        Args:
+            logits: (B, outputs, *spatial).
+            targets: (B, *spatial), rendered.
         """
 
     @abstractmethod
@@ -171,34 +172,34 @@ class Task(ABC):
         """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
 
     def reliability(self, logits: Tensor, targets: OwnTarget) -> Tensor | None:
-        """(bins, 3) counts of how sure the answers of logits (B, outputs, *spatial) are, and how often they are right.
+        """(bins, 3) counts of confidences and right answers, from logits (B, outputs, *spatial).
 
-        They add up over strips and images. None where answers are no classes of pixels.
+        The counts add up over strips and images. Returns None if the task's answers are not classes of pixels.
         """
         return None
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OwnTarget) -> Tensor:
-        """The counts of `reliability`, from a decoder's certainty and its prediction, (B, *spatial) each."""
+        """The counts of `reliability`, from a decoder's certainty and prediction, (B, *spatial) each."""
         raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
 
     @abstractmethod
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:
-        """Scores of so many images, with nothing counted yet."""
+        """Empty scores for a number of images."""
 
     @abstractmethod
     def scores_from_json(self, value: dict[str, Any]) -> Scores:
-        """The scores of which `Scores.to_json` gave this value."""
+        """The scores from a value of `Scores.to_json`."""
 
     def to(self, device: torch.device) -> "Task":
         """The task with its tensors on a device."""
         return self
 
     def to_config(self) -> dict[str, Any] | None:
-        """The task as config.json holds it; None for classes, which were the only task once."""
+        """The task's entry in config.json; None for classes, since the first versions had no other task."""
         return {"name": self.name}
 
     def answers_as(self, other: "Task") -> bool:
-        """Whether the outputs of both mean the same, so that they can be averaged."""
+        """Whether the outputs of both tasks have the same meaning, so that they can be averaged."""
         meanings = []
         for task in (self, other):
             values = task.to_config() or {}
@@ -206,7 +207,7 @@ class Task(ABC):
         return meanings[0] == meanings[1]
 
     def of_ensemble(self, others: Sequence["Task"]) -> "Task":
-        """The task that reads the averaged outputs of its own network and of those of `others`."""
+        """The task for the averaged outputs of its own network and of the networks of `others`."""
         return self
 
     @classmethod

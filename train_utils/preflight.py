@@ -329,7 +329,6 @@ def check_evaluation(
     Args:
         channels: the number of channels of the images.
         copies: the copies of the weights in a training step; the gradients among them do not count in an evaluation.
-
     """
     evaluation_fit = EvaluationFit(accelerator, network, criterion, channels, copies.without_gradients())
     if _smallest(accelerator, int(evaluation_fit.fits(size))):
@@ -493,7 +492,6 @@ def weight_bytes(network: nn.Module) -> int:
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
     """Bytes of the storages behind tensors; each storage is counted once."""
-
     sizes: dict[int, int] = {}  # the keys are identities of storages
     for tensor in tensors:
         storage = tensor.untyped_storage()

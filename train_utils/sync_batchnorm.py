@@ -131,7 +131,6 @@ class _Normalize(torch.autograd.Function):
         if x.is_cuda:
             # torch's SyncBatchNorm calls the same kernels (read in torch 2.13, nn/modules/_functions.py). They have not
             # been run on GPUs yet: `--trace-steps` on two GPUs would show them beside the formula below.
-
             sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
                 grad, x, mean, invstd, weight, True, True, True
             )
@@ -178,7 +177,6 @@ def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 def _column(values: Tensor, x: Tensor) -> Tensor:
     """Values (C,) as (1, C, 1, ...), which broadcast with x (B, C, *spatial)."""
-
     shape = [1] * x.ndim
     shape[1] = -1
     return values.view(shape)

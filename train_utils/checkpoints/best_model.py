@@ -31,7 +31,7 @@ class BestModel:
         return self._refused is None
 
     def is_saved(self) -> bool:
-        """Whether the best network is on disk; one that was refused is tried again."""
+        """Whether the best network is on disk; if the disk refused it, it is written again first."""
         if self._refused is not None:
             with suppress(*WRITE_ERRORS):
                 self._write(*self._refused)

@@ -8,17 +8,17 @@ from train_utils.settings.record import RunSettings
 from unet.config import NEWER_VERSION, UNetConfig
 
 OBJECTS = {"model", "run", "flags", "identity"}  # the entries that every checkpoint has
-OWN_ENTRIES = {"model", "run", "score", "scaler"}  # those that are no settings
+OWN_ENTRIES = {"model", "run", "score", "scaler"}  # the entries that are no settings
 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """A run as it stood, beside its tensors.
+    """The state of a run at a step, without its tensors.
 
     Args:
-        run_state: the entry `run` of state.json, in the place of the environment of run.json.
-        score: what the evaluation at this step is compared by, None if there was none.
-        scaler: the state of the scaler of fp16.
+        run_state: the entry `run` of state.json; in run.json, the entry of this name is the environment.
+        score: the score of the evaluation at this step; None if there was none.
+        scaler: the state of the gradient scaler of fp16.
     """
 
     settings: RunSettings
@@ -29,7 +29,7 @@ class CheckpointState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
-        """The state that state.json holds; ValueError where it lacks what a checkpoint has."""
+        """The state from the content of state.json; ValueError if entries of a checkpoint are missing."""
         lacking = OBJECTS - value.keys()
         if lacking:
             raise ValueError(f"lacks {', '.join(sorted(lacking))}")

@@ -14,14 +14,14 @@ from unet.config import UNetConfig
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
 CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
-# flags that a run which goes on may change without a word
+# flags that a resumed run may change without a message
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like", "processes_per_volume")
 
 
 class FoundCheckpoint(NamedTuple):
-    """A checkpoint to resume from, what its state.json says, and why newer ones were passed over.
+    """A checkpoint to resume from, the content of its state.json, and the reasons why newer ones were passed over.
 
-    Path and state are None where there is none.
+    Path and state are None if there is no checkpoint.
     """
 
     path: Path | None
@@ -29,11 +29,11 @@ class FoundCheckpoint(NamedTuple):
     passed_over: list[str]
 
     def run_state(self) -> RunState:
-        """Where the run stands; at its start where there is no checkpoint."""
+        """The state of the run; its initial state if there is no checkpoint."""
         return RunState() if self.state is None else self.state.run_state
 
     def model_config(self) -> UNetConfig | None:
-        """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
+        """Architecture and preprocessing of the run's model; None if there is no checkpoint."""
         return None if self.state is None else self.state.config
 
 
@@ -58,7 +58,7 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
 
 
 def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
-    """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
+    """A line for each setting that changed since the checkpoint; CheckpointError if the runs differ in `identity`."""
     for key, value in current.identity.items():
         before = saved.identity.get(key)
         if key == CONTENT_ENTRY and before is None:
@@ -88,7 +88,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
 
 
 def _with_its_best(path: Path) -> CheckpointState:
-    """The state of a checkpoint, without its best score if steps after it, which are dropped now, had a better one."""
+    """The state of a checkpoint; without its best score if a later step, which is dropped now, had a better one."""
     state = _read_state(path)
     for newer in newest_first(path.parent):
         if newer.name <= path.name:
@@ -101,7 +101,7 @@ def _with_its_best(path: Path) -> CheckpointState:
 
 
 def peek(path: Path) -> dict:
-    """The content of state.json; {} if it cannot be read, for an old checkpoint may have been damaged later."""
+    """The content of state.json; {} if it cannot be read, since an old checkpoint may have been damaged later."""
     try:
         return read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA)
     except (OSError, ValueError):
@@ -109,12 +109,12 @@ def peek(path: Path) -> dict:
 
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, among those in `folder`."""
+    """The path of the checkpoint of a step in `folder`."""
     return folder / f"step-{step:08}"
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Checkpoints of a folder, complete or not."""
+    """The checkpoints of a folder, complete or not, the newest first."""
     return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
 
 
@@ -124,7 +124,7 @@ def fingerprint(file: Path) -> dict[str, int | str]:
 
 
 def _read_state(path: Path) -> CheckpointState:
-    """state.json of a checkpoint whose files are all as they were written; a CheckpointError says why not."""
+    """The state of a checkpoint; CheckpointError with the reason if a file is not as it was written."""
     try:
         manifest = read_json(path / MANIFEST)
         lists_others = any(Path(name).name != name for name in manifest)

@@ -42,10 +42,10 @@ class Checkpoints:
     does not end training: a line is printed, half-written files are removed, and the older checkpoints stay.
 
     Args:
-        output_dir: holds `checkpoints/`. Should that vanish, it is not made again: it may be a mount point.
+        output_dir: the folder of `checkpoints/`. If it vanishes, it is not made again: it may be a mount point.
         network: the model, not wrapped.
-        settings: kept with every checkpoint, for `compare_settings`.
-        keep: how many of the newest stay, beside the one with the best score.
+        settings: the settings to keep with every checkpoint, for `compare_settings`.
+        keep: how many of the newest checkpoints stay, beside the one with the best score.
 
     Attributes:
         best_model: the folder `model/`.
@@ -77,7 +77,7 @@ class Checkpoints:
     def save(self, run: RunState, evaluation: Evaluation | None) -> None:
         """Save the run as it stands, with its evaluation at this step, if any; every process must call it."""
         self.wait()  # one at a time, and memory for one copy
-        # a best model that the disk refused is tried again, before a checkpoint tells of it
+        # a best model that the disk refused is written again before a checkpoint refers to it
         if not self.best_model.is_saved():
             run = replace(run, best=-1.0)
         barrier_without_timeout(self.accelerator)  # the main process may have waited long for a slow disk
@@ -101,7 +101,7 @@ class Checkpoints:
     def resume(self, checkpoint: FoundCheckpoint, run: RunState) -> None:
         """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
 
-        Raises CheckpointError where the checkpoint belongs to another run.
+        Raises CheckpointError if the checkpoint belongs to another run.
         """
         if checkpoint.path is None or checkpoint.state is None:
             self.save(run, None)
@@ -118,7 +118,7 @@ class Checkpoints:
         say(f"resumed from {checkpoint.path}, at step {run.step} of {self.settings.total_steps}")
 
     def restore(self, path: Path, state: CheckpointState) -> None:
-        """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
+        """Restore the model, its optimizer, averages and scaler; every process must call it."""
         live = self.network.state_dict()
         weights = load_file(path / "model.safetensors")
         self.network.load_state_dict({name: shard_like(value, live[name]) for name, value in weights.items()})
@@ -131,7 +131,7 @@ class Checkpoints:
             self.accelerator.scaler.load_state_dict(state.scaler)
 
     def _set_aside_newer(self, path: Path) -> None:
-        """Rename newer checkpoints, which are damaged or from steps that this run makes anew, so that none is used."""
+        """Rename newer checkpoints so that none is used: they are damaged, or from steps that this run makes again."""
         for newer in newest_first(self.folder):
             if newer.name <= path.name:
                 continue

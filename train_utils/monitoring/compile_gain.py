@@ -1,4 +1,4 @@
-"""The cost and the gain of compiling, said at the end of a run whose launch profile sets a `dynamo_backend`."""
+"""The cost and the gain of compiling, printed at the end of a run if its launch profile sets a `dynamo_backend`."""
 
 import copy
 import time
@@ -19,14 +19,14 @@ from train_utils.microbatch import MicroBatch
 from unet.blocks import channels_last
 from unet.model import UNet
 
-MEASURED_SECONDS = 2  # then no further pair of passes is timed
+MEASURED_SECONDS = 2  # after this time no further pair of passes is timed
 MOST_PAIRS = 5
 
 
 class CompileGain:
-    """The seconds that this process compiles, from now on, and the passes of training that may pay for them.
+    """Counts the seconds that this process compiles from now on, and the passes of training that may pay for them.
 
-    A pass is forward and backward, of a micro-batch.
+    A pass is the forward and the backward pass of one micro-batch.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -48,10 +48,10 @@ class CompileGain:
         self.passes.update(micro_batch.images.shape for micro_batch in micro_batches)
 
     def sentence(self, network: UNet, criterion: StepLoss) -> str | None:
-        """What compiling has cost and gained, without a full stop; None where nothing is compiled or no step was made.
+        """The cost and gain of compiling, without a full stop; None if nothing is compiled or no step was made.
 
-        Call it on one process when the run is saved: it takes a few passes of a copy of the network. Other processes
-        would have to take part in some kinds of passes, so they are taken in runs of one process only.
+        Call it on one process when the run is saved: it makes a few passes of a copy of the network. Runs of several
+        processes make no such passes, since in some kinds of passes all processes would have to take part.
         """
         if not self.compiles:
             return None
@@ -63,12 +63,12 @@ class CompileGain:
             return f"{cost} on the main process; what it gains is measured in runs of one process only"
         try:
             plain, compiled = self.pass_seconds(network, criterion)
-        except (MemoryError, RuntimeError) as error:  # all is saved: a run does not fail here
+        except (MemoryError, RuntimeError) as error:  # everything is saved: the run must not fail here
             return f"{cost}; what it gains could not be measured ({one_line(error)})"
         return f"{cost}; {self.balance_text(plain, compiled)}"
 
     def balance_text(self, plain: float, compiled: float) -> str:
-        """Whether the gain of all passes is more than the cost; arguments are the seconds of a pass."""
+        """The text on whether all passes gain more than compiling cost; the arguments are the seconds of one pass."""
         gain = self.passes.total() * (plain - compiled)
         minutes_gained = (gain - self.seconds) / 60
         outcome = "gained" if minutes_gained > 0 else "lost"
@@ -84,7 +84,7 @@ class CompileGain:
         return text
 
     def pass_seconds(self, network: UNet, criterion: StepLoss) -> tuple[float, float]:
-        """Medians over pairs of passes, not compiled and compiled, of images of the shape that most passes had."""
+        """The median seconds of a pass, not compiled and compiled, on images of the most frequent shape."""
         trial = copy.deepcopy(network).train()
         compile_blocks(self.accelerator, trial)
         device = self.accelerator.device

@@ -1,4 +1,4 @@
-"""Floating-point operations of the model, and how many a device can do."""
+"""Floating-point operations of the model, and the peak of a device."""
 
 import copy
 import math
@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from unet.model import UNet
 
 # Dense peaks in teraFLOPS by a pattern of the device's name, from NVIDIA's data sheets; sparse figures are halved.
-# The first is for half precision, the second for float32, which convolutions compute in TF32 where the device has it.
-# GeForce cards add half-precision products in float32 at half the rate of float16; convolutions add so.
+# The first is for half precision, the second for float32, which convolutions compute in TF32 if the device has it.
+# GeForce cards add half-precision products in float32, as convolutions do, at half the rate of float16.
 PEAKS = {
     r"\bB200\b": (2250, 1125),
     r"\bH200\b(?! NVL)|\bH100 80GB HBM3|\bGH200\b": (989, 495),
@@ -35,8 +35,8 @@ PEAKS = {
 def training_flops(network: UNet, channels: int) -> float:
     """FLOPs of a forward and backward pass for one pixel or voxel, counted on the meta device; a multiply-add is two.
 
-    Those of a convolutional network grow with the pixels. Activation checkpointing's second forward pass does not
-    count: these are the model's FLOPs, not the hardware's.
+    The FLOPs of a convolutional network are proportional to the pixels. The second forward pass of activation
+    checkpointing does not count: these are the model's FLOPs, not the hardware's.
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
@@ -49,7 +49,7 @@ def training_flops(network: UNet, channels: int) -> float:
 
 
 def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
-    """The peak of the device, where it is known, at the profile's precision: with DeepSpeed not the accelerator's."""
+    """The device's peak at the profile's precision, which with DeepSpeed is not the accelerator's; None if unknown."""
     if accelerator.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(accelerator.device)
@@ -57,7 +57,7 @@ def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
 
 
 def peak_of(name: str, *, half: bool) -> float | None:
-    """Dense peak of the device of this name in teraFLOPS, None where it is not in the table, or a part of a GPU."""
+    """The dense peak of a device in teraFLOPS, by its name; None if it is not in the table, or is a part of a GPU."""
     if re.search(r"\bMIG\b", name):
         return None
     for pattern, (half_peak, float32_peak) in PEAKS.items():

@@ -18,17 +18,17 @@ from train_utils.nan_guard import StepResult
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 
-PROBLEMS_IN_MESSAGE = 20  # of bad samples
+PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
 
 
 class Monitor:
-    """What a run measures at each step, and where it goes: metrics.jsonl, the tracker, the bar on the terminal.
+    """Measures each step of a run, and shows the numbers in metrics.jsonl, the tracker and the bar on the terminal.
 
     Args:
-        model: the one that trains, wrapped, not compiled.
+        model: the model that trains, wrapped, not compiled.
         run_log: writes the records.
         flops: FLOPs of training on one image.
-        task: says what evaluations are compared by.
+        task: the task, which names the score that evaluations are compared by.
     """
 
     def __init__(
@@ -60,7 +60,10 @@ class Monitor:
         self._has_named_bottleneck = False
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
-        """The next step's micro-batches are here; what could not be read is taken out of them, and named at the end."""
+        """Note that the next step's micro-batches are here, and take the problems of unreadable samples out of them.
+
+        `close` names these samples.
+        """
         for batch in batches:
             self.problems.update(batch.pop("problems"))
         self.meter.data_ready()
@@ -70,11 +73,11 @@ class Monitor:
         return self.meter.communicating()
 
     def paused(self) -> AbstractContextManager[None]:
-        """A context for what is not training: evaluations and saves."""
+        """A context for evaluations and saves, whose time does not count as training."""
         return self.meter.paused()
 
     def end_step(self, images: float) -> None:
-        """The step is queued, with `images` over all processes."""
+        """Note that a step is queued, with `images` images over all processes."""
         self.meter.end_step(images)
         self.trace.step()
 
@@ -117,11 +120,14 @@ class Monitor:
         self.bar.update()
 
     def bottleneck(self) -> str | None:
-        """A sentence on what slows the run down: that of `Meter.bottleneck`."""
+        """The sentence of `Meter.bottleneck` on what slows the run down."""
         return self.meter.bottleneck(self.num_workers, self.cached)
 
     def close(self) -> None:
-        """The steps are over; name the samples that any process left out. Every process must call it."""
+        """End the measurement after the last step, and name the samples that any process left out.
+
+        Every process must call it.
+        """
         self.bar.close()
         self.trace.close()
         if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):

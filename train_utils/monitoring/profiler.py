@@ -1,4 +1,4 @@
-"""--trace-steps: what the operators of some steps cost, and what held the memory when it ran out."""
+"""--trace-steps: the cost of each operator in some steps, and the contents of the memory when it ran out."""
 
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from runtime.console import say
 from train_utils.monitoring.throughput import WARMUP_STEPS
 
 TOP_OPERATORS = 12
-MEMORY_EVENTS = 100_000  # the last ones are kept
+MEMORY_EVENTS = 100_000  # this many of the last events are kept
 
 
 class StepTrace:
-    """torch.profiler over `steps` steps after the warm-up; each process writes `process-<n>.json` for chrome://tracing.
+    """Runs torch.profiler over `steps` steps after the warm-up; with 0 steps it does nothing.
 
-    On CUDA the allocator's history is kept through the whole run, and written to `memory-process-<n>.pickle` when an
-    allocation fails, for pytorch.org/memory_viz. With 0 steps nothing happens.
+    Each process writes `process-<n>.json` for chrome://tracing. On CUDA the allocator's history is kept through the
+    whole run, and written to `memory-process-<n>.pickle`, for pytorch.org/memory_viz, when an allocation fails.
     """
 
     def __init__(self, accelerator: Accelerator, folder: Path, steps: int) -> None:
@@ -38,20 +38,20 @@ class StepTrace:
             torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def step(self) -> None:
-        """A step has ended."""
+        """Note that a step has ended."""
         if self._left:
             self._profiler.step()
             self._left -= 1
 
     def close(self) -> None:
-        """The run has ended, perhaps before all the steps were traced."""
+        """End the trace with the run, perhaps before all the steps were traced."""
         if self._left:
             self._left = 0
             self._profiler.stop()
 
     def _write(self, profiler: torch.profiler.profile) -> None:
         rank = self.accelerator.process_index
-        profiler.export_chrome_trace(str(self.folder / f"process-{rank}.json"))  # where it fails, it says so
+        profiler.export_chrome_trace(str(self.folder / f"process-{rank}.json"))  # it reports its own failures
         if self.accelerator.is_main_process:
             say(f"{top_operators(profiler)}\ntraces, a file for each process: {self.folder}")
 
@@ -66,7 +66,7 @@ class StepTrace:
 
 def top_operators(profiler: torch.profiler.profile) -> str:
     """A table of the operators that took most of the device's time by themselves, or of the CPU's without a device."""
-    # a CPU row holds the time of the kernels that it launched, which have rows of their own besides
+    # a CPU row includes the time of the kernels that it launched; these also have their own rows
     rows = [row for row in profiler.key_averages() if row.device_type == DeviceType.CPU]
     averages = [row for row in rows if not row.key.startswith("ProfilerStep")]
     times = [row.self_device_time_total for row in averages]  # microseconds

@@ -44,17 +44,17 @@ PACE_STEPS = 20  # before this many steps the pace of a run is not known
 EARLY_SHARE = 0.1  # before this share of its steps the pace is not known either
 LATE_SHARE = 1.05  # a run that takes more than this share of its time is late
 WARM_UP_STEPS = 3  # the least number of steps that are not timed
-FIRST_STEPS = 2  # the first timed ones, which say how many more are timed
-# share of the time that the measuring of steps may take, and half as much again after the evaluation
+FIRST_STEPS = 2  # the first timed steps, whose time determines how many more are timed
+# the share of the time that timing steps may take; a second timing, after the evaluation, takes half as much again
 MEASURED_SHARE = 0.03
 MOST_STEPS = 40
-BF16_STEPS = 3  # timed in bf16, after one that is not
-BF16_FASTER = 0.8  # bf16 is worth a line where a step takes at most this share of the time
+BF16_STEPS = 3  # steps that are timed in bf16, after one that is not timed
+BF16_FASTER = 0.8  # bf16 is worth a line if a step takes at most this share of the time
 EVALUATED_BATCHES = 3  # batches of each process that are evaluated
-FINISH_SECONDS = 4.0  # charts and the report take them, beside their pictures (2 to 4 s measured on one core)
-# when the process began, on a clock that nobody sets: by now it has hardly done anything but import modules
+FINISH_SECONDS = 4.0  # for charts and the report, without their pictures (2 to 4 s measured on one core)
+# when the process began, on a monotonic clock: so far the process has done hardly anything but import modules
 PROCESS_START = time.monotonic() - time.process_time()
-FOLDER = ".rehearsal"  # it lies beside the checkpoints, for one that is written to see how long that takes
+FOLDER = ".rehearsal"  # beside the checkpoints, for a checkpoint that is written to measure the time of a save
 
 
 @dataclass
@@ -87,17 +87,17 @@ class FirstBatches:
 
 
 class Rehearsal:
-    """A copy of the model is trained, evaluated and saved for a moment, to see how long that takes.
+    """Trains, evaluates and saves a copy of the model for a moment, to measure how long that takes.
 
     The copy learns nothing: its learning rate is 0.
 
     Args:
-        model: the one that was built, not wrapped; it stays as it is.
-        output_dir: the folder of the run, whose disk is written to.
+        model: the model that was built, not wrapped; it is not changed.
+        output_dir: the folder of the run, to whose disk a checkpoint is written.
 
     Attributes:
         model: the copy.
-        loaders: those of steps enough, and of the validation images.
+        loaders: the loader of enough training steps, and the loader of the validation images.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class Rehearsal:
         say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
 
     def time_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
-        """Make steps, equally many on all processes; those that warm up are not timed.
+        """Make the same number of steps on all processes; the steps that warm up are not timed.
 
-        The clock is read when the device has made them all: that it waits after every step would be timed too.
+        The clock is read once the device has made them all: waiting after every step would add to the time.
         """
         _make(make_step, steps, self._warm_up)
         begin = self._now()
@@ -176,7 +176,7 @@ class Rehearsal:
         return self._can_use_bf16 and 2 * BF16_STEPS * self.times.step <= MEASURED_SHARE * self.seconds
 
     def time_bf16_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
-        """Make a few steps, in bf16; the first one is not timed."""
+        """Make a few steps in bf16; the first step is not timed."""
         _make(make_step, steps, 1)
         begin = self._now()
         _make(make_step, steps, BF16_STEPS)
@@ -200,7 +200,7 @@ class Rehearsal:
         begin = time.monotonic()
         try:
             if self.accelerator.is_main_process:
-                shutil.rmtree(self.folder, ignore_errors=True)  # a run that was killed here has left it
+                shutil.rmtree(self.folder, ignore_errors=True)  # a run that was killed here leaves its folder
                 checkpoints.folder.mkdir(parents=True)
             checkpoints.save(self.state, None)
             checkpoints.wait()
@@ -210,7 +210,7 @@ class Rehearsal:
         self.times.save = self._slowest(time.monotonic() - begin)
 
     def finish(self) -> int:
-        """The number of steps that the run is to have; ends the rehearsal and frees the copy.
+        """End the rehearsal, free the copy, and return the number of steps of the run.
 
         Every process must call it.
         """
@@ -238,12 +238,12 @@ class Rehearsal:
         return steps
 
     def _steps_left(self) -> int:
-        """How many steps fit into the time that is left now; below 1: none do."""
+        """How many steps fit into the time that is left now; a number below 1 if none do."""
         seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - PROCESS_START)
         return steps_that_fit(seconds_left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
     def _now(self) -> float:
-        """Seconds on the clock when the device has done all that was queued."""
+        """Wait until the device has finished its queue, and return the seconds on the clock."""
         wait_for(self.accelerator.device)
         return time.monotonic()
 
@@ -254,7 +254,7 @@ class Rehearsal:
 
 
 def _make(make_step: Callable[[Item], None], steps: Iterator[Item], count: int) -> None:
-    """Make the next steps, so many; the last one may still be queued at the end."""
+    """Make the next `count` steps; the last one may still be queued when this returns."""
     for step in islice(steps, count):
         make_step(step)
 
@@ -265,13 +265,13 @@ def is_slow_at_first(accelerator: Accelerator) -> bool:
 
 
 def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple[list[int], list[int]]:
-    """The steps of a rehearsal: those that warm up, and those to time.
+    """The indices of the steps of a rehearsal: the steps that warm up, and the steps to time.
 
-    However few of the latter are made, their shapes are about as frequent as in a whole epoch.
+    However few of the steps to time are made, each shape is about as frequent in them as in a whole epoch.
 
     Args:
         shapes: the (H, W) or (D, H, W) of each step of an epoch.
-        meets_all: whether every shape is met while warming up.
+        meets_all: whether every shape occurs among the steps that warm up.
     """
     timed = FIRST_STEPS + MOST_STEPS
     timed_again = timed // 2
@@ -279,7 +279,7 @@ def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple
     first_steps: dict[tuple[int, ...], int] = {}
     for step, shape in enumerate(shapes):
         first_steps.setdefault(shape, step)
-    if len(first_steps) == 1:  # in the order of the run, in which a stream is read
+    if len(first_steps) == 1:  # steps keep the order of the run, in which a stream is read
         return list(range(WARM_UP_STEPS)), list(range(WARM_UP_STEPS, count))
     pixels = [math.prod(shape) for shape in shapes]
     by_size = np.argsort(pixels, kind="stable").tolist()
@@ -293,10 +293,14 @@ def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple
 
 
 def steps_that_fit(seconds: float, times: MeasuredSeconds, schedule: Schedule, pictures: int) -> int:
-    """How many steps fit into the `seconds` that are left, with evaluations, saves and the report; below 1: none do.
+    """How many steps fit into the time that is left, with evaluations, saves and the report; below 1 if none do.
 
-    One process makes so many pictures of an evaluation, and three times PICTURES for the report. The weights of a best
-    model are a third of a checkpoint; one that is saved at no step of the schedule's gets a checkpoint too.
+    The weights of a best model take a third of a checkpoint's time. A best model at a step without a scheduled
+    checkpoint gets a checkpoint too.
+
+    Args:
+        seconds: the time that is left.
+        pictures: how many pictures one process makes at each evaluation; for the report it makes 3 * PICTURES.
     """
     best_model = times.save / 3
     if schedule.eval_every % schedule.checkpoint_every:
@@ -308,11 +312,11 @@ def steps_that_fit(seconds: float, times: MeasuredSeconds, schedule: Schedule, p
 
 
 class Pace:
-    """Watches the clock of a run that was to take so many minutes, and says once, early, that it will be late.
+    """Watches the clock of a run with --max-minutes, and prints once, early on, that the run will be late.
 
     Args:
-        minutes: those that the rehearsal filled; None where nobody has set any.
-        steps: the steps that are to be made.
+        minutes: the minutes that the rehearsal filled; None if no limit was set.
+        steps: the steps to make.
     """
 
     def __init__(self, minutes: float | None, steps: range) -> None:

@@ -15,19 +15,19 @@ from torch.nn.parallel import DistributedDataParallel
 from train_utils.monitoring.flops import peak_teraflops
 from train_utils.nan_guard import StepResult
 
-WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
+WARMUP_STEPS = 3  # steps that are not measured: allocators, kernel choice and worker start-up slow them down
 ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
-EXCHANGE_INTERVAL = 20  # steps, in one of which the exchange of gradients is measured on CUDA
+EXCHANGE_INTERVAL = 20  # on CUDA the exchange of gradients is measured in one of this many steps
 
-Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or when the device gets there
+Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or an event on the device
 
 
 class LossWindow:
     """Mean loss of the steps since the last log line; a step that was not made does not count.
 
     Args:
-        total, steps: what `saved` gave to a checkpoint.
+        total, steps: the values that `saved` gave to a checkpoint.
     """
 
     def __init__(self, total: float = 0.0, steps: int = 0) -> None:
@@ -41,7 +41,7 @@ class LossWindow:
             self._steps += 1
 
     def mean(self) -> float | None:
-        """Mean loss of the steps since the last call; None where none was made."""
+        """Mean loss of the steps since the last call; None if no step was made."""
         mean = self._total / self._steps if self._steps else None
         self._total = 0.0
         self._steps = 0
@@ -54,7 +54,7 @@ class LossWindow:
 
 @dataclass
 class WindowTotals:
-    """Steps, their images over all processes, and seconds: of the steps, of waiting for data, of communication."""
+    """Counts of steps and of their images over all processes; seconds of steps, of data waits and of communication."""
 
     steps: int = 0
     images: float = 0.0
@@ -69,32 +69,32 @@ class WindowTotals:
 
 @dataclass
 class _Marks:
-    """The moments of one step: it begins where the one before ends. Pauses are evaluations and saves."""
+    """The moments of one step, which begins when the step before it ends. Pauses are evaluations and saves."""
 
     begin: Mark
     data: Mark | None = None
-    communication: tuple[Mark, Mark] | None = None  # begin and end of the wait for what several processes have counted
+    communication: tuple[Mark, Mark] | None = None  # begin and end of the wait for the counts of all processes
     pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
     end: Mark | None = None
     images: float = 0.0
 
 
 class Meter:
-    """Throughput of the steps and what they spend their time on, without warm-up, evaluations and saves.
+    """Measures the throughput of the steps and the parts of their time, without warm-up, evaluations and saves.
 
-    A step lasts from the end of the one before to its own end. On CUDA times are those of device events, elsewhere of
-    the host's clock. A step is split into
+    A step lasts from the end of the previous step to its own end. On CUDA, times come from device events, elsewhere
+    from the host's clock. A step is split into
 
-    - the wait for data: on CUDA the time the device stands idle for its next batch;
-    - communication, waiting for slower processes included: the count of valid pixels before the loss, and what of the
-      gradients' exchange does not overlap with the backward pass, as DistributedDataParallel measures it; not known
-      under another wrapper (FSDP, DeepSpeed);
+    - the wait for data: on CUDA the time in which the device is idle until its next batch;
+    - communication, including the wait for slower processes: the count of valid pixels before the loss, and the part of
+      the gradients' exchange that does not overlap with the backward pass, as DistributedDataParallel measures it; this
+      part is not known under another wrapper (FSDP, DeepSpeed);
     - computation: the rest.
 
     Args:
-        model: the one that trains, wrapped, not compiled.
+        model: the model that trains, wrapped, not compiled.
         flops: FLOPs of training on one image.
-        precision: the profile's; what the device can do depends on it.
+        precision: the profile's precision, on which the device's peak depends.
     """
 
     def __init__(self, accelerator: Accelerator, model: nn.Module, flops: float, precision: str) -> None:
@@ -114,7 +114,7 @@ class Meter:
         self._total = WindowTotals()
 
     def data_ready(self) -> None:
-        """The next step's micro-batches are here."""
+        """Note that the next step's micro-batches are here."""
         self._step.data = self._now()
 
     @contextmanager
@@ -126,13 +126,13 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A context for what belongs to no step."""
+        """A context for work that belongs to no step."""
         before = self._now()
         yield
         self._step.pauses.append((before, self._now()))
 
     def end_step(self, images: float) -> None:
-        """The step is queued; `images` are in it over all processes. The next one begins."""
+        """Note that a step is queued, with `images` images over all processes; the next step begins."""
         step = self._step
         step.end = self._now()
         step.images = images
@@ -155,7 +155,7 @@ class Meter:
         self._window = WindowTotals()
         gathered = gather_object([(own_window, peak_memory)])
         windows = [totals for totals, _ in gathered]
-        window = max(windows, key=lambda totals: totals.data)  # who waits for data keeps the others waiting
+        window = max(windows, key=lambda totals: totals.data)  # a process that waits for data keeps the others waiting
         self._total.add(window)
         values: dict[str, float] = {}
         if window.seconds > 0:
@@ -170,7 +170,7 @@ class Meter:
         return values
 
     def bottleneck(self, workers: int, cached: bool) -> str | None:
-        """A sentence on what slows the run down, data or communication, and what to do; None if neither takes much."""
+        """A sentence on what slows the run down, data or communication, with advice; None if neither takes much."""
         if self._total.steps < ENOUGH_STEPS:
             return None
         shares = self._shares(self._total)
@@ -195,7 +195,7 @@ class Meter:
         return shares
 
     def _settle(self) -> None:
-        """Add up the steps that the device has done, so that reading their events does not wait."""
+        """Add up the steps that the device has finished: reading their events does not wait."""
         while self._over and self._is_past(self._over[0].end):
             step = self._over.pop(0)
             communication = 0.0

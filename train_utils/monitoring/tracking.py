@@ -1,4 +1,4 @@
-"""Scalars and pictures to `metrics.jsonl` and to accelerate's trackers, under the same names."""
+"""The log of scalars and pictures: `metrics.jsonl` and accelerate's trackers, under the same names."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbe
 
 
 def available_tracker(name: str) -> str:
-    """The tracker, or `none` and a warning where it is not installed; SettingsError for an unknown name."""
+    """The tracker's name, or `none` and a warning if it is not installed; SettingsError for an unknown name."""
     if name == "none" or name in map(str, get_available_trackers()):
         return name
     if name not in LOGGER_TYPE_TO_CLASS:
@@ -37,16 +37,17 @@ def available_tracker(name: str) -> str:
 
 
 class RunLog:
-    """Writes from the main process; the other processes' calls do nothing.
+    """The log of a run, which the main process writes; calls on other processes do nothing.
 
-    If a tracker fails, at the start or later, a line is printed and training goes on. The same holds for a line of
-    metrics.jsonl that the disk refuses: it is written with a later one.
+    If a tracker fails, at the start or later, a line is printed and training goes on. If the disk refuses a line of
+    metrics.jsonl, a line is printed too, and the refused line is written with a later one.
 
     Args:
         tracker: a name that accelerate knows, or `none`.
         settings: resolved settings of the run; nested ones are flattened, since trackers take plain values only.
-        compared: the records that stand beside the hyper-parameters in TensorBoard.
-        step: where the run starts. What a killed run had logged after it is dropped, so that curves have no repeats.
+        compared: the records that TensorBoard shows beside the hyper-parameters.
+        step: the step at which the run starts. Later records of a killed run are dropped, so that curves have no
+            repeats.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class RunLog:
         if self.accelerator.is_main_process:
             from torch.utils.tensorboard.summary import hparams
 
-            # accelerate would hand these to `add_hparams`, which opens a second run, named by the time, for them alone
+            # accelerate would pass these to `add_hparams`, which opens a second run, named by the time, only for them
             experiment, start, self._session_end = hparams(settings, dict.fromkeys(self.compared, 0.0))
             self._write_summaries(experiment, start)
 
@@ -102,7 +103,7 @@ class RunLog:
         writer.flush()
 
     def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
-        """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
+        """Write one line of metrics.jsonl, and send its numbers to the tracker; an absent class has the score None."""
         if not self.accelerator.is_main_process:
             return
         record: dict[str, float | None] = {"step": step, "epoch": round(epoch, 4)}
@@ -116,11 +117,11 @@ class RunLog:
                 self.accelerator.log(present, step=step)
 
     def _append(self, line: str) -> None:
-        """Append to metrics.jsonl what the disk has refused so far and then a line, all of it or nothing."""
+        """Append the lines that the disk has refused so far and then this line to metrics.jsonl, all or none."""
         is_first = not self._refused
         self._refused += line.encode()
         try:
-            with self.path.open("rb+", buffering=0) as file:  # a folder that is gone is not made again
+            with self.path.open("rb+", buffering=0) as file:  # a folder that has vanished is not made again
                 end = file.seek(0, os.SEEK_END)
                 if file.write(self._refused) < len(self._refused):
                     file.truncate(end)
@@ -131,7 +132,7 @@ class RunLog:
                 say(f"{self.path} could not be written ({error}); training goes on, and tries again")
 
     def is_saved(self) -> bool:
-        """Whether all that was logged is in metrics.jsonl; what was refused is tried again."""
+        """Whether all logged lines are in metrics.jsonl; refused lines are written again first."""
         if self._refused:
             self._append("")
         return not self._refused
@@ -143,7 +144,7 @@ class RunLog:
         return hasattr(self.accelerator.get_tracker(self.tracker), "log_images")
 
     def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
-        """Show (H, W, 3) uint8 pictures by tag, where the tracker `takes_pictures`."""
+        """Show (H, W, 3) uint8 pictures by tag, if the tracker `takes_pictures`."""
         if not self.takes_pictures():
             return
         tracker = self.accelerator.get_tracker(self.tracker)
@@ -153,7 +154,7 @@ class RunLog:
             tracker.log_images(tagged, step=step, **options)
 
     def finish(self) -> None:
-        """The run is over; every process must call it."""
+        """End the log of the run; every process must call it."""
         with self._tracker_errors_reported():
             if self.tracker == "tensorboard" and self._session_end is not None:
                 self._write_summaries(self._session_end)
@@ -174,7 +175,7 @@ class RunLog:
 
 
 def _lines_up_to(log: Path, step: int) -> list[bytes]:
-    """The lines of a metrics.jsonl that a run has logged until `step`; what else stands there is said, and left out."""
+    """The lines of a metrics.jsonl that a run has logged until `step`; other content is left out with a message."""
     try:
         lines, damaged = read_json_lines(log)
     except FileNotFoundError:

@@ -23,7 +23,7 @@ ROW_HEIGHT = 18  # points of a landmark's row in a plot of errors
 LEAST_ERROR = 1e-3  # smaller ones are drawn at the left edge
 ERROR_TICKS = (1, 2, 5)  # the ticks in each power of ten
 MAX_POINTS = 400  # points of a line; more cannot be told apart
-# matplotlib takes colors, a page in dark mode needs other ones: each stands for what it is replaced by
+# Placeholder colors: matplotlib needs fixed colors, a page in dark mode needs others. Each is replaced in the page.
 TEXT = "#000001"
 GRID = "#000002"
 SERIES = ("#000003", "#000004", "#000005", "#000006", "#000007", "#000008")
@@ -74,7 +74,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """A line chart for a page: its <svg> element, and the last value of each series by label."""
+    """A line chart for a page: its <svg> element, and each series' last value by label."""
 
     title: str
     svg: str
@@ -82,7 +82,7 @@ class Curve:
 
 
 def curve(title: str, series: dict[str, Points], best_step: int | None = None) -> Curve | None:
-    """A chart of {label: [(step, value), ...]}, at most two series; None where no series has a finite value.
+    """A chart of {label: [(step, value), ...]}, at most two series; None if no series has a finite value.
 
     Titles on one page must differ. A dashed line marks `best_step`, if it is given.
     """
@@ -99,7 +99,7 @@ def curve(title: str, series: dict[str, Points], best_step: int | None = None) -
 
 
 def overlaid(title: str, lines: Sequence[tuple[int, Points]]) -> str | None:
-    """An <svg> of many lines, each with the number of its color in SERIES; None where no line has a finite value.
+    """An <svg> of many lines, each with the number of its color in SERIES; None if no line has a finite value.
 
     Titles on one page must differ.
     """
@@ -112,7 +112,7 @@ def overlaid(title: str, lines: Sequence[tuple[int, Points]]) -> str | None:
 
 
 def _finite(points: Points) -> np.ndarray:
-    """(n, 2) steps and values, without values that are no numbers."""
+    """The points with a finite value, (n, 2): steps and values."""
     return np.array([point for point in points if math.isfinite(point[1])], dtype=float).reshape(-1, 2)
 
 
@@ -198,7 +198,7 @@ def thinned(points: np.ndarray) -> np.ndarray:
 
 
 def _svg(figure: "Figure", title: str, height: int = HEIGHT) -> str:
-    """A figure of `height` points as an element of a page: its colors are the page's, its ids its own."""
+    """A figure of `height` points as an element of a page: it has the page's colors, and ids that are unique there."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True)
     svg = buffer.getvalue()
@@ -232,7 +232,7 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
         side = min(max(LABEL_PITCH * count, 8), 12)
         interval = math.ceil(LABEL_PITCH * count / side)
     figure = Figure(figsize=(side, side), dpi=DPI)
-    axes = figure.add_axes((0, 0, 1, 1))  # names stand outside: what is saved is cut to what was drawn
+    axes = figure.add_axes((0, 0, 1, 1))  # names are drawn outside: `bbox_inches` includes them
     _draw_shares(axes, shares, labeled)
     _name_classes(axes, names, interval, cell=side / count)
     buffer = io.BytesIO()
@@ -286,7 +286,7 @@ def _name_classes(axes: "Axes", names: Sequence[str], interval: int, cell: float
 
 
 def shortened(name: str) -> str:
-    """At most MAX_NAME characters: names that begin alike often differ at their end."""
+    """The name in at most MAX_NAME characters, without its middle: names that begin alike often differ at their end."""
     if len(name) <= MAX_NAME:
         return name
     half = MAX_NAME // 2

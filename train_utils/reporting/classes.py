@@ -15,8 +15,8 @@ from train_utils.reporting.section import Metric, Section
 
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
-FOLDED = 4  # the least classes without pixels that have no rows of their own
-CONFUSIONS = 8  # of the most frequent ones that are listed
+FOLDED = 4  # from this many classes without pixels on, they have no rows of their own
+CONFUSIONS = 8  # the number of most frequent confusions that are listed
 
 
 class ClassSection(Section):
@@ -126,7 +126,7 @@ class ClassSection(Section):
 
 
 def occurring(counts: ClassCounts) -> tuple[list[int], list[int]]:
-    """The classes that masks or predictions hold, and the others; where these are few, they are shown too."""
+    """The classes to show, and the others: classes without pixels, unless these are fewer than FOLDED."""
     has_pixels = (counts.union > 0).numpy()
     present_classes = np.flatnonzero(has_pixels).tolist()
     absent = np.flatnonzero(~has_pixels).tolist()

@@ -1,1 +1,1 @@
-"""A launched process: errors, command line, console, files, threads, launch and signals. Knows nothing of images."""
+"""A launched process: errors, command line, console, files, threads, launch and signals. No code here reads images."""

@@ -14,8 +14,8 @@ import numpy as np
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.files import replaced_file
 
-JSON = Any  # what json takes and gives
-FORMAT = 3  # the format of the stored values: another number forgets everything
+JSON = Any  # a value that json can write and read
+FORMAT = 3  # the format of the stored values; changing the number makes all stored values unused
 
 
 def cache_folder() -> Path:
@@ -24,7 +24,7 @@ def cache_folder() -> Path:
 
 
 def digest(*parts: object) -> str:
-    """A key computed from bytes, and from values of which different ones have different `repr`."""
+    """A key computed from bytes and from other values; different values must have different `repr`."""
     checksum = hashlib.sha256()
     for part in (FORMAT, *parts):
         content = part if isinstance(part, (bytes, bytearray)) else repr(part).encode()
@@ -34,7 +34,7 @@ def digest(*parts: object) -> str:
 
 
 def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str:
-    """A key for the content of files: `names`, below their folder, with size and time of each."""
+    """A key for the content of files, from their `names` below their folder and the size and time of each."""
     sizes_and_times = [_size_and_time(path) for path in paths]
     return digest(names, repr(sizes_and_times).encode())
 
@@ -42,15 +42,18 @@ def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str:
 def _size_and_time(path: str | Path) -> tuple[int, int] | None:
     try:
         stat = os.stat(path)
-    except OSError:  # reading the file will name it
+    except OSError:  # the error is reported when the file is read
         return None
     return stat.st_size, stat.st_mtime_ns
 
 
 def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:
-    """`compute()`, or its stored result of an earlier call with this key; with the key None nothing is stored.
+    """`compute()`, or the stored result of an earlier call with this key; with the key None nothing is stored.
 
-    A cache that cannot be read or written, or is damaged, only costs the time of computing again.
+    If the cache is damaged, or cannot be read or written, the value is computed again.
+
+    Args:
+        keep: decides whether a computed value is stored.
     """
     if key is None:
         return compute()
@@ -65,7 +68,7 @@ def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], 
 
 
 def cached_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Do as `cached` does, with arrays by name."""
+    """`cached` for a dictionary of arrays."""
     if key is None:
         return compute()
     file = cache_folder() / f"{key}.npz"
@@ -81,7 +84,7 @@ def cached_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]])
 
 
 def _store(file: Path, content: bytes) -> None:
-    """Write a file of the cache, behind a line with its checksum, unless the disk refuses it."""
+    """Write a file of the cache, a line with a checksum and then the content; errors of the disk are ignored."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(file) as stream:  # another run may be reading
@@ -90,7 +93,7 @@ def _store(file: Path, content: bytes) -> None:
 
 
 def _load(file: Path) -> bytes:
-    """The object that `_store` has written; ValueError where one byte is another."""
+    """The content that `_store` has written. Raises ValueError if a byte has changed."""
     checksum, _, content = read_bytes(file, MOST_BYTES_OF_DATA).partition(b"\n")
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise ValueError("its checksum differs")

@@ -1,4 +1,4 @@
-"""Command lines, and scripts whose mistakes end in one clear line, printed once however many processes there are."""
+"""Command lines, and scripts that report an error in one line, printed once by any number of processes."""
 
 import argparse
 import atexit
@@ -24,7 +24,7 @@ from runtime.redact import redact
 
 _PLAIN = warnings.formatwarning
 
-# what to do instead of flags that say where to compute; {script} is the script with the other arguments
+# hints for flags of other programs that choose devices; {script} is the script with the other arguments
 _DEVICES = (
     "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N {script} for N GPUs, accelerate"
     " launch --cpu {script} for the CPU; without either, one GPU is used where there is one"
@@ -36,17 +36,17 @@ LAUNCH_HINTS |= dict.fromkeys(("amp", "fp16", "half", "use-amp", "precision"), _
 LAUNCH_HINTS |= dict.fromkeys(("gpus", "gpu", "num-gpus", "n-gpus", "ngpu", "device", "devices", "cuda"), _DEVICES)
 LAUNCH_HINTS |= dict.fromkeys(("no-cuda", "accelerator", "nproc-per-node", "num-nodes", "strategy", "ddp"), _DEVICES)
 
-LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # what word processors make of two dashes
+LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # word processors turn two dashes into these
 
 Number = TypeVar("Number", int, float)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A description keeps its lines; a default is shown where there is one and the help text does not state it."""
+    """A description keeps its lines; a default is added to help texts that do not state it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        states_it = "(default: " in text or isinstance(action.default, bool)  # on and off need no word
+        states_it = "(default: " in text or isinstance(action.default, bool)  # flags that are on or off show no default
         has_default = action.default not in (None, [], argparse.SUPPRESS)
         if has_default and not states_it:
             text += " (default: %(default)s)"
@@ -54,17 +54,17 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Arguments(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with the flag that was probably meant; no abbreviated flags.
+    """An argument parser whose errors are one line that suggests the most similar flag; flags cannot be abbreviated.
 
     Args:
-        hints: what to do instead, for flags that other programs have, by their names without the leading dashes.
+        hints: flag of other programs, without its leading dashes -> text that says how to do the same here.
     """
 
     def __init__(self, description: str, usage: str | None = None, hints: Mapping[str, str] | None = None) -> None:
         super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=HelpFormatter)
         self.hints = hints or {}
 
-    def parse_args(  # type: ignore[override]  # no namespace of one's own
+    def parse_args(  # type: ignore[override]  # callers cannot pass a namespace
         self, args: list[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         words = sys.argv[1:] if args is None else args
@@ -78,7 +78,7 @@ class Arguments(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        if "required" in message:  # argparse misses that flag before it looks at the mistyped one
+        if "required" in message:  # argparse reports the missing flag before it looks at a mistyped one
             flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
             mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
             if mistyped:
@@ -108,13 +108,13 @@ class Arguments(argparse.ArgumentParser):
         return flags
 
     def _unknown(self, argument: str) -> str:
-        """The message for an argument that does not exist, with what was probably meant."""
+        """The message for an argument that does not exist, with the most similar flag."""
         name = argument.split("=")[0].lstrip("-").replace("_", "-")
         if name.lower() in self.hints:
             _, script = _without(argument)
             hint = self.hints[name.lower()].format(script=shlex.join(script))
             return f"unknown argument {argument}; {hint}"
-        flags = {flag.strip("-"): flag for flag in self._flags()}  # dashes would make all flags alike
+        flags = {flag.strip("-"): flag for flag in self._flags()}  # with their dashes all flags would be similar
         if argument.startswith("--"):
             from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
 
@@ -163,7 +163,7 @@ def fraction_above_0(text: str) -> float:
 
 
 def seed_number(text: str) -> int:
-    """An integer that every random generator takes, for argparse."""
+    """An integer that is a valid seed of every random generator, for argparse."""
     return _number(text, int, lambda value: 0 <= value < 2**32, "a whole number from 0 to 2^32 - 1")
 
 
@@ -207,7 +207,7 @@ def empty_folder(text: str) -> Path:
 
 
 def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:
-    """`auto`, or what `kind` reads, for argparse."""
+    """A type for argparse: `auto`, or a value that `kind` reads."""
     return lambda text: text if text == "auto" else kind(text)
 
 
@@ -223,7 +223,7 @@ def _number(text: str, kind: type[Number], valid: Callable[[float], bool], expec
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Run `main`, then end the process: a UserError is one line and its exit code, a bug a traceback."""
+    """Run `main`, then end the process; a UserError prints one line and sets the exit code, a bug a traceback."""
     code = 0
     open_streams()
     warnings.formatwarning = warning_line
@@ -238,7 +238,7 @@ def run_script(main: Callable[[], None]) -> None:
     except UserError as error:
         code = print_error(error)
     except BrokenPipeError:
-        if not leave_closed_streams():  # it was another pipe
+        if not leave_closed_streams():  # the error came from another pipe
             raise
         code = 128 + signal.SIGPIPE
     except RuntimeError as error:
@@ -252,7 +252,7 @@ def run_script(main: Callable[[], None]) -> None:
 
 
 def print_error(error: UserError) -> int:
-    """Print the error as one line on standard error; returns the exit code that belongs to it."""
+    """Print the error as one line on standard error, and return its exit code."""
     say_error(f"{_script()}: error: {error}", seen_by_all=error.seen_by_all)
     return error.exit_code
 
@@ -264,7 +264,7 @@ def _print_bug(kind: type[BaseException], error: BaseException, trace: Traceback
 
 
 def _script() -> str:
-    """The name of the program in messages: the script's, or that of a package that was run."""
+    """The name of the program in messages: of the script, or of the package that was run."""
     path = Path(sys.argv[0])
     return path.parent.name if path.name == "__main__.py" else path.name
 
@@ -272,17 +272,17 @@ def _script() -> str:
 def warning_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """The text of a warning, redacted; a warning for the user goes without the line of code that it comes from."""
+    """The text of a warning, redacted; for a UserWarningLine without the line of code that raised it."""
     if issubclass(category, UserWarningLine):
         return redact(f"warning: {message}\n")
     return redact(_PLAIN(message, category, filename, lineno, line))
 
 
 def _leave(code: int) -> None:
-    """End the process after the last exit handler: without the interpreter's teardown, which takes half a second.
+    """End the process after the last exit handler, without the teardown of the interpreter.
 
-    And while Python is being torn down, a thread of gloo that lets go of its last tensor aborts a run that was finished
-    (github.com/pytorch/pytorch/pull/179291).
+    The teardown takes half a second. And a thread of gloo that releases its last tensor during the teardown aborts a
+    finished run (github.com/pytorch/pytorch/pull/179291).
     """
 
     def end() -> None:
@@ -291,7 +291,7 @@ def _leave(code: int) -> None:
         try:
             flush_streams()
         except (OSError, ValueError):
-            return  # Python's own end reports it
+            return  # Python reports the error when it ends
         os._exit(code)
 
     atexit.register(end)

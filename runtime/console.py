@@ -1,4 +1,4 @@
-"""Output of a run: lines, and progress bars that are bars on a terminal and plain lines in a log file."""
+"""Output of a run: lines, and progress bars, which become plain lines in a log file."""
 
 import os
 import sys
@@ -18,22 +18,22 @@ PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remainin
 
 
 def is_first_process() -> bool:
-    """Whether this process prints for all; known before any process group exists."""
+    """Whether this is the first process, which prints for all; works before a process group exists."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
 def open_streams() -> None:
-    """Have standard output and error print any text, and be there: a program may be started without them."""
+    """Make standard output and error accept any text; if the program was started without one, discard its output."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # it stays open
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # the stream stays open
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def flush_streams() -> None:
-    """Print what is waiting to be printed, where somebody reads it. Raises OSError for a disk that is full."""
+    """Print all buffered text; a stream whose reader has gone is silenced. Raises OSError for a full disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -42,7 +42,7 @@ def flush_streams() -> None:
 
 
 def leave_closed_streams() -> bool:
-    """Have the program go on without the streams that nobody reads any more; returns whether there was one."""
+    """Silence the streams whose reader has gone, so that the program can go on. Returns whether there was one."""
     is_closed = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -55,7 +55,7 @@ def leave_closed_streams() -> bool:
 
 
 def _leave(stream: TextIO) -> None:
-    """Throw away what a stream prints from now on, and what waits to be printed."""
+    """Silence a stream: its buffered text and all later text are discarded."""
     with open(os.devnull, "w", encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), stream.fileno())
 
@@ -63,7 +63,7 @@ def _leave(stream: TextIO) -> None:
 def say(message: str, *, every_process: bool = False) -> None:
     """Print a line, redacted, on standard output from the first process, without breaking the bar being drawn.
 
-    Where nobody reads it any more, as behind `| head`, the program goes on without it.
+    If the reader of standard output has gone, as behind `| head`, the program goes on without output.
     """
     if every_process or is_first_process():
         try:
@@ -73,9 +73,9 @@ def say(message: str, *, every_process: bool = False) -> None:
 
 
 def say_error(line: str, *, seen_by_all: bool = False) -> None:
-    """Print a line, redacted, on standard error; one that every process would print comes from the first one only."""
+    """Print a line, redacted, on standard error; with `seen_by_all` only the first process prints it."""
     if seen_by_all and not is_first_process():
-        time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the first one speak first
+        time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one needs time to print
     else:
         try:
             print(printable(redact(line)), file=sys.stderr, flush=True)
@@ -84,7 +84,7 @@ def say_error(line: str, *, seen_by_all: bool = False) -> None:
 
 
 class _PlainLines:
-    """A stream for tqdm where there is no terminal: each new state of a bar becomes a line of its own."""
+    """A stream for tqdm without a terminal: each new state of a bar becomes a line of its own."""
 
     last = ""
 
@@ -129,7 +129,7 @@ def track(iterable: Iterable[Item], total: int, description: str, *, unit: str =
 
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:
-    """The first `count` texts, and "..." where there are more."""
+    """The first `count` texts, followed by "..." if there are more."""
     first_texts = list(texts[:count])
     if len(texts) > count:
         first_texts.append("...")
@@ -137,5 +137,5 @@ def first_few(texts: Sequence[str], count: int) -> list[str]:
 
 
 def listing(texts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
-    """One text of the first `limit` texts, with "..." at its end where there are more."""
+    """The first `limit` texts as one text, with "..." at its end if there are more."""
     return separator.join(first_few(texts, limit))

@@ -1,6 +1,7 @@
-"""The memory that a control group of Linux leaves free: a container or a job of a cluster may have less than a machine.
+"""The free memory of a Linux control group, which limits a container or a cluster's job to a part of the machine.
 
-Files of version 2: https://docs.kernel.org/admin-guide/cgroup-v2.html, of version 1: .../cgroup-v1/memory.html.
+The files of version 2 are described at https://docs.kernel.org/admin-guide/cgroup-v2.html, the files of version 1 at
+https://docs.kernel.org/admin-guide/cgroup-v1/memory.html.
 """
 
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ MOUNT = Path("/sys/fs/cgroup")
 
 
 class Version(NamedTuple):
-    """The names of the files of a version.
+    """The names of the files in one version of control groups.
 
     Args:
-        mount: the folder that groups lie in.
-        limit: the file of the bytes that a group may have.
-        usage: the file of those that it has.
-        cache: the entry of memory.stat for files that give way to others, which `usage` counts too.
+        mount: the folder of the groups.
+        limit: the file with the number of bytes that a group may use.
+        usage: the file with the number of bytes that a group uses.
+        cache: the entry of memory.stat for cached files that can be evicted, which `usage` includes.
     """
 
     mount: Path
@@ -32,7 +33,7 @@ VERSION_2 = Version(Path(), "memory.max", "memory.current", "inactive_file")
 
 
 def free_bytes(process: Path = PROCESS, mount: Path = MOUNT) -> int | None:
-    """The bytes that this process's group, and all that it is part of, leave free; None where none has a limit."""
+    """The free bytes of this process's group and of all groups around it; None if none of them has a limit."""
     free = []
     for version, folder in _groups(process, mount):
         try:
@@ -40,14 +41,14 @@ def free_bytes(process: Path = PROCESS, mount: Path = MOUNT) -> int | None:
             usage = int((folder / version.usage).read_text())
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             cache = int(statistics.get(version.cache, 0))
-        except (OSError, ValueError):  # no such group is seen from here, or its limit is "max"
+        except (OSError, ValueError):  # the group is not visible from here, or its limit is "max"
             continue
         free.append(max(0, limit - usage + cache))
     return min(free, default=None)
 
 
 def _groups(process: Path, mount: Path) -> Iterator[tuple[Version, Path]]:
-    """The folders of the groups, the inner ones first; a container sees its own at the root."""
+    """The folders of the groups, inner groups first; a container sees its own group at the root."""
     try:
         lines = process.read_text().splitlines()
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""Types of numbers, and copies between a device and the host: most do not make the host wait, and a few do.
+"""Types of numbers, and copies between a device and the host, most of which do not block the host.
 
 A blocking copy waits for all work that was queued before it, and the device then idles until the host has queued more.
 """
@@ -10,32 +10,32 @@ from torch import Tensor
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The most precise type of numbers that a device has: Apple's GPUs have no float64."""
+    """The most precise floating-point type of a device: Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def full_precision(values: Tensor) -> Tensor:
-    """Numbers as float32, or float64 where they are that: 16 bits are too few to add up or to interpolate."""
+    """Numbers as float32, since 16 bits are too few to add up or to interpolate; float64 stays float64."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor on the device; the host does not wait. A CUDA device takes it from pinned memory."""
+    """A CPU tensor copied to the device, without blocking the host; for CUDA it is copied to pinned memory first."""
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def upload_like(values: Tensor | Sequence[float], tensor: Tensor) -> Tensor:
-    """Numbers of the CPU, with the type of a tensor and on its device; the host does not wait."""
+    """Numbers on the CPU, copied to the type and device of `tensor` without blocking the host."""
     return upload(torch.as_tensor(values).to(tensor.dtype), tensor.device)
 
 
 def download(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one device, on the CPU; the host waits once for all. Those on a CPU are returned as they are."""
+    """Tensors of one device copied to the CPU; the host waits once for all. Tensors of the CPU are not copied."""
     if not tensors:
         return []
-    # the queue is in order: the last copy, which is waited for, ends after all others
+    # the copies end in the order of their queue, so waiting for the last one is enough
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors[:-1]]
     copies.append(tensors[-1].to("cpu"))
     return copies
@@ -47,7 +47,7 @@ def wait_for(device: torch.device) -> None:
 
 
 class LateRead:
-    """Numbers (N,) that the device computes, read by the host later, when it has queued more work."""
+    """Numbers (N,) that a device computes and that the host reads later, after it has queued more work."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values
@@ -59,7 +59,11 @@ class LateRead:
 
     @staticmethod
     def read(reads: Sequence["LateRead"]) -> list[list[float]]:
-        """The numbers of each, of one length and in the order in which they were computed; the host waits once."""
+        """The numbers of each `LateRead`; the host waits once.
+
+        Args:
+            reads: of equal length, in the order in which their numbers were computed.
+        """
         if not reads:
             return []
         if reads[-1]._copied is not None:

@@ -1,4 +1,4 @@
-"""Several processes: work that one does for all, waiting for each other, and the message when one is lost."""
+"""Several processes: work that one of them does for all, barriers, and the message if one of them is lost."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ from runtime.parallel import lost_worker
 
 Result = TypeVar("Result")
 
-# what errors say of another process that has ended, or that hangs
+# words in the errors that are raised if another process has ended, or hangs
 ENDED_CONNECTION_WORDS = (
     "connection closed",
     "connection reset",
@@ -32,17 +32,17 @@ ENDED_CONNECTION_WORDS = (
     "connection was likely closed",
 )
 TIMEOUT_WORDS = ("timed out", "timeout")
-LOADER = "DataLoader worker"  # how torch's line on a loader process that was lost begins
-PROBES = 10  # questions to a machine that does not answer, before it is taken for lost
+LOADER = "DataLoader worker"  # the first words of torch's message about a lost loader process
+PROBES = 10  # unanswered probes after which a machine counts as lost
 _kept_groups: list[dist.ProcessGroup] = []
 
 
 def keep_process_group() -> None:
-    """Keep the group of all processes until this one ends, also after accelerate has destroyed it.
+    """Keep a reference to the group of all processes until this process ends, also after accelerate has destroyed it.
 
-    Where the last owner of gloo's group lets go of it, usually DDP when `main` returns, the group's threads are joined
-    while Python's lock is held; a thread that needs this lock to let go of a tensor then never ends (torch 2.13): a run
-    would hang after its last line.
+    When the last reference to gloo's group is dropped, usually by DDP when `main` returns, torch 2.13 joins the group's
+    threads while it holds Python's lock. A thread that needs this lock to release a tensor then never ends, and the run
+    hangs after its last line.
     """
     if dist.is_initialized():
         _kept_groups.append(dist.group.WORLD)
@@ -51,7 +51,7 @@ def keep_process_group() -> None:
 def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     """Run `function` on the main process and return its result on every process.
 
-    A UserError ends every process: the main one with the message, the others silently, so that nobody waits.
+    A UserError ends every process, the main one with the message and the others silently, so that none waits.
     """
     outcome: tuple[Any, UserError | None] = (None, None)
     if accelerator.is_main_process:
@@ -66,14 +66,14 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
         return result
     if accelerator.is_main_process:
         raise problem
-    time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the main one speak first
+    time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one needs time to print
     raise SystemExit(1)
 
 
 def _of_main(value: Any) -> Any:
-    """The main process's `value`, for which the others wait without a time limit.
+    """The main process's `value`; the other processes wait for it without a time limit.
 
-    Its arrays travel one by one, into the memory where they stay: within a pickle each would be held three times.
+    Its arrays are sent one by one, directly into their final memory: inside a pickle, each would be held three times.
     """
     group = _group_without_timeout()
     arrays: list[np.ndarray] = []
@@ -88,14 +88,14 @@ def _of_main(value: Any) -> Any:
     if dist.get_rank() != 0:
         arrays = [np.empty(length, np.uint8) for length in lengths]
     for array in arrays:
-        sent = array if array.flags.writeable else array.copy()  # torch takes no read-only arrays
+        sent = array if array.flags.writeable else array.copy()  # torch does not accept read-only arrays
         dist.broadcast(torch.from_numpy(sent), src=0, group=group)
     return value if dist.get_rank() == 0 else pickle.loads(pickled, buffers=arrays)
 
 
 @contextmanager
 def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
-    """Within, the first process of each machine runs first and the others wait for it, without a time limit."""
+    """In this context, each machine's first process runs first; the others wait for it without a time limit."""
     if not accelerator.is_local_main_process:
         barrier_without_timeout(accelerator)
     yield
@@ -104,14 +104,14 @@ def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
 
 
 def notice_lost_machines(timeout: timedelta) -> None:
-    """Have the kernel ask the other end of this process's connections now and then, and end those that do not answer.
+    """Make the kernel probe this process's connections, and end the connections that do not answer.
 
-    A process that is killed has its connections closed. A machine that is lost, or behind a cut cable, closes nothing:
-    who waits for it without a time limit would do so for ever. Call it when the groups are connected; a process that
-    works for hours does not matter, since its machine answers.
+    If a process is killed, its connections are closed. A machine that crashes or loses its network closes nothing, and
+    processes that wait for it without a time limit would wait for ever. Call this function after the groups are
+    connected. A process that works for hours is not affected, since its machine answers the probes.
 
     Args:
-        timeout: after so long without an answer a connection ends.
+        timeout: the time without an answer after which a connection ends.
     """
     if not dist.is_initialized() or sys.platform != "linux":
         return
@@ -122,7 +122,7 @@ def notice_lost_machines(timeout: timedelta) -> None:
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): seconds,
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): seconds,
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): PROBES - 1,
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # in milliseconds, for what was sent
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # in milliseconds, for sent data
     }
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_ESTABLISHED:
@@ -132,14 +132,14 @@ def notice_lost_machines(timeout: timedelta) -> None:
 
 
 def barrier_without_timeout(accelerator: Accelerator) -> None:
-    """Wait for all processes without a time limit: one may work for hours, as for a cache, while the others wait."""
+    """Wait for all processes without a time limit, since one may work for hours, for example to fill a cache."""
     if accelerator.num_processes > 1:
         dist.barrier(group=_group_without_timeout())
 
 
 @cache
 def _group_without_timeout() -> dist.ProcessGroup:
-    """A gloo group, which notices at once when a process has ended."""
+    """A group of all processes with gloo, which notices at once if a process has ended."""
     return dist.new_group(backend="gloo", timeout=timedelta(days=7))
 
 

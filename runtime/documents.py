@@ -1,4 +1,4 @@
-"""JSON and YAML that somebody else wrote: whatever a file holds, it gives a value, or one ValueError that says why."""
+"""JSON and YAML of unknown origin: any file gives either a value or a ValueError with the reason."""
 
 import json
 import os
@@ -11,19 +11,19 @@ from typing import Any, BinaryIO
 
 Root = type | tuple[type, ...]
 
-MOST_BYTES = 2**26  # the largest file that describes something
+MOST_BYTES = 2**26  # the largest file with settings or descriptions
 MOST_BYTES_OF_DATA = 2**32  # the largest file that holds a data set, such as the annotations of all images
 MOST_BYTES_OF_YAML = 2**20
-MOST_LEVELS = 64  # lists and objects may be nested so deep
-MOST_DIGITS = 300  # a float holds no whole number of more digits
+MOST_LEVELS = 64  # the deepest nesting of lists and objects
+MOST_DIGITS = 300  # whole numbers of more digits may not fit into a float
 MOST_CHARACTERS = 2**12  # a longer value in YAML, `1:1:1...`, may be a number that takes minutes to compute
-HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes a surrogate, which is text only in a pair
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate as JSON writes it, which is valid text only in a pair
 ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list"}
 
 
 @contextmanager
 def open_regular(file: str | Path) -> Iterator[BinaryIO]:
-    """A file to read from; ValueError for a pipe or a device, which may never end."""
+    """Open a file to read from. Raises ValueError for a pipe or a device, which may never end."""
     with open(file, "rb", opener=_without_waiting) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise ValueError("it is not a regular file")
@@ -31,7 +31,7 @@ def open_regular(file: str | Path) -> Iterator[BinaryIO]:
 
 
 def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The content of a regular file. ValueError for other files, and for one of more than `most_bytes`."""
+    """The content of a regular file. Raises ValueError for other kinds of files, and for more than `most_bytes`."""
     with open_regular(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most_bytes:
@@ -40,19 +40,19 @@ def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe too, which would otherwise wait for a writer."""
+    """Open a file without waiting: opening a pipe would otherwise wait for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_json(file: str | Path, root: Root = dict, most_bytes: int = MOST_BYTES) -> Any:
-    """The value of a JSON file, a `root`. Raises OSError, and ValueError as `parse_json` does."""
+    """The value of a JSON file, of type `root`. Raises OSError, and ValueError as `parse_json` does."""
     return parse_json(read_bytes(file, most_bytes), root)
 
 
 def read_json_lines(file: str | Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:
-    """Each line that holds an object, with the object; and how many lines hold something else.
+    """Each line that holds an object, with the object; and the number of other lines.
 
-    The end of a file that was cut off in the middle of a line counts as neither. Raises OSError.
+    An unfinished last line, which a killed writer leaves, is not counted. Raises OSError.
     """
     objects: list[tuple[bytes, dict[str, Any]]] = []
     damaged = 0
@@ -66,12 +66,13 @@ def read_json_lines(file: str | Path) -> tuple[list[tuple[bytes, dict[str, Any]]
 
 
 def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = False) -> Any:
-    """The value of a JSON text, a `root`.
+    """The value of a JSON text, of type `root`.
 
-    ValueError for what is no JSON, or nested too deeply, or has numbers that no float holds, or text that is none.
+    Raises ValueError if the text is not JSON, is nested too deeply, or has numbers too large for a float or unpaired
+    surrogates.
 
     Args:
-        as_pairs: whether objects become tuples of (key, value), which keep a key that stands twice.
+        as_pairs: whether objects become tuples of (key, value), which keep a key that occurs twice.
     """
     text = content
     if isinstance(text, bytes):
@@ -89,16 +90,16 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
 
 
 def as_json(value: Any) -> Any:
-    """A value in the form that JSON gives back: lists for tuples, and texts for paths, which JSON does not have."""
+    """A value as it is after JSON has written and read it: tuples become lists, and paths become texts."""
     return json.loads(json.dumps(value, default=str))
 
 
 def read_yaml(file: str | Path, root: Root = dict) -> Any:
-    """The value of a YAML file, a `root`. Raises OSError, and ValueError for what is no YAML or expands to more."""
+    """The value of a YAML file, of type `root`. Raises OSError, and ValueError for invalid or self-expanding YAML."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """A loader without lists and objects that stand for many copies of themselves."""
+        """A loader that refuses aliases of lists and objects, which could expand to many copies."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             is_alias = self.check_event(yaml.AliasEvent)
@@ -119,7 +120,7 @@ def read_yaml(file: str | Path, root: Root = dict) -> Any:
         raise
     except RecursionError as error:
         raise ValueError(_too_deep()) from error
-    except Exception as error:  # it raises anything: a KeyError for `!!bool maybe`, an IndexError for `!!int ""`
+    except Exception as error:  # it may be any error: a KeyError for `!!bool maybe`, an IndexError for `!!int ""`
         raise ValueError(str(error) or type(error).__name__) from error
     _check_root(value, root)
     _check_levels(value)
@@ -133,7 +134,7 @@ def _whole_number(text: str) -> int:
 
 
 def _check_levels(value: Any) -> None:
-    """ValueError for lists and objects in each other so deep that functions which call themselves could not follow."""
+    """Raises ValueError if lists and objects are nested too deeply for recursive functions."""
     level = [value]
     for _ in range(MOST_LEVELS):
         below: list[Any] = []

@@ -1,22 +1,22 @@
-"""Errors that a user can mend: each is a UserError, which `cli.run_script` prints as one line; all others are bugs."""
+"""Errors that a user can fix: each is a UserError, which `cli.run_script` prints as one line. Other errors are bugs."""
 
 from runtime.redact import printable, redact
 
-# stands in the text of an error that a loader's worker process hands on
+# the text of an error contains this if a loader's worker process passed it on
 WRAPPED_TRACEBACK = "Traceback (most recent call last)"
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """The text of an error, redacted, in one line of at most `limit` characters; its type where it has no text."""
+    """The text of an error, redacted, in one line of at most `limit` characters; its type if it has no text."""
     return printable(" ".join(redact(str(error)).split()))[:limit] or type(error).__name__
 
 
 class UserError(ValueError):
-    """A user's mistake in one line, redacted: what was seen, where, and what to do.
+    """A user's mistake in one line, redacted: the value found, its place, and the remedy.
 
     Attributes:
-        exit_code: exit code of the script that this error ends.
-        seen_by_all: all processes raise it, so only the first one prints it; else the process that raises it does.
+        exit_code: the exit code of a script that ends with this error.
+        seen_by_all: whether all processes raise it, so that only the first one prints it.
     """
 
     exit_code = 1
@@ -49,7 +49,7 @@ class LaunchError(UserError):
 
 
 class DataError(UserError):
-    """Something is wrong with the images, the masks or how they were named."""
+    """A mistake in the images, the masks or their names."""
 
 
 class ImageError(DataError):

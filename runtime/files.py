@@ -1,4 +1,4 @@
-"""Files and folders that are written completely or not at all, and disks that refuse them."""
+"""Files and folders that are written completely or not at all, and write errors of disks."""
 
 import hashlib
 import os
@@ -19,15 +19,15 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-# a file that is not there yet; a link in its place is an error, and is not followed
+# flags that create a new file; a link in its place is an error, and is not followed
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.DOTALL)  # the names of temporary files
-WRITE_ERRORS = (OSError, SafetensorError)  # a disk that is full, read-only or gone
+WRITE_ERRORS = (OSError, SafetensorError)  # the errors of a disk that is full, read-only or gone
 
 
 @contextmanager
 def replaced_path(path: Path) -> Iterator[Path]:
-    """A temporary path near `path`; on leaving without an error, the file written there takes the place of `path`.
+    """Yields a temporary path; on leaving without an error, the file written there replaces `path`.
 
     Several processes may write the same file at once; the last one wins.
     """
@@ -40,7 +40,7 @@ def replaced_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Do as `replaced_path` does, with the temporary file opened for writing bytes."""
+    """`replaced_path` that yields the temporary file, opened for writing bytes."""
     temporary = _temporary_path(path)
     try:
         descriptor = os.open(temporary, NEW_FILE, 0o666)
@@ -56,7 +56,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replaced_files(folder: Path) -> Iterator[Path]:
-    """Write into the folder this yields; on leaving, its files replace those of `folder` one by one, each atomic."""
+    """Yields a temporary folder; on leaving without an error, its files move to `folder`, each in one atomic step."""
     with _private_folder(folder) as temporary:
         yield temporary
         folder.mkdir(exist_ok=True)
@@ -68,22 +68,22 @@ def replaced_files(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def complete_folder(folder: Path) -> Iterator[Path]:
-    """Write into the folder this yields; on leaving without an error, it is on disk as `folder`, whole.
+    """Yields a temporary folder; on leaving without an error, it is written to disk and renamed to `folder`.
 
-    The parent folder must exist. Should it vanish, it is not made again: it may be a mount point.
+    The parent folder must exist. If it vanishes meanwhile, it is not created again, since it may be a mount point.
     """
     with _private_folder(folder) as temporary:
         yield temporary
         for path in (*temporary.iterdir(), temporary):
             sync(path)
-        shutil.rmtree(folder, ignore_errors=True)  # an older one of the same name
+        shutil.rmtree(folder, ignore_errors=True)  # an older folder of the same name
         temporary.rename(folder)
         sync(folder.parent)
 
 
 @contextmanager
 def _private_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, removed on leaving if it is still there; those of runs that were killed go first."""
+    """Yields a new folder beside `path` and removes it on leaving; first it removes the folders of killed runs."""
     for entry in os.scandir(path.parent):
         if _is_temporary(entry.name, path):
             shutil.rmtree(entry, ignore_errors=True)
@@ -96,36 +96,36 @@ def _private_folder(path: Path) -> Iterator[Path]:
 
 
 def _temporary_path(path: Path) -> Path:
-    """A name beside `path` that nobody can foresee: a link of that name would be followed to a file elsewhere."""
+    """A random name beside `path`: at a predictable name, a link could redirect the writes to another file."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def _is_temporary(name: str, path: Path) -> bool:
-    """Whether a name is one that `_temporary_path` makes."""
+    """Whether a name was made by `_temporary_path` for `path`."""
     match = TEMPORARY.fullmatch(name)
     return match is not None and match[1] == path.name
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files in a folder whose writers were killed; those that are being written stay."""
+    """Remove the temporary files in a folder whose writers were killed; files that are being written stay."""
     if not folder.is_dir():
         return
     for entry in os.scandir(folder):
         if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with suppress(OSError), open(entry, "rb") as file:  # it may have taken its place meanwhile
+            with suppress(OSError), open(entry, "rb") as file:  # its writer may have renamed it meanwhile
                 _lock(file.fileno())
                 os.unlink(entry)
 
 
 def _lock(descriptor: int) -> None:
-    """Lock an open file until it is closed, or its process has ended; BlockingIOError if another one has."""
+    """Lock an open file until it is closed or its process ends. Raises BlockingIOError if another process holds it."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
 def tolerated(output: str) -> Iterator[None]:
-    """Within, a write error of the disk is printed and ends the block, not the run."""
+    """In this context, a write error of the disk is printed, and ends the block but not the run."""
     try:
         yield
     except WRITE_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Checks and settings around `Accelerator()`, which accepts some launches and then silently runs them as others."""
+"""Checks and settings around `Accelerator()`, which silently runs some launches in another way than requested."""
 
 import os
 import re
@@ -28,27 +28,27 @@ from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
 from runtime.mesh import COLLECTIVE_TIMEOUT
 
-SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread what a process needs over all of them
+SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes
 COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,
     "fp16": DDPCommunicationHookType.FP16,
     "bf16": DDPCommunicationHookType.BF16,
 }
-MOST_GRAPHS = 1024  # all blocks of one class share their code, and each meets up to 16 shapes
-CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities names instructions of x86 and Arm so
+MOST_GRAPHS = 1024  # compiled graphs: all blocks of a class share their code, and each block may get 16 shapes
+CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # the names in torch.cpu.get_capabilities, for x86 and Arm
 
 
 def set_launch_environment(deterministic: bool = False) -> None:
-    """Set the variables that a launcher leaves out; call it before `check_launch`.
+    """Set the variables that a launcher leaves out. Call it before `check_launch`.
 
-    Plain torchrun does not say whether it wants GPUs: without any, its processes use the CPU.
+    Plain torchrun does not choose a device: if there is no GPU, its processes use the CPU.
 
     Args:
-        deterministic: use deterministic kernels; cuBLAS has them only if an environment variable sets its workspace.
+        deterministic: whether to use deterministic kernels; cuBLAS needs an environment variable for them.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Otherwise accelerate takes the local rank for the GPU's number, wrong where each process sees only its own GPU.
+    # Otherwise accelerate uses the local rank as the GPU's number, which is wrong if a process sees only its own GPU.
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     processes = int(os.environ.get("WORLD_SIZE", 1))
     is_torchrun = processes > 1 and "ACCELERATE_MIXED_PRECISION" not in os.environ
@@ -57,7 +57,7 @@ def set_launch_environment(deterministic: bool = False) -> None:
 
 
 def check_launch() -> None:
-    """Refuse launches that do not fit this machine; call it before `Accelerator()`. Raises LaunchError.
+    """Raises LaunchError for launches that do not fit this machine. Call it before `Accelerator()`.
 
     Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
     alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32.
@@ -65,8 +65,8 @@ def check_launch() -> None:
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # every `accelerate launch` sets it
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # so does a profile's gpu_ids
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # `accelerate launch` always sets it
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # a profile's gpu_ids sets it too
 
     if gpus == 0 and not use_cpu:
         if processes > 1:
@@ -96,7 +96,7 @@ def check_launch() -> None:
 
 
 def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None:
-    """Call after `Accelerator()`: check the launch, set up memory and compiler.
+    """Check the launch, and set up memory and compiler. Call it after `Accelerator()`.
 
     Raises LaunchError as `check_processes` does.
     """
@@ -107,11 +107,11 @@ def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second
 
-        # with torch's limits, 8 and 256, blocks stay as they are for every further shape
+        # beyond torch's limits, 8 and 256, blocks are not compiled for further shapes
         config.recompile_limit = MOST_GRAPHS
         config.accumulated_recompile_limit = MOST_GRAPHS
     if accelerator.device.type == "cuda" and _convolves_in_tf32():
-        torch.set_float32_matmul_precision("high")  # linear layers, most of some encoders, round as convolutions do
+        torch.set_float32_matmul_precision("high")  # linear layers, as in encoders, then round like convolutions
     if _emulates_bf16(accelerator):
         say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
 
@@ -122,7 +122,7 @@ def _emulates_bf16(accelerator: Accelerator) -> bool:
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
-    """LaunchError unless all processes are connected, and FSDP or DeepSpeed is active where the profile asks for it."""
+    """Raises LaunchError unless all processes are connected, and FSDP or DeepSpeed is active if the profile sets it."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if accelerator.num_processes != started:
         raise LaunchError(
@@ -146,14 +146,14 @@ def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
 
 
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:
-    """How the processes find each other, and how DDP exchanges gradients, compressed by `comm_hook`.
+    """The options of the process group and of DDP, which exchanges gradients compressed by `comm_hook`.
 
-    DDP's static graph stays off: it forbids `no_sync`, and the search for unused parameters, which it would save, is
+    DDP's static graph stays off: it forbids `no_sync`, and would only save the search for unused parameters, which is
     off anyway. Buffers are shared before evaluation and saving (`share_statistics`), not in each step.
     """
-    # torch 2.13 has another word for it, which accelerate 1.15 does not pass on
+    # torch 2.13 has renamed the option, but accelerate 1.15 cannot pass on the new name
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-    # volumes' weights of size 1 fit two memory formats, and a kernel chooses which of them their gradients have
+    # volumes' weights of size 1 fit two memory formats, and the kernel chooses the format of their gradients
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     ddp = DistributedDataParallelKwargs(
         broadcast_buffers=False, gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook]
@@ -162,11 +162,11 @@ def distributed_options(comm_hook: str) -> list[KwargsHandler]:
 
 
 def process_group_options() -> InitProcessGroupKwargs:
-    """How the processes find each other, also after a launcher with `max_restarts` has started them again.
+    """The options by which processes find each other, also after a launcher with `max_restarts` has restarted them.
 
-    The launcher's store outlives its processes, so restarted ones would read the addresses of the ended ones
-    (torch 2.13): each restart gets its own prefix in the store. With several machines torch's default stays, since
-    each machine counts its own restarts.
+    The launcher's store outlives the processes, so restarted processes would read the addresses of the ended ones
+    (torch 2.13). Therefore each restart has its own prefix in the store. With several machines torch's default is kept,
+    since each machine counts its own restarts.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     machines = os.environ.get("GROUP_WORLD_SIZE")
@@ -189,7 +189,7 @@ def describe_profile(accelerator: Accelerator) -> LaunchProfile:
     else:
         steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
     accumulation = None
-    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may say "auto", and 1 needs no word
+    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may have "auto" here, and 1 is no accumulation
         accumulation = int(str(steps))
     dynamo_backend = None
     if state.dynamo_plugin.backend != DynamoBackend.NO:
@@ -199,7 +199,7 @@ def describe_profile(accelerator: Accelerator) -> LaunchProfile:
         float32_convolutions = "TF32" if _convolves_in_tf32() else "float32"
     return LaunchProfile(
         processes=accelerator.num_processes,
-        machines=int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun's name for it
+        machines=int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun calls machines groups
         distributed_type=accelerator.distributed_type.value,
         device=accelerator.device.type,
         mixed_precision=accelerator.mixed_precision,
@@ -210,14 +210,14 @@ def describe_profile(accelerator: Accelerator) -> LaunchProfile:
 
 
 def _convolves_in_tf32() -> bool:
-    """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs that can."""
+    """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs with TF32."""
     if torch.backends.cudnn.conv.fp32_precision != "tf32" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         return False
     return torch.cuda.is_tf32_supported()
 
 
 def say_profile(profile: LaunchProfile) -> None:
-    """Print the launch settings, and how the next run would be faster on this machine."""
+    """Print the launch settings, and hints that would make the next run on this machine faster."""
     texts = [f"{name} {value}" for name, value in profile.to_json().items()]
     say("profile: " + ", ".join(texts))
     if profile.device == "cuda":
@@ -232,7 +232,7 @@ def say_profile(profile: LaunchProfile) -> None:
 
 
 def has_bf16_instructions(device: torch.device) -> bool:
-    """Whether the device is a CPU that computes in bf16 by itself."""
+    """Whether the device is a CPU with instructions for bf16."""
     instructions = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return any(instructions.get(name) for name in CPU_BF16)
 
@@ -249,7 +249,7 @@ def bf16_launch_line(processes: int) -> str:
 
 @contextmanager
 def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
-    """Within, cuDNN times its kernels for each new shape on a CUDA device, and takes the fastest.
+    """In this context, cuDNN times its kernels for each new shape on a CUDA device, and uses the fastest one.
 
     The fastest kernel may differ between two runs, so do not use it for runs that must be repeated bit by bit, nor for
     evaluation, where every shape may be new.

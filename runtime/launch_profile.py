@@ -1,4 +1,4 @@
-"""What a launch decides, as a run records it."""
+"""The settings of a launch, as a run records them."""
 
 from dataclasses import asdict, dataclass
 
@@ -8,10 +8,10 @@ class LaunchProfile:
     """The settings that come from the launch.
 
     Args:
-        device: its type, as "cuda".
+        device: the type of the device, such as "cuda".
         gradient_accumulation_steps: None unless the launch sets more than one.
-        dynamo_backend: None where nothing is compiled.
-        float32_convolutions: "TF32" or "float32" where CUDA computes in float32; None elsewhere.
+        dynamo_backend: None if nothing is compiled.
+        float32_convolutions: "TF32" or "float32" if CUDA computes in float32; else None.
     """
 
     processes: int

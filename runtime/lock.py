@@ -1,4 +1,4 @@
-"""The lock of a run on its output folder. The kernel lets go of it when the process ends, however it ends."""
+"""The lock of a run on its output folder. The kernel releases it when the process ends, even if it is killed."""
 
 import os
 import socket
@@ -11,15 +11,15 @@ from filelock import FileLock, Timeout
 
 from runtime.errors import SettingsError
 
-LOCK = ".lock"  # in the folder; it says who holds it
+LOCK = ".lock"  # the file in the folder; its text names the holder
 _held: list[FileLock] = []
 
 
 def lock_folder(folder: Path) -> None:
-    """Lock a folder until `locks_released` is left or this process ends. SettingsError names the run that has it.
+    """Lock a folder until `locks_released` is left or this process ends.
 
-    Where the file system knows no locks, or cannot be written to, nothing is locked: a run that has to write there
-    says so itself.
+    If the file system has no locks or cannot be written to, nothing is locked; the run fails later if it has to write
+    there. Raises SettingsError, which names the run that holds the lock.
     """
     file = folder / LOCK
     lock = FileLock(file, fallback_to_soft=False)  # a soft lock would outlast a kill
@@ -39,7 +39,7 @@ def lock_folder(folder: Path) -> None:
 
 @contextmanager
 def locks_released() -> Iterator[None]:
-    """On leaving, also with an error, all folders that `lock_folder` has locked within are free again."""
+    """On leaving this context, also with an error, all locks of `lock_folder` are released."""
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def locks_released() -> Iterator[None]:
 
 
 def _read_owner(file: Path) -> str:
-    """Who holds the lock, as the file says."""
+    """The holder of the lock, according to the file."""
     try:
         owner = file.read_text(errors="replace").partition("\n")[0][:200]
     except OSError:

@@ -1,4 +1,4 @@
-"""The machine's memory: how much is free, keeping freed memory for new tensors, and the error when it runs out."""
+"""The machine's memory: the free bytes, settings of allocators, and the error if memory runs out."""
 
 import ctypes
 import os
@@ -19,13 +19,13 @@ M_MMAP_MAX = -4
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
-# what torch's allocators and the libraries below them say when memory runs out, in lower case
+# words in the errors of torch's allocators, and of libraries below them, if memory runs out; in lower case
 SHORTAGES = (
     "out of memory",  # allocators of CUDA, HIP, XPU and MPS, CUDA itself, most of NCCL
     "failed to cuda",  # NCCL: "Failed to CUDA calloc 6291456 bytes"
     "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED
     "allocation_failed",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
-    "unable to find an engine",  # cuDNN, where there is no room for the workspace of any kernel
+    "unable to find an engine",  # cuDNN, if no kernel's workspace fits into memory
     "unable to find a valid cudnn algorithm",
     "defaultcpuallocator",
     "bad_alloc",  # C++
@@ -33,11 +33,11 @@ SHORTAGES = (
 
 
 def keep_freed_memory(device: torch.device) -> None:
-    """Where a CPU computes, have glibc keep freed memory for the next tensors.
+    """Make glibc keep freed memory for the next tensors, if the device is a CPU.
 
-    By default glibc maps each block above 32 MB anew, and the system clears it page by page. That costs a sixth of a
-    training step, and half of the time that a narrow network needs for an image. Keeping freed memory raises the peak
-    by a sixth (docs/performance.md).
+    By default glibc requests each block above 32 MB from the system, which clears it page by page. That takes a sixth
+    of a training step, and half of the time that a narrow network needs for an image. Keeping freed memory raises the
+    peak by a sixth (docs/performance.md).
     """
     if device.type != "cpu" or sys.platform != "linux":
         return
@@ -48,14 +48,14 @@ def keep_freed_memory(device: torch.device) -> None:
 
 
 def grow_segments(device: torch.device) -> None:
-    """Have torch's allocator on a CUDA device grow its segments, unless the environment has settings for it.
+    """Make torch's CUDA allocator grow its segments, unless the environment has settings for the allocator.
 
-    Call it where shapes differ: segments of one size leave gaps that no other shape fits into.
+    Call it for work on tensors of different shapes: segments of fixed sizes leave gaps that other shapes do not fit.
     """
     is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
     if device.type != "cuda" or sys.platform != "linux" or is_set:
         return
-    # no GPU has shown what this saves (docs/performance.md)
+    # the saved memory was not measured on a GPU (docs/performance.md)
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
@@ -69,9 +69,9 @@ def available_bytes() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error says that a device or the machine has run out of memory; torch has no single type for that.
+    """Whether an error means that a device or the machine has run out of memory; torch has no single type for that.
 
-    cuDNN finds no engine for other reasons too, so a message about a shortage should repeat the error's text.
+    cuDNN may find no engine for other reasons too, so a message about a shortage should repeat the error's text.
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
@@ -80,11 +80,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_shortage(subject: str, remedy: str) -> Iterator[None]:
-    """Within, an error for lack of memory, on a GPU or in the machine, becomes a MemoryShortage of one line."""
+    """In this context, an error for lack of memory, on a GPU or in the machine, becomes a MemoryShortage."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
+        traceback.clear_frames(error.__traceback__)  # the frames hold the tensors that fill the memory
         raise MemoryShortage(f"{subject}: does not fit into memory; {remedy} ({one_line(error, 100)})") from None

@@ -1,4 +1,4 @@
-"""The processes of a launch as a mesh: neighbors share a volume, one slab each; others have volumes of their own."""
+"""The processes of a launch as a mesh: each group shares a volume, and each of its processes has one slab."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from torch import Tensor
 
 from runtime.errors import LaunchError
 
-# This limits a step's exchange and the processes' meeting; `on_main` waits for what one process does for all.
+# This limits the start of the processes and the exchange in a step, not the waiting in `on_main`.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Where a process stands among those that share a volume.
+    """The position of a process among the processes that share a volume.
 
     Process `rank` of a launch has slab `rank % size` of the volumes of group `rank // size`, so neighbors on one
     machine share a volume.
 
     Args:
-        size: how many processes share a volume.
-        slab: which of its slabs this process has, from the first.
-        group: which of the groups this process belongs to.
+        size: the number of processes that share a volume.
+        slab: the number of this process's slab in the volume, from 0.
+        group: the number of this process's group, from 0.
     """
 
     size: int = 1
@@ -34,7 +34,7 @@ class Mesh:
 
     @classmethod
     def of_process(cls, process: int, processes: int, size: int) -> "Mesh":
-        """The place of one of `processes`; LaunchError where groups of `size` do not hold all of them."""
+        """The position of one of `processes`. Raises LaunchError if `processes` is not a multiple of `size`."""
         if processes % size:
             raise LaunchError(
                 f"--processes-per-volume {size} needs a multiple of {size} processes, but {processes} were started;"
@@ -54,11 +54,11 @@ class Mesh:
 
     @property
     def process_group(self) -> dist.ProcessGroup:
-        """The processes that share a volume with this one; at first all must ask for it together."""
+        """The processes that share a volume with this one. The first use must be by all processes at the same time."""
         return _process_group(self.size)
 
     def rank_of(self, slab: int) -> int:
-        """The number of the process of this group that has a slab, among all processes."""
+        """The rank, among all processes, of the process of this group that has a slab."""
         return self.group * self.size + slab
 
     def sum(self, values: Tensor) -> Tensor:
@@ -68,10 +68,12 @@ class Mesh:
         return total
 
     def exchange(self, to_previous: Tensor | None, to_next: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Send a tensor to the owner of the slab before and of the one behind, and return what they send.
+        """Exchange tensors with the processes of the previous and the next slab.
 
-        At the end of a volume there is no neighbor: what is sent there and what comes from there is None. Otherwise
-        what comes has the shape of what is sent.
+        At an end of the volume there is no neighbor: the tensors sent there and received from there are None.
+
+        Returns:
+            The tensors from the previous and from the next slab, each with the shape of the tensor sent there.
         """
         group = self.process_group
         rank = self.rank_of(self.slab)
@@ -93,6 +95,6 @@ class Mesh:
 
 @cache
 def _process_group(size: int) -> dist.ProcessGroup:
-    """This process's group of so many neighbors; all processes must ask for it at the same time."""
+    """This process's group of `size` neighbors; all processes must call this at the same time."""
     group, _ = dist.new_subgroups(size, timeout=COLLECTIVE_TIMEOUT)
     return group

@@ -1,4 +1,4 @@
-"""Threads and processes: how many to start, and computing ahead while earlier results are used."""
+"""Threads and processes: their number, and computing ahead while earlier results are used."""
 
 import multiprocessing
 import os
@@ -16,19 +16,19 @@ Item = TypeVar("Item")
 Data = TypeVar("Data")
 Result = TypeVar("Result")
 
-BATCHES_AHEAD = 2  # batches that are read, and parts of a large item that are finished, while another is computed
-CHUNK = 32  # items in a thread's task, where items are small
+BATCHES_AHEAD = 2  # batches read, and parts of a large item finished, while another one is computed
+CHUNK = 32  # small items in one task of a thread
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
+    """The number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def default_workers(device: torch.device) -> int:
-    """Loader processes for this process: its share of the machine's CPUs; on a CPU, which computes too, one at most."""
+    """The number of loader processes: this process's share of the CPUs; at most one if the CPU also computes."""
     share = available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if device.type == "cpu":
         return 1 if share > 1 else 0
@@ -37,10 +37,10 @@ def default_workers(device: torch.device) -> int:
 
 @contextmanager
 def workers_ended() -> Iterator[None]:
-    """On leaving, also with an error, the processes that were started within end.
+    """On leaving this context, also with an error, the processes that were started in it are killed.
 
-    Loader processes outlast the signals after which the main process still works. So Python, which sends SIGTERM to
-    them when it ends, would wait for them for ever.
+    Loader processes ignore the signals after which the main process still works. So Python, which sends SIGTERM to them
+    when it ends, would wait for them for ever.
     """
     earlier = multiprocessing.active_children()
     try:
@@ -52,7 +52,7 @@ def workers_ended() -> Iterator[None]:
 
 
 def _kill(workers: list[BaseProcess]) -> None:
-    """End processes at once, without a word of torch on it."""
+    """Kill processes without a message from torch."""
     handler = None
     if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
         handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -65,7 +65,7 @@ def _kill(workers: list[BaseProcess]) -> None:
 
 
 def lost_worker(reason: str) -> str:
-    """The line to print where a loader's worker process has ended, which nobody asked it to."""
+    """The line to print if a loader's worker process has ended unexpectedly."""
     return (
         f"a process that loads images has ended ({reason}), perhaps for lack of memory; start again with"
         " --resume auto to continue from the last checkpoint, with fewer --num-workers"
@@ -75,9 +75,9 @@ def lost_worker(reason: str) -> str:
 def map_ahead(
     function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int = 1
 ) -> Iterator[Result]:
-    """function(item) of each item in order, computed in threads up to `ahead` items before it is needed.
+    """Yields function(item) for each item in order, computed in threads up to `ahead` items before it is needed.
 
-    Items are taken in the calling thread. An error in `function` is raised in its result's place.
+    The calling thread reads the items. An error in `function` is raised in place of its result.
     """
     pool = ThreadPoolExecutor(threads)
     coming: deque[Future[Result]] = deque()
@@ -93,10 +93,10 @@ def map_ahead(
 
 
 def map_indices(function: Callable[[int], Result], count: int, chunk: int = CHUNK) -> Iterator[Result]:
-    """function(0), ... function(count - 1) in order, in as many threads as there are CPUs.
+    """Yields function(0), ... function(count - 1) in order, computed in as many threads as there are CPUs.
 
-    Pillow and NumPy decode outside the interpreter's lock. Two chunks for each thread are begun ahead of what is taken,
-    no more: results may be large.
+    Threads suffice, since Pillow and NumPy decode outside of the interpreter's lock. At most two chunks for each thread
+    are computed ahead, since results may be large.
     """
 
     def run(start: int) -> list[Result]:
@@ -114,11 +114,15 @@ def pipelined(
     errors: tuple[type[Exception], ...],
     threads: int = 2,
 ) -> Iterator[tuple[Item, Result | Exception]]:
-    """Each item with its result, or with the error (one of `errors`) that stopped it; other items are not affected.
+    """Yields each item with its result, or with the error (one of `errors`) that stopped this item.
 
-    `read` runs in `threads`, a few batches ahead. `compute` runs in the calling thread on the items of a batch that
-    could be read, and returns one function for each; these finish the items in as many other threads. Memory is
-    bounded, since each stage waits for the next one.
+    Memory is bounded, since each stage waits for the next one.
+
+    Args:
+        read: reads an item; runs in threads, a few batches ahead.
+        compute: computes the items of a batch that could be read, in the calling thread. It returns one function for
+            each item, which finishes the item in another thread.
+        threads: the number of threads that read, and of threads that finish.
     """
 
     def outcome(pair: tuple[Item, Future]) -> tuple[Item, Any]:
@@ -138,7 +142,7 @@ def pipelined(
         yield from reading
 
     def start_finishing(ready: list[tuple[Item, Data]]) -> list[tuple[Item, Future]]:
-        """Compute items together, then begin to finish each of them."""
+        """Compute items together, then start to finish each of them in a thread."""
         started = []
         for (item, _), finish in zip(ready, compute(ready), strict=True):
             started.append((item, finishers.submit(finish)))

@@ -1,12 +1,13 @@
-"""URLs without user, password and query: these may give access to data, so no file and no message may hold them.
+"""Redaction of texts for files and messages.
 
-And texts without characters that a terminal acts on or cannot print, which names of files may hold.
+The user, the password and the query of URLs are removed, since they may give access to data. Characters that a terminal
+acts on or cannot print, which names of files may hold, are escaped.
 """
 
 import re
 from typing import Any
 
-# A scheme has two letters or more, since C:/ is a drive; a Path leaves one slash of two.
+# A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one.
 SCHEME = r"\b(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"
 USER = re.compile(
     SCHEME
@@ -26,12 +27,12 @@ NAMED_URL = "url: "
 NAMED_BEFORE_AT = ("abfs", "abfss", "az", "file", "hf")  # a container, folder or repository; a password has a colon
 
 
-# control characters, ends of lines, and the halves of characters that stand for bytes of a name that is not UTF-8
+# control characters, ends of lines, and surrogates, which stand for bytes of a name that is not UTF-8
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text in one line, with `\\n` for the end of a line, but for the characters to keep."""
+    """The text with unprintable characters escaped, such as `\\n`, except the characters to keep."""
 
     def escaped(match: re.Match[str]) -> str:
         character = match[0]
@@ -41,7 +42,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def redact(text: str) -> str:
-    """The text with the user, password and query of each URL in it removed; all else stays as it is.
+    """The text without the user, password and query of each URL in it; all other text is unchanged.
 
     `scheme://user:password@host/path?query` becomes `scheme://host/path`. The `@` in a path or behind a name of the Hub
     stays, and so does the `?` of a file pattern.
@@ -50,7 +51,7 @@ def redact(text: str) -> str:
 
 
 def redact_all(value: Any) -> Any:
-    """A value of JSON in which each text is redacted; keys stay."""
+    """A JSON value with each text redacted, except keys."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
@@ -67,7 +68,7 @@ def _without_user(match: re.Match[str]) -> str:
 
 
 def _without_query(match: re.Match[str]) -> str:
-    """Elsewhere than on the web a `?` may stand in a name or a pattern: only `?name=value` is a query."""
+    """The URL without its query. Outside of the web only `?name=value` is a query: patterns may have a `?`, too."""
     head = match["head"]
     query = match["query"]
     is_named = head.lower().startswith(NAMED_URL)

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: all processes end after the same step, with everything saved."""
+"""Signals that ask a run to stop: all processes end after the same step, after saving a checkpoint."""
 
 import ctypes
 import os
@@ -11,11 +11,11 @@ from types import FrameType
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # not every system has all of them
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
-ONE_PRESS_SECONDS = 1.0  # a launcher, or `timeout`, passes on a Ctrl-C that the terminal has sent to all already
+ONE_PRESS_SECONDS = 1.0  # a launcher or `timeout` repeats a Ctrl-C that the terminal has already sent to all processes
 
 
 class StopRequest:
-    """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up), Ctrl-C and a terminal that was closed.
+    """Records SIGTERM, SIGUSR1 (which Slurm sends before the time is up), Ctrl-C and the closing of the terminal.
 
     A second Ctrl-C, at least ONE_PRESS_SECONDS after the first, ends the process at once.
     """
@@ -35,7 +35,7 @@ class StopRequest:
             self._leave_terminal()
 
     def _leave_terminal(self) -> None:
-        """Have what is printed from now on go nowhere: to a terminal that is gone it would be an error."""
+        """Discard all further output, since printing to a closed terminal would be an error."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in self._terminals:
             os.dup2(nowhere, descriptor)
@@ -43,12 +43,12 @@ class StopRequest:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask a run to stop, those of them that this system has."""
+    """The STOP_SIGNALS that this system has."""
     return [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
 
 
 def outlast_stop_signals() -> None:
-    """Ignore the signals that ask to stop, but end with the parent: for a process that works for another one."""
+    """Ignore the signals that ask to stop, but end with the parent process: for a process that works for another."""
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -56,12 +56,12 @@ def outlast_stop_signals() -> None:
 
 
 def _outlasts_terminal(number: int) -> bool:
-    """Whether the signal says that the terminal was closed, and the process was started to ignore that (nohup)."""
+    """Whether the signal means that the terminal was closed, and nohup has set the process to ignore it."""
     return number == HANG_UP and signal.getsignal(number) == signal.SIG_IGN
 
 
 def _end_at_second_interrupt() -> None:
-    """Watch for the second Ctrl-C in a thread: Python's own handlers have to wait until a backward pass is over."""
+    """Watch for the second Ctrl-C in a thread, since Python's own handlers wait until a backward pass is over."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -80,7 +80,7 @@ def _end_at_second_interrupt() -> None:
 
 
 def exit_on_sigterm() -> None:
-    """Have SIGTERM, and a closed terminal, end this process as an error would: half-written files are removed."""
+    """Make SIGTERM and a closed terminal end this process like an error, which removes half-written files."""
     for number in (signal.SIGTERM, HANG_UP):
         if number is not None and not _outlasts_terminal(number):
             signal.signal(number, _exit)
@@ -92,7 +92,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def _follow_launcher() -> None:
-    """Have the kernel send SIGTERM to this process when the launcher dies: launchers leave their processes running."""
+    """Make the kernel send SIGTERM to this process when its launcher dies, which would leave its processes running."""
     launched_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "WORLD_SIZE" not in os.environ
     if (launched_alone or "TORCHELASTIC_RUN_ID" in os.environ) and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -30,7 +30,7 @@ class StepLoss:
         self._partial: Callable[[Tensor, Target], tuple[Tensor, ...]] = task.partial
         levels = len(strides) + 1
         self.level_weights = [2 ** (levels - 1 - level) / (2**levels - 1) for level in range(levels)]
-        # for each coarser level, how many pixels of the finest level along each axis are one of its pixels
+        # for each coarser level, the factor along each axis from the finest level
         self.level_factors: list[Sequence[int]] = []
         for stride in strides:
             if self.level_factors:

@@ -277,8 +277,12 @@ def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(i
     for is_cached in (False, True):
         for dataset_type, collate in ((TrainingDataset, collate_training), (EvaluationDataset, collate_evaluation)):
             dataset = dataset_type(split, skipping, Preprocess())
+            loaded_indices = []
+            load = dataset.samples.load
+            dataset.samples.load = lambda index, load=load, seen=loaded_indices: seen.append(index) or load(index)
             if is_cached:
                 dataset.cache()
+            assert 1 not in loaded_indices
             batch = collate(dataset.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)]))
             assert batch["problems"] == ["b.png: is damaged"]
             targets = batch["targets"]

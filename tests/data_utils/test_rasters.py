@@ -177,6 +177,16 @@ def test_bands_are_chosen_by_name_and_number(tmp_path):
     assert np.array_equal(read_image(BandSource((str(numbered),), ("2",)))[:, :, 0], bands[0])
 
 
+def test_bands_are_not_chosen_of_a_picture_of_video_colors(tmp_path):
+    colors = np.random.default_rng(0).integers(0, 256, (3, 16, 16), np.uint8)
+    path = tmp_path / "a.tif"
+    settings = {"driver": "GTiff", "count": 3, "height": 16, "width": 16, "dtype": "uint8"}
+    with rasterio.open(path, "w", **settings, compress="jpeg", photometric="ycbcr") as file:  # it has no place
+        file.write(colors)
+    with pytest.raises(ImageError, match=r"bands cannot be chosen of a TIFF of .* video colors"):
+        read_image(BandSource((str(path),), ("1",)))
+
+
 def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(rasters_module, "has_codec", lambda compression: False)
     grey = np.random.default_rng(0).integers(0, 4000, (1, 50, 60)).astype(np.uint16)

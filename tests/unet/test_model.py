@@ -289,6 +289,8 @@ def test_weights_are_compared_before_a_network_of_any_size_is_built():
     assert UNet.weights_problem(tiny(), weights | {"more": torch.ones(1)}) == "has unknown more"
     changed = weights | {"head.conv.bias": torch.ones(3)}
     assert UNet.weights_problem(tiny(), changed) == "has other shapes in head.conv.bias"
+    turned = weights | {"stem.conv1.weight": weights["stem.conv1.weight"].transpose(0, 1)}
+    assert UNet.weights_problem(tiny(), turned) == "has other shapes in stem.conv1.weight"
 
 
 def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ class Arguments(argparse.ArgumentParser):
     """An argument parser whose errors are one line that suggests the most similar flag; flags cannot be abbreviated.
 
     Args:
-        hints: flag of other programs, without its leading dashes -> text that says how to do the same here.
+        hints: flag of other programs, without its leading dashes -> the way to do the same here, as text.
     """
 
     def __init__(self, description: str, usage: str | None = None, hints: Mapping[str, str] | None = None) -> None:

@@ -24,5 +24,5 @@ class LaunchProfile:
     float32_convolutions: str | None = None
 
     def to_json(self) -> dict[str, str | int]:
-        """The settings by name, for the log and run.json, without those that are None."""
+        """The settings by name, for the log and run.json; settings that are None are left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}

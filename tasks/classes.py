@@ -157,6 +157,9 @@ class Classes(PixelsAndRegions):
 
 
 def _truth(masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The masks (B, *spatial) as int64, with class 0 for ignored pixels; and 1 for valid pixels, 0 for ignored ones."""
+    """The masks (B, *spatial) as int64, with class 0 for ignored pixels.
+
+    The second tensor is 1 for valid pixels and 0 for ignored ones, in `dtype`.
+    """
     valid = masks != IGNORE_INDEX
     return masks.long().where(valid, 0), valid.to(dtype)

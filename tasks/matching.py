@@ -143,7 +143,7 @@ class Matches(NamedTuple):
         return int((np.bincount(self.true[is_inside]) > 1).sum())
 
     def count_merged(self) -> int:
-        """The number of true objects that share a predicted object: it holds most pixels of each of them."""
+        """The number of true objects with most pixels in a predicted object that holds most of another true one too."""
         is_inside = 2 * self.pixels > self.true_sizes[self.true]
         pixel_counts = np.bincount(self.predicted[is_inside])
         return int(pixel_counts[pixel_counts > 1].sum())
@@ -222,13 +222,13 @@ class ObjectScores(Scores):
 
     @classmethod
     def none(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
-        """Scores of so many images, with nothing counted yet."""
+        """Empty scores for a number of images."""
         columns = len(names) * COLUMNS
         sums = torch.zeros(columns, dtype=torch.int64, device=device)
         return cls(names, sums, torch.zeros(images, columns, dtype=torch.int64, device=device))
 
     @property
-    def sums(self) -> Tensor:  # type: ignore[override]  # what is pending is counted first
+    def sums(self) -> Tensor:  # type: ignore[override]  # the last image is counted first
         self._count()
         return self._sums
 
@@ -238,7 +238,7 @@ class ObjectScores(Scores):
         self._sums = value
 
     @property
-    def by_image(self) -> Tensor:  # type: ignore[override]  # what is pending is counted first
+    def by_image(self) -> Tensor:  # type: ignore[override]  # the last image is counted first
         self._count()
         return self._by_image
 

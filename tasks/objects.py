@@ -22,7 +22,12 @@ DEEPEST = 20  # distance to the border, in pixels, from which on the depth of an
 
 @dataclass(frozen=True, eq=False)
 class ObjectTarget(Target):
-    """mask: the class of each pixel, 0 for background, 255 where ignored; ids: the number of its object, 0 for none."""
+    """The class and the object of each pixel.
+
+    Args:
+        mask: the class of each pixel, 0 for background, 255 where ignored.
+        ids: the number of each pixel's object, 0 for no object.
+    """
 
     mask: Any = labels(unknown=IGNORE_INDEX)
     ids: Any = labels(unknown=0, dtype="int32")
@@ -38,7 +43,12 @@ class ObjectTarget(Target):
 
 @dataclass(frozen=True, eq=False)
 class RenderedObjects(Target):
-    """mask: as in ObjectTarget; depth: 1 in the middle of an object, falling to its border, 0 outside of objects."""
+    """The class of each pixel, and the pixel's depth inside of its object.
+
+    Args:
+        mask: as in ObjectTarget.
+        depth: 1 in the middle of an object, falling towards its border; 0 outside of objects.
+    """
 
     mask: Any = labels(unknown=IGNORE_INDEX)
     depth: Any = labels(unknown=0, dtype="float32")
@@ -50,7 +60,7 @@ class Objects(Task):
 
     Where two objects touch, both are shallow, so the deep parts are seeds from which a watershed separates the objects.
     The depth is the distance to the object's border divided by the object's largest distance, so that small objects are
-    separated as well as large ones. Its term is a binary cross-entropy per known pixel.
+    separated as well as large ones. The term of the depth is a binary cross-entropy per known pixel.
 
     Args:
         classes: the task of the first outputs; its first class is the background.

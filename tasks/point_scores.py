@@ -36,7 +36,7 @@ class LandmarkScores(Scores):
 
     @classmethod
     def of_images(cls, names: Sequence[str], unit: str, images: int, device: torch.device | str) -> "LandmarkScores":
-        """Scores of so many images, with nothing counted yet."""
+        """Empty scores for a number of images."""
         sums = torch.zeros(1, dtype=torch.int64, device=device)
         dtype = widest_float(torch.device(device))
         return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))

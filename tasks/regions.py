@@ -1,4 +1,4 @@
-"""Regions: unions of a mask's labels, which may overlap, and the label map that predictions of them are written as."""
+"""Regions: unions of a mask's labels, which may overlap; predictions are written as a label map."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def region_bits(regions: Sequence[Region], value: int) -> int:
 
 
 def last_bits(bits: Tensor, classes: int) -> Tensor:
-    """The highest bit of each pixel alone, since later regions lie over earlier ones."""
+    """Only the highest bit of each pixel, since later regions lie over earlier ones."""
     below = bits
     shift = 1
     while shift < classes:

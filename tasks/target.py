@@ -30,7 +30,7 @@ def labels(unknown: int, dtype: str = "uint8") -> Any:
 def of_image(unknown: int) -> Any:
     """A field of one whole number for each image: (), in a batch (B,).
 
-    Crops, padding, resizing and moving leave it as it is. A filler holds `unknown`.
+    Crops, padding, resizing and moving do not change it. A filler holds `unknown`.
     """
     return field(metadata={"unknown": unknown, "dtype": "int32", "of_image": True})
 
@@ -46,7 +46,7 @@ class Target:
 
     @classmethod
     def unknown_value(cls, name: str) -> int:
-        """The value of a field where nothing is known."""
+        """The value of a field for unknown pixels."""
         return next(entry.metadata["unknown"] for entry in fields(cls) if entry.name == name)
 
     @classmethod
@@ -90,7 +90,7 @@ class Target:
         return type(self)(**arrays)
 
     def map_with_unknown(self: AnyTarget, function: Callable[[Array, int], Array]) -> AnyTarget:
-        """A target whose labels are the results of a function of them; other fields stay.
+        """A target whose labels are replaced by the results of a function; other fields are kept.
 
         The second argument of the function is the field's value for unknown pixels.
         """

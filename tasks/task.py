@@ -37,7 +37,7 @@ class Scores(ABC):
     @property
     @abstractmethod
     def comparison(self) -> float:
-        """The number that models are compared by: in 0..1, higher is better, 0 where nothing was counted."""
+        """The number by which models are compared: in 0..1, higher is better, 0 if nothing was counted."""
 
     @property
     @abstractmethod

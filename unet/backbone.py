@@ -56,7 +56,7 @@ class Encoder(nn.Module):
         if self.frozen:  # nothing is kept for a backward pass
             with torch.no_grad():
                 return self.backbone(images).feature_maps
-        if recompute:  # torch.compile leaves this part as it is
+        if recompute:  # torch.compile does not compile this part
             return torch.compiler.disable(self._recomputed)(images)
         return self.backbone(images).feature_maps
 

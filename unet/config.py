@@ -79,7 +79,7 @@ class Preprocess:
                 object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
     def _make_tuples(self) -> None:
-        """Turn the lists of JSON into tuples. Raises ValueError if a value that must be a list is none."""
+        """Turn the lists of JSON into tuples. Raises ValueError for other values that must be lists."""
         for name in (
             "image_size",
             "mean",

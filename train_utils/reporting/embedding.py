@@ -1,4 +1,4 @@
-"""Pictures within a page: as data URIs, of a bounded size altogether."""
+"""Pictures within a page: data URIs with a bounded total size."""
 
 import base64
 import io
@@ -25,9 +25,9 @@ class Embedded:
 
 
 def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE) -> list[Embedded]:
-    """(H, W, 3) uint8 pictures, all reduced to the largest common side with which their URIs fit into `budget` bytes.
+    """Embed (H, W, 3) uint8 pictures, reduced to the largest common side with which the URIs fit into `budget` bytes.
 
-    One side for all keeps the views of an image comparable; it is at most `side` pixels.
+    One side for all, of at most `side` pixels, keeps the views of an image comparable.
     """
     while True:
         embedded = [_embed_reduced(pixels, side) for pixels in pictures]
@@ -37,20 +37,20 @@ def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE)
 
 
 def reduced(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
-    """A (H, W, 3) uint8 picture of at most `side` pixels: many at their own size would fill the memory."""
+    """A (H, W, 3) uint8 picture reduced to at most `side` pixels: many at full size would fill the memory."""
     image = Image.fromarray(pixels)
     image.thumbnail((side, side))
     return np.asarray(image)
 
 
 def embed_png(pixels: np.ndarray) -> Embedded:
-    """A (H, W, 3) uint8 picture as it is."""
+    """Embed a (H, W, 3) uint8 picture at its own size, as PNG."""
     image = Image.fromarray(pixels)
     return _embed(image, "png", _encoded(image, "PNG", optimize=True))
 
 
 def _embed_reduced(pixels: np.ndarray, side: int) -> Embedded:
-    """Flat pictures are smaller as PNG, photographs as JPEG."""
+    """Embed a reduced picture as PNG or JPEG: flat pictures are smaller as PNG, photographs as JPEG."""
     image = Image.fromarray(pixels)
     image.thumbnail((side, side))
     png = _encoded(image, "PNG")

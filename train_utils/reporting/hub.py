@@ -9,7 +9,7 @@ from runtime.errors import SettingsError, one_line
 
 
 def check_token(repo_id: str | None) -> None:
-    """Raise SettingsError if a model is to be published and nobody is logged in: now, not after the training."""
+    """Raise SettingsError if a model is to be published and nobody is logged in; call it before the training."""
     if repo_id and huggingface_hub.get_token() is None:
         raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
 
@@ -17,7 +17,7 @@ def check_token(repo_id: str | None) -> None:
 def push_to_hub(folder: Path, repo_id: str | None) -> bool:
     """Upload a model folder with its card, if asked to; returns whether nothing is left to do.
 
-    Where it fails the model is safe, and the line says how to try again.
+    If the upload fails, the model stays on disk, and the printed line says how to try again.
     """
     if repo_id is None:
         return True

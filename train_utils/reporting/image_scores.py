@@ -18,8 +18,8 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
     """Write folder/images.csv: a line for each validation image that is not skipped. Raises OSError.
 
     Args:
-        compared_by: what images are compared by, the title of the second column.
-        comparisons: that score of each validation image; none where a checkpoint of an earlier version had none.
+        compared_by: the name of the score that images are compared by, the title of the second column.
+        comparisons: this score of each validation image; empty if a checkpoint of an earlier version had none.
     """
     if len(comparisons) != len(info.val):
         return
@@ -32,7 +32,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
             continue
         name = shown_name(info.val.records, index)
         occurrences[name] = occurrences.get(name, 0) + 1
-        if occurrences[name] > 1:  # images of one name stand in the same order in every run
+        if occurrences[name] > 1:  # images of one name are in the same order in every run
             name = f"{name} ({occurrences[name]})"
         table.writerow((name, f"{score:.9g}"))  # nine digits tell any two float32 apart
     with replaced_file(folder / IMAGE_SCORES) as file:
@@ -40,7 +40,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
 
 
 def read_image_scores(folder: Path) -> dict[str, float]:
-    """The score of each image by its name. Raises OSError, and ValueError for a file that is no such table."""
+    """The score of each image by name. Raises OSError, and ValueError for a file that is no such table."""
     text = read_bytes(folder / IMAGE_SCORES, MOST_BYTES_OF_DATA).decode()
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     scores: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Two sentences at the end of a run: what its numbers say, and what to do next."""
+"""Two sentences at the end of a run: the meaning of its numbers, and what to do next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from train_utils.metrics_log import series
 from train_utils.schedule import FEW_STEPS
 
 FEW_IMAGES = 10  # fewer validation images say little
-RISEN_LOSS_FACTOR = 1.1  # times the lowest validation loss: from there on the loss has risen
-QUARTERS = 4  # parts of the evaluations; over-fitting is looked for behind the first of them
-RISING_GAIN = 0.01  # a score that has gained more in the last quarter still rises
+RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
+QUARTERS = 4  # parts of the evaluations; over-fitting is searched for after the first part
+RISING_GAIN = 0.01  # a score that has gained more than this in the last quarter is still rising
 SENTENCES = 2
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run beside its log.
+    """The facts about a run that its log does not have.
 
     Args:
-        steps: how many were made.
-        validation_images: how many the score is measured on.
-        unfound: names of classes that masks hold and no prediction does.
-        lacks_encoder: whether the images are colored and no pretrained encoder looks at them.
-        is_generated: whether the data are generated, so that nothing can be done about them.
+        steps: how many steps were made.
+        validation_images: how many images the score is measured on.
+        unfound: names of classes that occur in masks and in no prediction.
+        lacks_encoder: whether the images are colored and the network has no pretrained encoder.
+        is_generated: whether the data are generated, so that advice on them is of no use.
         score: the record that models are compared by, such as "eval/mean_iou".
     """
 
@@ -37,7 +37,7 @@ class Facts:
 
 
 def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
-    """At most two sentences, the weightiest first: what stands out, which flag mends it, and on which page it is.
+    """At most two sentences, the most important first: the problem, the flag that helps, and the page about it.
 
     Args:
         records: the lines of metrics.jsonl.

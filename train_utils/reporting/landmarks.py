@@ -69,7 +69,7 @@ class LandmarkSection(Section):
         return Example(name, image, truth, np.column_stack([points.positions(size), points.presence]))
 
     def _volume_example(self, info: DatasetInfo, record: Record, predictor: Predictor) -> Example:
-        """A volume as three planes through the middle of its points, on which these are drawn."""
+        """A volume as three planes through the middle of its points, with the points drawn on them."""
         name = record["name"]
         voxels, header = read_volume(record["image"], name)
         truth = info.reader.read_volume(record, header)

@@ -1,4 +1,4 @@
-"""The README.md of a trained model: what it is, what was measured, how to use it."""
+"""The README.md of a trained model: its description, its scores, and how to use it."""
 
 import os
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     names = [*DATA_FLAGS, *section.flags, *OPTIMIZER_FLAGS, *NETWORK_FLAGS]
     if settings.encoder:
         names.extend(ENCODER_FLAGS)
-    if flags.get("max_steps"):  # they stand for the epochs
+    if flags.get("max_steps"):  # this flag replaces --epochs
         names.remove("epochs")
     training = {}
     for name in names:
@@ -76,9 +76,9 @@ def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[
 
 
 def _without_path(value: object) -> str:
-    """A local file or folder by its name alone: a card is published, and where things lay is nobody's business.
+    """A value, or only the last name of a local path: a card is published, and shall not disclose local folders.
 
-    A path is local if it exists, or begins with a folder that does: a pattern of files is no file.
+    A path is local if it exists, or if one of its parent folders does: a pattern of files does not exist itself.
     """
     if isinstance(value, list | tuple):
         return " ".join(map(_without_path, value))

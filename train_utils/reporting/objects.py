@@ -1,4 +1,4 @@
-"""Objects in the report: how many were found, by class and size, and their outlines."""
+"""Objects in the report: the numbers of found objects by class and size, and their outlines."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ MEANS = {
     "f1": "F1",
     "count_error": "Count error",
 }
-TITLES = MEANS | {"panoptic_quality": "PQ"}  # of a table
+TITLES = MEANS | {"panoptic_quality": "PQ"}  # the titles of a table's columns
 COUNTS = ("objects", "predicted", "found", "split", "merged")
 GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
@@ -113,7 +113,7 @@ def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:
 
 
 def _known(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Prediction and truth without what the truth ignores."""
+    """Prediction and truth, with 0 at the pixels that the truth ignores."""
     is_ignored = classes_of(truth) == IGNORE_INDEX
     return np.where(is_ignored, 0, pred), np.where(is_ignored, 0, truth)
 
@@ -121,7 +121,9 @@ def _known(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
     """Found, missed and invented objects in colors over the darkened image, uint8 (H, W, 3).
 
-    Image (H, W[, C]), truth and pred (H, W) labels as `tasks.matching.pack_labels` makes them.
+    Args:
+        image: (H, W[, C]).
+        truth, pred: (H, W), labels as `tasks.matching.pack_labels` makes them.
     """
     picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
     is_ignored = classes_of(truth) == IGNORE_INDEX

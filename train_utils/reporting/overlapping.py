@@ -13,7 +13,7 @@ from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
 
 METRICS = ("iou", "dice", "precision", "recall")
-TRUE = 1  # the row, and the column, of what is there
+TRUE = 1  # the row, and the column, of pixels that belong to the class
 
 
 class OverlapSection(Section):
@@ -108,7 +108,7 @@ class RegionSection(OverlapSection):
 def table(
     title: str, names: tuple[str, ...] | list[str], colors: np.ndarray, values: dict[str, Any], counts: np.ndarray
 ) -> dict[str, Any]:
-    """The rows of some classes, and their means; `counts` are their tables (N, 2, 2)."""
+    """A table with a row for each class, and the means; `counts` (N, 2, 2) are the classes' counts of pixels."""
     rows = []
     for index, name in enumerate(names):
         rows.append(

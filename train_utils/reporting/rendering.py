@@ -1,4 +1,4 @@
-"""Templates of the report and of the model card, and how they write values."""
+"""The templates of the report and of the model card, and the text form of values in them."""
 
 import functools
 import re
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is one
+MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is no markup
 
 
 def render(template: str, **values: object) -> str:
-    """A template of `templates/` filled in; what goes into HTML is escaped, a value that is missing is an error."""
+    """Fill in a template of `templates/`; values in HTML are escaped, and a missing value is an error."""
     return _templates().get_template(template).render(values)
 
 
@@ -37,11 +37,11 @@ def _templates() -> "Environment":
 
 
 def page_bytes(page: str) -> bytes:
-    """A page as its file holds it; half a character, which a name may have, is escaped."""
+    """The bytes of a page's file; half a character (a lone surrogate), which a name may have, is escaped."""
     return page.encode(errors="backslashreplace")
 
 
 def markdown_text(text: str) -> str:
-    """Text that neither ends a table's cell nor becomes markup."""
+    """The text with escapes, so that it neither ends a table's cell nor becomes markup."""
     escaped = MARKUP.sub(lambda match: f"\\{match[0]}", re.sub(r"\s+", " ", text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")

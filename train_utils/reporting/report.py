@@ -1,4 +1,4 @@
-"""report.html: one self-contained page about a run, from what the run has written and its best evaluation."""
+"""report.html: one self-contained page about a run, from the files of the run and its best evaluation."""
 
 import os
 import platform
@@ -52,12 +52,12 @@ def write_report(
 
     Args:
         best: None for a run that ended before its first evaluation.
-        section: what is shown of the task.
-        compared_by: what models and images are compared by.
-        views: {title: {label: (H, W, 3) uint8}}, in their order; they become as large as the page has room for.
+        section: the part of the page that depends on the task.
+        compared_by: the name of the score that models and images are compared by.
+        views: {title: {label: (H, W, 3) uint8}}, in their order; they are shown as large as the page has room for.
         speed_notes: sentences on the speed of the run, without full stops.
-        judgement: sentences on what the numbers of the run say.
-        extent: how much was trained, by label; the epochs are in the log.
+        judgement: sentences on the meaning of the run's numbers.
+        extent: the extent of the training, by label; the epochs are in the log.
     """
     settings = RunSettings.from_json(read_json(folder / "run.json"))
     records = read_log(folder)
@@ -85,7 +85,7 @@ def write_report(
 
 
 def _best_content(best: Evaluation | None, section: Section, records: Sequence[dict]) -> dict[str, Any]:
-    """What the page shows of the best evaluation, by the template's names; nothing where there is none."""
+    """The values of the best evaluation by the template's names; {} if there is no evaluation."""
     if best is None:
         return {
             "best_tiles": {},
@@ -102,7 +102,7 @@ def _best_content(best: Evaluation | None, section: Section, records: Sequence[d
 
 
 def _calibration(best: Evaluation) -> dict[str, Any] | None:
-    """The calibration of the best evaluation, with its curve; None where it was not counted."""
+    """The calibration of the best evaluation, with its curve; None if it was not counted."""
     report = calibration_report(best.scores.reliability)
     if report is None:
         return None
@@ -110,7 +110,7 @@ def _calibration(best: Evaluation) -> dict[str, Any] | None:
 
 
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
-    """The views for the page, in at most `room` bytes of it."""
+    """The views as the page embeds them, in at most `room` bytes."""
     pictures: list[np.ndarray] = []
     for labeled in views.values():
         pictures.extend(labeled.values())
@@ -137,7 +137,7 @@ def _upper_first(text: str) -> str:
 
 
 def _median(records: Sequence[dict], key: str) -> float | None:
-    """The median of a column of the log; None where it is empty."""
+    """The median of a column of the log; None if the column is empty."""
     values = [value for _, value in series(records, key)]
     return median(values) if values else None
 
@@ -163,7 +163,7 @@ def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
 
 
 def _shares(records: Sequence[dict]) -> dict[str, float]:
-    """Percent of a step that each of its parts takes: medians over the run's log lines."""
+    """The percent of a step that each of its parts takes, as medians over the run's log lines."""
     shares = {}
     for label, key in PARTS_OF_STEP.items():
         share = _median(records, f"perf/{key}_percent")
@@ -174,7 +174,7 @@ def _shares(records: Sequence[dict]) -> dict[str, float]:
 
 def _curves(records: Sequence[dict], section: Section, best_step: int | None) -> list[Curve]:
     charts = []
-    marked_titles = (LOSS_CURVES | section.curves).keys()  # curves of what the best model is chosen by
+    marked_titles = (LOSS_CURVES | section.curves).keys()  # the curves that decide on the best model
     for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
         lines: dict[str, Points] = {label: series(records, key) for label, key in keys.items()}
         chart = curve(title, lines, best_step if title in marked_titles else None)
@@ -189,10 +189,10 @@ def _epochs(records: Sequence[dict]) -> dict[str, str]:
 
 
 def _flags(settings: RunSettings) -> dict[str, Any]:
-    """The flags, without those whose value came out otherwise: the resolved settings show that."""
+    """The flags, without those among the resolved settings, which show the values that the run really used."""
     resolved = _resolved(settings)
     flags = {name: value for name, value in settings.flags.items() if name not in resolved}
-    if flags.get("max_minutes") or flags.get("max_steps"):  # they stand for the epochs
+    if flags.get("max_minutes") or flags.get("max_steps"):  # these flags replace --epochs
         flags.pop("epochs", None)
     return flags
 

@@ -1,4 +1,4 @@
-"""Pictures of what a model does on validation images: for trackers, the output folder and the report."""
+"""Pictures of a model's predictions on validation images: for trackers, the output folder and the report."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -18,16 +18,16 @@ VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predi
 
 
 def pictures_of_an_evaluation(info: DatasetInfo) -> int:
-    """How many validation images or volumes are shown at each evaluation; the other processes wait meanwhile."""
+    """How many validation images or volumes are shown at each evaluation; the other processes wait for them."""
     return VOLUMES if info.val.records.dims == 3 else PICTURES
 
 
 def sample_panels(
     info: DatasetInfo, predictor: Predictor, section: Section, count: int = PICTURES
 ) -> dict[str, np.ndarray]:
-    """A picture, uint8 (H, W, 3), of `count` validation images spread over the set, by name.
+    """A picture, uint8 (H, W, 3), of each of `count` validation images spread over the set, by name.
 
-    Records to be skipped have none.
+    Records to be skipped have no picture.
     """
     panels = {}
     usable = [index for index in range(len(info.val)) if index not in info.val.bad]
@@ -47,7 +47,7 @@ def worst_and_best(
     comparisons: Sequence[float],
     count: int = PICTURES,
 ) -> dict[str, dict[str, np.ndarray]]:
-    """{title: {label: (H, W, 3) uint8}} of the half of `count` images that compare worst, then of the best.
+    """{title: {label: (H, W, 3) uint8}} of the images with the worst scores, then the best, half of `count` each.
 
     Args:
         comparisons: the value of each validation image that images are compared by.
@@ -79,7 +79,7 @@ def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:
 def picture_file(folder: Path, name: str) -> Path:
     """The picture of a record; its name may come from inside a file, and may lead elsewhere (`../x`, `/x`)."""
     path = PurePath(printable(name))
-    if path.suffix.lower() in IMAGE_SUFFIXES:  # a case may be named 1.2.840, of which nothing is a suffix
+    if path.suffix.lower() in IMAGE_SUFFIXES:  # a name such as 1.2.840 has no suffix
         path = path.with_suffix("")
     parts = [part[:LONGEST_NAME] for part in path.parts if part not in ("..", path.anchor)]
     *folders, stem = parts or ["image"]

@@ -1,4 +1,4 @@
-"""What the report, the model card and the trackers show of one task."""
+"""The part of the report, the model card and the trackers that depends on the task."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Metric(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A validation record with what is true of it and what was predicted, as pictures show them.
+    """A validation record with its truth and its prediction, as pictures show them.
 
     Args:
         image: (H, W, C).
-        truth, pred: (H, W) masks, or what else a task has.
+        truth, pred: (H, W) masks, or the targets of another task.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Example(NamedTuple):
 
 
 class Section(ABC):
-    """The part of reports that knows the task.
+    """The part of reports that depends on the task.
 
     Attributes:
-        task_name: what the Hub calls the task.
-        tags: the tags that it has there.
-        pipeline_tag: what it calls such models.
-        mask_values: what a mask of the predictor holds.
-        answer: the line of the card's example that predicts, of a {source}; empty where the answer is a mask.
+        task_name: the Hub's name of the task.
+        tags: the Hub's tags for the task.
+        pipeline_tag: the Hub's pipeline tag for such models.
+        mask_values: the meaning of the values in a mask of the predictor.
+        answer: the line of the card's example that predicts from a {source}; empty if the answer is a mask.
         flags: flags of training that only this task has.
         curves: title -> {label: record}, at most two in one chart.
-        compared: the records that stand beside the hyper-parameters in TensorBoard.
+        compared: the records that TensorBoard shows beside the hyper-parameters.
         views_hint: a sentence on the pictures of the worst and best images.
     """
 
@@ -69,24 +69,24 @@ class Section(ABC):
 
     @abstractmethod
     def description(self) -> str:
-        """A sentence, in Markdown, on what the model answers."""
+        """A sentence, in Markdown, on the answer of the model."""
 
     @abstractmethod
     def metrics(self, scores: Scores) -> list[Metric]:
         """The means, for the front matter of the card and the top of the report."""
 
     def unfound(self, scores: Scores) -> list[str]:
-        """Names of what the validation images hold and the model has found nowhere."""
+        """Names of the classes in the validation images that the model has found nowhere."""
         return []
 
     @abstractmethod
     def label(self, comparison: float) -> str:
-        """The score of an image in its title."""
+        """The score of an image as its title shows it."""
 
     def example(self, info: DatasetInfo, index: int, predictor: Predictor) -> Example:
         """A validation record with its prediction.
 
-        A volume is shown by three orthogonal slices, where they show most of the truth.
+        A volume is shown by three orthogonal slices, at the places that show most of the truth.
         """
         record = info.val.records[index]
         name = record["name"]
@@ -113,7 +113,7 @@ class Section(ABC):
 
     @abstractmethod
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
-        """Pictures of the same by label, uint8 (H, W, 3)."""
+        """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
 
     def draw_pictures(self, scores: Scores) -> dict[str, np.ndarray]:
         """Pictures of the scores by tag, for trackers."""

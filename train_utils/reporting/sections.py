@@ -22,6 +22,6 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def new_section(info: DatasetInfo) -> Section:
-    """The section of a run's task: what reports on these data show of it."""
+    """The section of a run's task, for reports on these data."""
     assert info.config.task is not None
     return SECTIONS[info.config.task](info.reader)

@@ -6,9 +6,9 @@ mean over the images of both, so that hard images, which are hard for both, canc
 From three pairs on there is Student's t interval of the mean difference. Seeds of one validation set are independent
 trainings. Folds, and seeds that draw other validation images, share training images, which makes the plain interval
 too short: the variance is then s^2 (1/n + validation images / training images), the corrected resampled t of Nadeau and
-Bengio, "Inference for the Generalization Error", Machine Learning 52, 2003. That seeds are what has to vary, and how
-often fewer runs mislead, is measured by Bouthillier et al., "Accounting for Variance in Machine Learning Benchmarks",
-MLSys 2021 (arXiv:2103.03098). Since the first recipe is chosen for its score, the level is divided by the number of all
+Bengio, "Inference for the Generalization Error", Machine Learning 52, 2003. Bouthillier et al., "Accounting for
+Variance in Machine Learning Benchmarks", MLSys 2021 (arXiv:2103.03098), measured that seeds have to vary, and how often
+fewer runs mislead. Since the first recipe is chosen for its score, the error level is divided by the number of all
 pairs of recipes (Bonferroni).
 """
 
@@ -24,21 +24,21 @@ from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together
 MIN_PAIRS = 3  # fewer pairs of runs have no interval
-COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # how the identity begins that says which images a run has
+COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # the beginning of a data set's identity: training, validation images
 REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The score of a recipe minus that of the first one, on the images that both were validated on.
+    """The score of a recipe minus the score of the first recipe, on the images that both were validated on.
 
     Args:
-        images: how many these are.
+        images: the number of these images.
         value: the mean over pairs of runs of the mean over their images.
         deviation: the standard deviation over the images.
         better, worse: on how many of the images the second recipe has the higher and the lower score.
-        pairs: how many pairs of runs have the same seed and fold; 0 where two runs of other seeds are compared.
-        interval: of the mean difference over seeds or folds; None where there are too few.
+        pairs: how many pairs of runs have the same seed and fold; 0 if the compared runs have different seeds.
+        interval: the interval of the mean difference over seeds or folds; None if there are too few.
     """
 
     first: str
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the runs say which recipe is better."""
+        """Whether the runs show which recipe is better."""
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def sentence(self) -> str:
@@ -84,7 +84,7 @@ class Difference:
 
 
 def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[str]]:
-    """The difference of each finished recipe from the first of its task, and a line for each that has none."""
+    """The difference of each finished recipe from the first of its task, and a line for each recipe without one."""
     finished = [recipe for recipe in recipes if recipe.is_finished]
     level = 1 - (1 - LEVEL) / max(1, math.comb(len(finished), 2))
     firsts: dict[str, Recipe] = {}
@@ -111,7 +111,7 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
 
 
 def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
-    """The difference of two recipes; None where they have no image in common."""
+    """The difference of two recipes; None if they have no image in common."""
     first_runs = _by_replicate(first.runs)
     second_runs = _by_replicate(second.runs)
     differences = []
@@ -148,7 +148,7 @@ def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
 
 
 def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[float, float]:
-    """The interval of the mean of values, of which `ratio` is what the corrected resampled t adds to 1/n."""
+    """The interval of the mean of `values` at `level`; the corrected resampled t adds `ratio` to 1/n."""
     from scipy.stats import t  # takes a second
 
     count = len(values)
@@ -158,7 +158,7 @@ def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[flo
 
 
 def _by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping[str, float]]:
-    """The score of each image by seed and fold. Runs of the same seed and fold are one: their mean."""
+    """The score of each image, by seed and fold; runs of the same seed and fold are averaged."""
     groups: dict[Replicate, list[RecordedRun]] = {}
     for run in runs:
         groups.setdefault(run.replicate, []).append(run)
@@ -166,7 +166,7 @@ def _by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping[str, f
 
 
 def _image_scores(runs: Sequence[RecordedRun]) -> dict[str, float]:
-    """The mean score of each image that all of the runs have."""
+    """The mean score of each image that all runs have in common."""
     common = set(runs[0].image_scores).intersection(*(run.image_scores for run in runs))
     return {name: mean(run.image_scores[name] for run in runs) for name in common}
 
@@ -186,9 +186,9 @@ def _means_over_runs(differences: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, float]]) -> float | None:
-    """Validation images / training images where pairs of runs have other validation images, 0 where all have the same.
+    """The ratio of validation images to training images if pairs of runs differ in validation images, else 0.
 
-    None where a run does not say how many images it has.
+    Returns None if the record of a run does not have the numbers of its images.
     """
     if all(by_image.keys() == differences[0].keys() for by_image in differences):
         return 0.0
@@ -202,7 +202,7 @@ def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, flo
 
 
 def _remarks(first: Recipe, second: Recipe) -> list[str]:
-    """A line where two recipes do not have the same images."""
+    """A line if two recipes do not have the same images."""
     runs = {run.replicate: run for run in first.runs}
     for run in second.runs:
         other = runs.get(run.replicate)

@@ -21,7 +21,7 @@ from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.samples import picture_file
 
-IMAGES = 8  # shown of several recipes
+IMAGES = 8  # images that are shown with the pictures of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
 LOSSES = {"Validation loss": "eval/loss", "Training loss": "train/loss"}
 
@@ -50,12 +50,12 @@ def write_page(
     """Write the page, at most about MAX_PAGE bytes. Raises OSError.
 
     Args:
-        settings: the settings that are not the same in all recipes, with their value in each.
-        lines: what stands in the way of the comparison.
+        settings: the settings that differ between recipes, with their value in each recipe.
+        lines: the obstacles to the comparison.
     """
     drawn_recipes = recipes[: len(SERIES)]
     content: dict[str, Any] = {
-        "columns": COLUMNS[:-1],  # folders stand below the table
+        "columns": COLUMNS[:-1],  # folders are listed below the table
         "rows": recipe_rows(recipes),
         "settings": settings,
         "sentences": [difference.sentence() for difference in differences],
@@ -72,7 +72,7 @@ def write_page(
 
 
 def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
-    """The curves of all runs over each other: the score of each task, and the losses."""
+    """The curves of all runs in common charts: the score of each task, and the losses."""
     keys = {}
     for recipe in recipes:
         run = recipe.runs[0]
@@ -90,7 +90,7 @@ def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
 
 
 def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
-    """The pictures that a run of each recipe drew of the same images, by name; those that differ most come first."""
+    """The pictures of the same images by a run of each recipe, by image name; the largest score differences first."""
     if len(recipes) == 1:
         labeled = [(run.name, run) for run in recipes[0].runs[: len(SERIES)]]
     else:
@@ -111,7 +111,7 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
 
 
 def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
-    """The run with the seed and fold of the first recipe's first run, which has the same images; else any."""
+    """The run with the seed and fold of the first recipe's first run, since it has the same images; else any run."""
     replicate = first.runs[0].replicate
     for run in recipe.runs:
         if run.replicate == replicate:
@@ -120,7 +120,7 @@ def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
 
 
 def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
-    """Names of the images that runs have kept pictures of, the largest difference in their scores first."""
+    """Names of the images of which the runs have pictures, the largest difference in score first."""
     scores_of_image: dict[str, list[float]] = {}
     for run in runs:
         for name, score in run.image_scores.items():
@@ -131,7 +131,7 @@ def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
-    """The panel of an image; None where the run has none, or a damaged one."""
+    """The panel of an image; None if the run has no panel of it, or a damaged one."""
     file = picture_file(run.folder / "predictions", name)
     try:
         pixels = read_image(file, str(file))
@@ -141,7 +141,7 @@ def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
 
 
 def _embedded(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:
-    """The panels for the page, in at most `room` bytes of it."""
+    """The panels as the page embeds them, in at most `room` bytes."""
     pictures: list[np.ndarray] = []
     for row in panels.values():
         pictures.extend(panel.pixels for panel in row)

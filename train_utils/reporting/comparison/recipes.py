@@ -1,4 +1,4 @@
-"""Runs of one recipe together, and the settings in which recipes differ."""
+"""Runs grouped by recipe, and the settings in which recipes differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from train_utils.settings.plan import Plan
 from train_utils.settings.record import PACKAGES
 
 REPLICATE = ("seed", "fold")  # the flags in which runs of one recipe differ
-# flags that say where a run reads and writes, how it is watched, and how the same numbers are computed
+# flags that do not change the numbers of a run: paths, monitoring, and how the same numbers are computed
 WITHOUT_EFFECT = (
     "activation_checkpointing",
     "cache",
@@ -24,7 +24,7 @@ WITHOUT_EFFECT = (
     "tracker",
 )
 OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
-BASIS = ("task", "classes")  # the entries of the identity without which scores mean something else
+BASIS = ("task", "classes")  # the entries of the identity that must agree for scores to be comparable
 VERSIONS = ("git_commit", *PACKAGES)
 
 
@@ -41,7 +41,7 @@ class Recipe:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its runs have made all their steps."""
+        """Whether the runs of the recipe have made all their steps."""
         return all(run.is_finished for run in self.runs)
 
     @property
@@ -61,7 +61,7 @@ class Recipe:
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
-    """The recipes of runs, those of one task beside each other and the highest mean score first."""
+    """The recipes of runs: recipes of one task stand together, the highest mean score first."""
     groups: list[list[RecordedRun]] = []
     for run in runs:
         for group in groups:
@@ -77,7 +77,7 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
 def is_same_recipe(first: RecordedRun, second: RecordedRun) -> bool:
     """Whether two finished runs differ by nothing but seed and fold.
 
-    What the plan has chosen is not compared: it depends on the training images, which are others in each fold.
+    The choices of the plan are not compared: they depend on the training images, which differ between folds.
     """
     if not (first.is_finished and second.is_finished) or not have_same_basis(first, second):
         return False
@@ -94,7 +94,7 @@ def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
 
 
 def differing_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
-    """The settings and versions that are not the same in all recipes: their value in each, as text."""
+    """The settings and versions that differ between recipes: name -> the value in each recipe, as text."""
     columns = []
     names: dict[str, None] = {}  # a set in order
     for recipe in recipes:
@@ -124,7 +124,7 @@ def _label(index: int) -> str:
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:
-    """The settings that the numbers of a run depend on, but for seed and fold."""
+    """The settings that the numbers of a run depend on, without seed and fold."""
     flags = run.settings.flags
     settings = {name: value for name, value in flags.items() if name not in OUTSIDE_OF_RECIPE}
     return settings | {"precision": run.settings.profile.get("mixed_precision")}
@@ -136,7 +136,7 @@ def _versions(run: RecordedRun) -> dict[str, Any]:
 
 
 def _planned(run: RecordedRun) -> set[str]:
-    """The settings that the plan has chosen: those that the command does not give."""
+    """The settings that the plan has chosen, since the command does not give them."""
     if run.settings.flags.get("plan") != "auto":
         return set()
     typed_names = set()

@@ -34,10 +34,10 @@ class RecordedRun:
     Args:
         name: the folder, as it was typed.
         records: the lines of metrics.jsonl.
-        score: of the best evaluation, what models are compared by.
-        best_step: its step.
-        image_scores: the same of each validation image at that step; empty where the run has not kept them.
-        is_finished: whether it has made all its steps.
+        score: the score of the best evaluation, by which models are compared.
+        best_step: the step of the best evaluation.
+        image_scores: the score of each validation image at that step; empty if the run has not saved them.
+        is_finished: whether the run has made all its steps.
     """
 
     name: str
@@ -51,12 +51,12 @@ class RecordedRun:
 
     @property
     def task(self) -> str:
-        """The name of its task."""
+        """The name of the run's task."""
         return self.settings.identity["task"]
 
     @property
     def compared_by(self) -> str:
-        """The name of its score."""
+        """The name of the run's score."""
         return TASKS[self.task].compared_by
 
     @property
@@ -66,7 +66,7 @@ class RecordedRun:
 
     @property
     def replicate(self) -> Replicate:
-        """Its seed and fold."""
+        """The run's seed and fold."""
         flags = self.settings.flags
         fold = flags.get("fold")
         return Replicate(str(flags.get("seed")), None if fold is None else str(fold))
@@ -78,7 +78,7 @@ def score_key(task: str) -> str:
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
-    """The runs in the folders, each once, and a line for each that cannot be compared or only in part."""
+    """The runs in the folders, each once, and a line for each run that cannot be compared, or only in part."""
     runs = []
     lines = []
     different = {folder.resolve(): folder for folder in folders}
@@ -94,7 +94,10 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
 
 
 def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
-    """A run, and what is missing of it. DataError, without the name of the folder, for one that has no score."""
+    """A run, and lines on its missing parts.
+
+    Raises DataError, without the name of the folder, if the run has no score.
+    """
     settings = read_settings(folder)
     remarks = []
     try:
@@ -128,7 +131,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
 
 
 def read_settings(folder: Path) -> RunSettings:
-    """The content of run.json. DataError where it is none of a run that this version knows."""
+    """The content of run.json. Raises DataError if it is not the record of a run that this version knows."""
     if not folder.is_dir():
         raise DataError("it is no folder of a run")
     try:
@@ -150,7 +153,7 @@ def read_settings(folder: Path) -> RunSettings:
 
 
 def _evaluations(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    """(step, score) of each evaluation; one without a score, where nothing could be counted, has none."""
+    """(step, score) of each evaluation; an evaluation without a score, which counted nothing, is left out."""
     evaluations = []
     for record in records:
         score = record.get(key)

@@ -11,7 +11,7 @@ LONGEST_CELL = 60  # characters on the terminal
 
 
 def recipe_rows(recipes: Sequence[Recipe]) -> list[dict[str, str]]:
-    """A row for each recipe: its cells by their columns."""
+    """A row for each recipe: column -> cell."""
     rows = []
     for recipe in recipes:
         counts = _distinct([_image_count(run) for run in recipe.runs])
@@ -33,14 +33,14 @@ def recipe_rows(recipes: Sequence[Recipe]) -> list[dict[str, str]]:
 
 
 def _image_count(run: RecordedRun) -> str:
-    """How many images the run has scores of."""
+    """The number of images for which the run has scores, as text."""
     if not run.image_scores:
         return "n/a"
     return f"{len(run.image_scores):,}"
 
 
 def terminal_text(recipes: Sequence[Recipe], settings: dict[str, list[str]]) -> str:
-    """The recipes, and the settings in which they differ, as lines of plain text."""
+    """The recipes and the settings in which they differ, as lines of plain text."""
     rows = [list(COLUMNS)] + [list(row.values()) for row in recipe_rows(recipes)]
     lines = _aligned(rows)
     if settings:

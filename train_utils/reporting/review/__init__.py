@@ -1,1 +1,1 @@
-"""The review of masks: which look wrong to models that have not trained on them."""
+"""The review of masks: which masks look wrong to models that have not trained on them."""

@@ -37,7 +37,7 @@ class Calibration:
     after: Tensor
 
     def sentence(self) -> str:
-        """A line on what was found."""
+        """A line on the temperature and its gain."""
         before = score_text(calibration_error(self.before))
         after = score_text(calibration_error(self.after))
         return (
@@ -47,10 +47,10 @@ class Calibration:
 
 
 def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Calibration:
-    """Fit a temperature on the validation images of a run, and put it into its model. DataError where that cannot be.
+    """Fit a temperature on the validation images of a run, and put it into its model.
 
-    The last layer is divided by the temperature, so that whatever opens the model or is exported from it has it;
-    config.json says which it was.
+    The last layer is divided by the temperature, so that every program that opens the model, and every export, uses it.
+    config.json records the temperature. Raises DataError if the model cannot be calibrated.
     """
     run = open_reviewed_run(folder, dataset, device)
     fit = TemperatureFit()
@@ -69,7 +69,7 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
 
 
 def apply_temperature(folder: Path, temperature: float) -> None:
-    """Divide the logits of the model in a folder by a temperature, and note it beside what it had before."""
+    """Divide the logits of the model in a folder by a temperature, and record it, multiplied by an earlier one."""
     network = UNet.from_pretrained(folder)
     with torch.no_grad():
         for parameter in network.head.parameters():
@@ -101,7 +101,7 @@ def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, 
 
 
 def confidence_counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
-    """What `count_confidences` counts of probabilities (classes, H, W) and their mask (H, W)."""
+    """The counts of `count_confidences` for probabilities (classes, H, W) and their mask (H, W)."""
     confidence = torch.from_numpy(probabilities.max(axis=0))
     is_right = torch.from_numpy(probabilities.argmax(axis=0) == truth)
     return count_confidences(confidence, is_right, torch.from_numpy(truth != IGNORE_INDEX))

@@ -1,4 +1,4 @@
-"""The masks of the validation images of runs, each looked at by the models that have not trained on it."""
+"""The masks of the validation images of runs, each reviewed by the models that have not trained on it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ MIN_CONFIDENCE = 0.7  # confidence from which on a finding is reported
 
 
 class HeldOutImage(NamedTuple):
-    """Where the image of a review is: a number among the validation images of a run.
+    """The place of a reviewed image: its number among the validation images of a run.
 
     Args:
-        slices: those of a volume that look worst to the model of the run, the worst first.
+        slices: the slices of a volume that look worst to the model of the run, the worst first.
     """
 
     run: ReviewedRun
@@ -38,14 +38,14 @@ class Doubt(NamedTuple):
     """An area on which a mask and a model do not agree.
 
     Args:
-        number: of the area, among all areas that were compared.
+        number: the number of the area among all compared areas.
     """
 
     number: int
     area: ComparedArea
 
     def confidence(self, agreements: Sequence[float]) -> float:
-        """How sure the model is, times how often masks agree with it on such areas, in 0..1.
+        """The model's probability, times the probability that masks agree with the model on such areas, in 0..1.
 
         Args:
             agreements: the probability that masks agree on an area, by its number.
@@ -54,10 +54,10 @@ class Doubt(NamedTuple):
 
 
 class Opinion(NamedTuple):
-    """What the model of one run says of a mask.
+    """The opinion of one run's model on a mask.
 
     Args:
-        shifts: how the mask, or those of slices, have to be moved, in words.
+        shifts: how the mask, or the masks of slices, have to be moved, in words.
     """
 
     image: HeldOutImage
@@ -77,16 +77,17 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MaskReview:
-    """What was found of the mask of an image or a volume.
+    """The findings on the mask of an image or a volume.
 
     Args:
-        score: the mean over the models of `mask_score`, in 0..1, low where the mask looks wrong; for volumes the mean
-            of that of their worst slices.
-        area_share: the same of `area_share`, in 0..1, high where whole areas look wrong.
-        missing: the mean over the models of the confidence, in 0..1, that the likeliest of the objects which the mask
-            lacks is missing there; 0 where it lacks none.
-        findings: what looks wrong to the first model, the surest first.
-        shifts: how the mask has to be moved to fit what the first model sees, in words.
+        score: the mean over the models of `mask_score`, in 0..1, low if the mask looks wrong; for volumes, the score
+            is a mean over the worst slices.
+        area_share: the mean over the models of `area_share`, in 0..1, high if whole areas look wrong; for volumes, as
+            for `score`.
+        missing: the mean over the models of the confidence, in 0..1, that the mask lacks the likeliest of the missing
+            objects; 0 if it lacks none.
+        findings: the likely mistakes in the eyes of the first model, the surest first.
+        shifts: how the mask has to be moved to fit the first model's prediction, in words.
         equal_to: an image with the same content that the model has trained on, if there is one.
         images: the image in each run that has not trained on it.
     """
@@ -113,7 +114,7 @@ class MaskReview:
 def review_runs(
     folders: Sequence[Path], dataset: str | None, device: torch.device
 ) -> tuple[list[MaskReview], list[str]]:
-    """A review of each image that a run has not trained on, the worst mask first, and a line for all that failed.
+    """A review of each image that a run has not trained on, the worst mask first, and a line for each failure.
 
     One image is in memory at a time.
     """
@@ -146,12 +147,12 @@ def review_runs(
 def doubted_areas(
     probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], agreement: Agreement, where: str = ""
 ) -> list[Doubt]:
-    """The areas on which a mask (H, W) and a model do not agree; all areas go into `agreement`.
+    """The areas on which a mask (H, W) and a model do not agree; all compared areas are added to `agreement`.
 
     Args:
         probabilities: (classes, H, W).
-        names: of the classes.
-        where: stands before what is wrong.
+        names: the names of the classes.
+        where: a prefix of the problem's text.
     """
     doubts = []
     for area in compared_areas(probabilities, mask, names):
@@ -165,7 +166,7 @@ def doubted_areas(
 
 
 def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> float:
-    """The confidence of the likeliest object that a mask lacks, 0 where it lacks none; `agreements` as in `Doubt`."""
+    """The confidence of the likeliest object that a mask lacks, 0 if it lacks none; `agreements` as in `Doubt`."""
     confidences = [0.0]
     for doubt in doubts:
         if doubt.area.picture == IN_PREDICTION:
@@ -184,10 +185,10 @@ def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Fi
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
-    """Reviews in the order in which to look at them: shifted masks, then by the product of three ranks.
+    """Reviews in the order in which to look at them: shifted masks first, then by the product of three ranks.
 
-    These are the rank by score, by missing objects, and the root of that by areas. The score is that of all pixels,
-    and many unsure borders lower it as a forgotten object does. Areas are also parts of objects.
+    The factors are the rank by score, the rank by missing objects, and the square root of the rank by areas. The score
+    counts all pixels: many unsure borders lower it as much as a forgotten object. Areas may be parts of objects.
     """
     score_ranks = _ranks([review.score for review in reviews])
     missing_ranks = _ranks([-review.missing for review in reviews])
@@ -196,7 +197,7 @@ def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
     for review, score_rank, missing_rank, area_rank in zip(
         reviews, score_ranks, missing_ranks, area_ranks, strict=True
     ):
-        # all of those that lack nothing stand at the end, and so do those without areas
+        # masks that lack no object have the last rank, and so do masks without wrong areas
         if review.missing == 0:
             missing_rank = len(reviews)
         if review.area_share == 0:
@@ -218,10 +219,10 @@ class SliceComparison:
     """The slices of a validation record, whose areas are compared one slice after the other.
 
     Args:
-        agreement: gets all areas.
+        agreement: collects all compared areas.
 
     Attributes:
-        doubts: for each slice that `slices` has come to, the areas on which its mask and the model do not agree.
+        doubts: for each slice that `slices` has yielded, the areas on which its mask and the model do not agree.
     """
 
     def __init__(self, run: ReviewedRun, index: int, agreement: Agreement) -> None:
@@ -231,7 +232,7 @@ class SliceComparison:
         self._agreement = agreement
 
     def slices(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """`predicted_slices` of the record; `doubts` grows with each."""
+        """Yield the `predicted_slices` of the record, and add each slice's areas to `doubts`."""
         run = self._run
         for number, (probabilities, mask) in enumerate(predicted_slices(run, self._index)):
             where = f"slice {number}: " if run.has_volumes else ""
@@ -240,7 +241,7 @@ class SliceComparison:
 
 
 def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Iterator[Opinion]:
-    """What the model of a run says of each image that its mask says something about; areas go into `agreement`."""
+    """Yield the opinion of a run's model on each image with a labeled mask; all areas are added to `agreement`."""
     for index in range(len(run.info.val)):
         if index in run.info.val.bad:
             continue

@@ -24,7 +24,7 @@ TABLE = "review.csv"
 LIST = "suspicious.txt"
 WORST_SHOWN = 40  # images on the page
 DISAGREEING = "where they disagree"
-LABELS = {"truth": "mask", "errors": DISAGREEING}  # of the pictures, where the page calls them otherwise
+LABELS = {"truth": "mask", "errors": DISAGREEING}  # the page's own labels for some pictures
 OUTLINE = (255, 221, 0)  # yellow: errors are red
 TITLES = ("image", "score", "areas", "missing", "problems", "runs")
 
@@ -33,8 +33,8 @@ class Views(NamedTuple):
     """Pictures of an image or of a slice by label, uint8 (H, W, 3).
 
     Args:
-        title: which slice; empty for an image.
-        embedded: the same as the page holds them.
+        title: the slice, in words; empty for an image.
+        embedded: the pictures as the page embeds them.
     """
 
     title: str

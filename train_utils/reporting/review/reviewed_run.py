@@ -1,4 +1,4 @@
-"""A finished run whose model looks at the images that it has not trained on."""
+"""A finished run whose model reviews the images that it has not trained on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +31,14 @@ class ReviewedRun:
 
     @property
     def has_volumes(self) -> bool:
-        """Whether it was made with volumes."""
+        """Whether the run trained on volumes."""
         return self.info.val.records.dims == 3
 
     @property
     def class_names(self) -> Sequence[str]:
         """The names of the classes."""
         class_map = self.info.reader.class_map
-        assert class_map is not None  # the task is that of classes
+        assert class_map is not None  # the task is `tasks.classes`
         return class_map.names
 
     def shown_name(self, index: int) -> str:
@@ -47,10 +47,10 @@ class ReviewedRun:
 
 
 def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
-    """A run whose masks can be reviewed. DataError, without the name of the folder, where they cannot.
+    """A run whose masks can be reviewed. Raises DataError, without the name of the folder, if they cannot.
 
     Args:
-        dataset: where the data set is now; None for where the run has found it.
+        dataset: the present path of the data set; None for the recorded path.
     """
     settings = read_settings(folder)
     if settings.identity["task"] != Classes.name:
@@ -70,7 +70,8 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
 def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Probabilities (classes, H, W) and mask (H, W), class indices, of each slice of a validation record.
 
-    An image is one slice. Those of a volume come from below, and few of their probabilities are in memory at a time.
+    An image is one slice. The slices of a volume come from bottom to top, and the probabilities of only a few slices
+    are in memory at a time.
     """
     record = run.info.val.records[index]
     name = record["name"]

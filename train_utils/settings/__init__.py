@@ -1,1 +1,1 @@
-"""The settings of a run: its flags, the plan, what it starts from, and what it records of them."""
+"""The settings of a run: its flags, the plan, the starting point, and the record of them."""

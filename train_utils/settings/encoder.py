@@ -1,4 +1,4 @@
-"""The encoder that --encoder names: its config, its weights, and how images are normalized for it."""
+"""The encoder that --encoder names: its config, its weights, and the normalization of its images."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ from unet.config import Preprocess
 from unet.model import layer_counts
 
 MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
-# entries of a backbone's config
+# entries of a backbone's config that are not kept
 NEEDLESS_ENTRIES = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
-# how torchvision, timm and segmentation_models.pytorch name encoders -> the Hub's id of such weights
+# names of encoders in torchvision, timm and segmentation_models.pytorch -> the Hub's id of such weights
 HUB_IDS = {f"resnet{layers}": f"microsoft/resnet-{layers}" for layers in (18, 26, 34, 50, 101, 152)}
 HUB_IDS |= {f"convnext_{size}": f"facebook/convnext-{size}-224" for size in ("tiny", "small", "base", "large")}
 HUB_IDS |= {f"swin_{size}": f"microsoft/swin-{size}-patch4-window7-224" for size in ("tiny", "small", "base")}
 EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
-# mean and standard deviation of channels in 0..1, where there is no preprocessor_config.json: ImageNet's, but for BiT
+# mean and standard deviation of channels in 0..1 if there is no preprocessor_config.json: ImageNet's, except for BiT
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 HALVES = [0.5] * 3, [0.5] * 3
 
@@ -36,7 +36,7 @@ class PretrainedEncoder(NamedTuple):
         config: the content of UNetConfig.encoder.
         depth: level of the coarsest features.
         mean, std: mean and standard deviation of each channel of images in 0..255.
-        weights: the backbone's state_dict; None where it starts from random weights.
+        weights: the backbone's state_dict; None if it starts from random weights.
     """
 
     config: dict[str, Any]
@@ -47,9 +47,9 @@ class PretrainedEncoder(NamedTuple):
 
 
 def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
-    """`lite0`, or a backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
+    """Load `lite0`, or a backbone from a folder or the Hub; the weights are loaded only if `pretrained`.
 
-    Raises ModelError that says in one line why it cannot be an encoder.
+    Raises ModelError, with the reason in one line, if the backbone cannot be an encoder.
     """
     if source == lite0.NAME:
         weights = lite0.lite0_weights() if pretrained else None
@@ -68,17 +68,17 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
 
 
 def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
-    """`config` for images of so many channels; ModelError where the family knows RGB only."""
+    """`config` for images of `channels` channels; ModelError if the family supports RGB only."""
     if "num_channels" not in config:
         raise ModelError(f"encoder {encoder_name(config)}: takes grey or RGB images, these have {channels} channels")
     changes: dict[str, Any] = {"num_channels": channels}
-    if "stem_channels" in config:  # HGNetV2 has them; the first entry is the image's
+    if "stem_channels" in config:  # HGNetV2 has this entry; its first number is the image's channels
         changes["stem_channels"] = [channels, *config["stem_channels"][1:]]
     return config | changes
 
 
 def _find_backbone(source: str) -> tuple[Any, Any]:
-    """The config of transformers in a folder or on the Hub, and the class of its backbone; ModelError without one."""
+    """The transformers config in a folder or on the Hub, and the class of its backbone; ModelError without one."""
     transformers = import_transformers()
     is_folder = Path(source).is_dir()
     hub_id = HUB_IDS.get(source.lower().replace("-", "_").replace("resnet_", "resnet"))
@@ -102,12 +102,12 @@ def _find_backbone(source: str) -> tuple[Any, Any]:
 
 
 def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
-    """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
+    """Level of the coarsest features, and the last stage of each level; ModelError if the stages are no pyramid."""
     if max(layer_counts(config)) > MOST_LAYERS:
         raise ModelError(f"--encoder {source}: its config.json has a stage of more than {MOST_LAYERS} layers")
     all_stages = config | {"out_features": config["stage_names"], "out_indices": None}
     try:
-        with torch.device("meta"):  # shapes are all that is wanted
+        with torch.device("meta"):  # only the shapes are needed
             features = dry_pass(random_backbone(all_stages), all_stages)
     except Exception as error:  # a backbone may raise anything at its config
         raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
@@ -125,7 +125,7 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
 
 
 def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
-    """The state_dict of a pretrained backbone; ModelError where its file lacks weights, or cannot be read."""
+    """The state_dict of a pretrained backbone; ModelError if its file lacks weights, or cannot be read."""
     settings = import_transformers().AutoConfig.for_model(**config)
     try:
         model, report = backbone.from_pretrained(
@@ -133,7 +133,7 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
         )
     except Exception as error:  # transformers and safetensors may raise anything at somebody else's file
         raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
-    # classifiers have no norms of the features of each stage
+    # a classifier's file has no norms for the features of each stage
     missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
     if missing:
         raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
@@ -153,7 +153,7 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
             std = [1.0] * len(std)
         scaled_mean = tuple(255 * value for value in mean)
         scaled_std = tuple(255 * value for value in std)
-        preprocess = Preprocess(mean=scaled_mean, std=scaled_std)  # it checks them
+        preprocess = Preprocess(mean=scaled_mean, std=scaled_std)  # it checks the values
     except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"--encoder {source}: preprocessor_config.json cannot be used: {one_line(error)}") from error
     return preprocess.mean, preprocess.std
@@ -166,13 +166,13 @@ def read_license(source: str) -> str | None:
         return None
     try:
         license = (metadata_load(file) or {}).get("license")
-    except Exception:  # the reader of YAML may raise anything: a card that cannot be read says nothing
+    except Exception:  # the reader of YAML may raise anything: a card that cannot be read states no license
         return None
     return license if isinstance(license, str) else None
 
 
 def _source_file(source: str, name: str) -> Path | None:
-    """A file of a model folder or of the Hub, if it is there."""
+    """The path of a file in a model folder or on the Hub; None if there is no such file."""
     if Path(source).is_dir():
         file = Path(source) / name
         return file if file.is_file() else None

@@ -24,11 +24,11 @@ from train_utils.settings.train_settings import OPTIMIZERS, SCHEDULES, TrainSett
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
-CHOSEN_BY_PLAN = "(default: chosen from the data)"  # the plan chooses it
+CHOSEN_BY_PLAN = "(default: chosen from the data)"  # the default in the help of flags that the plan chooses
 
 
 def parse_args(description: str) -> TrainSettings:
-    """The command line, checked; a mistake ends the process with one line."""
+    """Parse and check the command line; a mistake ends the process with one line."""
     usage = "accelerate launch [launcher options] train.py --dataset DATA --output-dir DIR [flags]"
     parser = arg.Arguments(description, usage, HINTS)
     parser.add_argument("folder", nargs="?", metavar="DATA", help="the same as --dataset DATA")
@@ -63,7 +63,7 @@ def parse_args(description: str) -> TrainSettings:
 
 
 def _dataset(parsed: argparse.Namespace, parser: arg.Arguments) -> str:
-    """The data set of the command line, which stands there without its flag too; by default generated shapes."""
+    """The data set of the command line, given with or without its flag; by default generated shapes."""
     if parsed.folder is None:
         return parsed.dataset or DataConfig.dataset
     has_flag = any(word.split("=")[0] == "--dataset" for word in sys.argv)

@@ -1,8 +1,8 @@
-"""Flags that other programs have, and what to type here instead."""
+"""Flags of other programs, and the flags of train.py to type instead."""
 
 from runtime.cli import LAUNCH_HINTS
 
-HABITS = {  # what to type here -> flags that mean it elsewhere, without their dashes
+HABITS = {  # the text to type here -> flags of other programs with this meaning, without their dashes
     "did you mean --dataset DATA, a folder that holds images/ and masks/?": (
         "data data-dir data-path data-root dataset-dir root path source images masks image-dir mask-dir img-dir"
         " images-dir masks-dir labels train-dir train-data val-dir input i"

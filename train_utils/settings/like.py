@@ -1,4 +1,4 @@
-"""--like: the flags of a recorded run, on the command line of another."""
+"""--like: the flags of a recorded run are repeated on the command line of a new run."""
 
 import argparse
 import sys
@@ -20,19 +20,19 @@ from train_utils.settings.record import (
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
 from train_utils.settings.train_settings import TrainSettings
 
-# flags of one run alone, or of where it runs
+# flags that belong to one run alone, or to the machine on which it runs
 NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data", "processes_per_volume")
-# where one of a group is given, none is repeated
+# groups of flags: if the command line has a flag of a group, no flag of this group is repeated
 ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
 
 
 class RecordedFlags(NamedTuple):
-    """What the run.json of another run says of its flags.
+    """The flags of another run, from its run.json.
 
     Args:
         flags: the values by name; empty without --like.
         environment: the versions that the run was recorded with.
-        credentials: the flags whose URL had a user, password or query, which are not recorded.
+        credentials: the flags whose URL had a user, password or query; these parts are not recorded.
     """
 
     flags: dict[str, Any]
@@ -41,9 +41,9 @@ class RecordedFlags(NamedTuple):
 
 
 def read_record(parser: arg.Arguments) -> RecordedFlags:
-    """The run.json that --like names, itself or by its folder."""
+    """Read the run.json that --like names, as a file or by its folder."""
     like_parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    like_parser.add_argument("--like", type=Path, nargs="?")  # without a value the parser itself will say so
+    like_parser.add_argument("--like", type=Path, nargs="?")  # the real parser reports a missing value
     known_args, _ = like_parser.parse_known_args()
     path = known_args.like
     if path is None:
@@ -61,7 +61,7 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
     unknown = sorted(flags.keys() - {action.dest for action in parser._actions})
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
-    if flags.get("max_minutes"):  # the run measured its steps once: they are what was computed
+    if flags.get("max_minutes"):  # the number of steps that the run measured decides what it computed
         flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
     environment = record.get("run")
     if not isinstance(environment, dict):
@@ -73,7 +73,7 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
 
 
 def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str]:
-    """A recorded run's flags as arguments, but for those that are not to be repeated beside the command line's."""
+    """A recorded run's flags as arguments, without NOT_REPEATED and without flags that the command line replaces."""
     typed_flags = {word.partition("=")[0] for word in sys.argv[1:]}
     typed_names = {action.dest for action in parser._actions if typed_flags.intersection(action.option_strings)}
     dropped_names = set(NOT_REPEATED)
@@ -107,7 +107,7 @@ def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str
 
 
 def say_differences(args: TrainSettings, record: RecordedFlags) -> None:
-    """Print which flags differ from those of the recorded run, and which versions."""
+    """Print which flags and which versions differ from the recorded run."""
     flags = redact_all(record.flags)
     changes = []
     for name, value in flags_as_json(args).items():

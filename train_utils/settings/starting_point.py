@@ -24,7 +24,7 @@ BASE_CHANNELS = 16  # an encoder's network: with 64, full resolution alone would
 class NetworkSettings:
     """The flags of the network, under their names.
 
-    None takes the value of the model that training starts from, without one UNetConfig's default.
+    None stands for the value of the model that training starts from or, without a model, UNetConfig's default.
     """
 
     init_from: str | None = None
@@ -48,11 +48,11 @@ class NetworkSettings:
 
 
 class StartingPoint(NamedTuple):
-    """What training starts from: the architecture to train, and the model or encoder to take weights from, if any.
+    """The start of training: the architecture to train, and the model or encoder to take weights from, if any.
 
     Args:
-        trained: config of the model, or of the checkpoint that a run goes on from, whose weights are loaded later.
-        model_name: of the model, as --init-from names it.
+        trained: config of the model, or of the checkpoint to resume from, whose weights are loaded later.
+        model_name: the name of the model in --init-from.
     """
 
     architecture: UNetConfig
@@ -72,7 +72,8 @@ class StartingPoint(NamedTuple):
     def build(self, in_channels: int, task: Task, preprocess: Preprocess) -> UNet:
         """The network to train, in channels-last layout, with the weights that fit; prints what was copied.
 
-        `preprocess` is `trained_preprocess`; if that is None, it has the mean and deviation of the training images.
+        Args:
+            preprocess: `trained_preprocess` or, if that is None, the mean and deviation of the training images.
         """
         values: dict[str, Any] = {
             "in_channels": in_channels,
@@ -98,7 +99,7 @@ class StartingPoint(NamedTuple):
         return network
 
     def _fit_encoder(self, encoder: dict[str, Any], in_channels: int, preprocess: Preprocess) -> dict[str, Any]:
-        """The encoder, and how images are prepared for it.
+        """The config's entries `encoder` and `preprocess`, fitted to the images and to the encoder's normalization.
 
         Grey and RGB images of 8 bits are normalized like the encoder's own training images, others by the statistics
         of the data set. Grey is repeated for each channel; for other numbers of channels the encoder is changed.
@@ -134,12 +135,12 @@ def starting_point(
     """Where training starts: fresh without a model, an encoder or a checkpoint.
 
     Args:
-        axes: what suits the data; kernels and strides are always those of the model to start from, if there is one.
+        axes: the kernels and strides that suit the data; a model to start from has its own, which take precedence.
         model: the model that `settings.init_from` names; None without one, and for a run to resume.
         checkpoint: config of the run to resume. Then no encoder is read: it may have changed or been deleted since.
 
-    Raises ModelError where flags differ so that trained weights would not fit, SettingsError for flags of an
-    encoder without one. Dropout and the corners of bilinear upsampling have no weights and may differ.
+    Raises ModelError if trained weights would not fit the flags, SettingsError for an encoder's flags without an
+    encoder. Dropout and the corners of bilinear upsampling have no weights and may differ.
     """
     backbone = settings.encoder
     model_name = settings.init_from
@@ -171,13 +172,13 @@ def starting_point(
 
 
 def _architecture(settings: NetworkSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:
-    """The values of ARCHITECTURE: those of the flags, and where a flag is open that of the config to start from.
+    """The values of ARCHITECTURE: from the flags or, if a flag is open, from the config to start from.
 
-    ModelError for a flag that the weights of this config would not fit.
+    Raises ModelError for a flag that the weights of this config would not fit.
 
     Args:
-        owner: whose config it is, for messages.
-        is_trained: whether all of its weights are copied.
+        owner: the name of the config's model or run, for messages.
+        is_trained: whether all weights of the model are copied.
     """
     values: dict[str, Any] = {}
     for name in ARCHITECTURE:
@@ -194,7 +195,7 @@ def _architecture(settings: NetworkSettings, config: UNetConfig, owner: str, *, 
 
 
 def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfig, owner: str | None) -> NetworkAxes:
-    """The axes of the config where it has an owner to start from, else those that suit the data."""
+    """The axes of the config if it has an owner to start from, else the axes that suit the data."""
     own_axes = NetworkAxes(config.dims, config.kernels, config.strides)
     axes = own_axes if axes is None else axes
     if owner is not None:
@@ -217,7 +218,7 @@ def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfi
 
 
 def _refuse_flags_without_use(owner: str, settings: NetworkSettings, config: UNetConfig) -> None:
-    """Raise SettingsError for encoder flags where the network has no encoder, or one that has weights already."""
+    """Raise SettingsError for encoder flags if the network has no encoder, or an encoder with weights already."""
     for name in ENCODER_FLAGS:
         value = getattr(settings, name)
         words = flag_of(name) if value is True else f"{flag_of(name)} {value}"
@@ -228,10 +229,10 @@ def _refuse_flags_without_use(owner: str, settings: NetworkSettings, config: UNe
 
 
 def copy_weights(source: UNet, model: UNet) -> str:
-    """Copy the weights whose shapes agree; the text names the others (classes, input channels), which stay random.
+    """Copy the weights whose shapes agree; return a text on the others (classes, input channels), which stay random.
 
-    The head of another task means something else: it is left out. Else both have the same architecture, as
-    `starting_point` has checked.
+    The head of another task has another meaning and is not copied. Apart from that both models have the same
+    architecture, as `starting_point` has checked.
     """
     weights = source.state_dict()
     target = model.state_dict()

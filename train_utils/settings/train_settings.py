@@ -6,19 +6,19 @@ from pathlib import Path
 
 OPTIMIZERS = ("adamw", "sgd", "muon")
 SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
-NO_ENCODER = "none"  # what --encoder says for the plain U-Net
+NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting, as it is typed: --batch-size for batch_size."""
+    """The typed flag of a setting: --batch-size for batch_size."""
     return "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """What a run is asked for: the flags of train.py under their names; `train.py --help` says what each means.
+    """The flags of train.py under their names; `train.py --help` explains each.
 
-    None stands for what is not decided yet: by the plan, by the data, or by the model that training starts from.
+    None stands for a value that the plan, the data or the model that training starts from will decide.
     """
 
     # data
@@ -110,17 +110,17 @@ class TrainSettings:
 
     @property
     def planned_batch_size(self) -> int:
-        """The batch size, which is known from the plan on."""
+        """The batch size, which is known once the plan is made."""
         assert self.batch_size is not None, "the plan decides it"
         return self.batch_size
 
     @property
     def planned_optimizer(self) -> str:
-        """The optimizer, which is known from the plan on."""
+        """The optimizer, which is known once the plan is made."""
         assert self.optimizer is not None, "the plan decides it"
         return self.optimizer
 
     @property
     def encoder_source(self) -> str | None:
-        """Where the encoder comes from: a name, a folder or a Hub id; None without one."""
+        """The source of the encoder: a name, a folder or a Hub id; None without an encoder."""
         return None if self.encoder == NO_ENCODER else self.encoder

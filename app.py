@@ -28,7 +28,7 @@ SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opa
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    """Read the flags. A Hugging Face Space has none: there variables, or model/ beside this file, take their place."""
+    """Read the flags; in a Hugging Face Space, variables or the folder model/ beside this file replace them."""
     parser = arg.Arguments(description=description)
     model = os.environ.get("MODEL") or None
     folder_beside = Path(__file__).with_name("model")
@@ -54,7 +54,7 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
 
     with gr.Blocks(title="Segment an image", delete_cache=(60, 60 * MINUTES_TO_DELETION)) as page:
         gr.Markdown(INTRODUCTION)
-        upload = gr.File(label="Image")  # a picture widget would decode it, to 8 bits
+        upload = gr.File(label="Image")  # a picture widget would decode the file, to 8 bits
         prediction = gr.HTML(label="Prediction")
         with gr.Column(elem_classes="with-mask"):
             opacity = gr.Slider(0, 1, 0.5, label="Opacity of the mask")
@@ -67,9 +67,9 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
             server_port=port,
             share=False,
             ssr_mode=False,
-            run_history=False,  # a browser would keep it
+            run_history=False,  # the browser would store the history
             footer_links=[],
-            max_file_size=MAX_BYTES,  # a larger upload is cut off on its way, and Gradio says "Error"
+            max_file_size=MAX_BYTES,  # a larger upload is stopped on its way, and Gradio shows "Error"
             css=STYLE,
             quiet=True,
             prevent_thread_lock=True,
@@ -86,9 +86,9 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
 def main() -> None:
     args = parse_args(__doc__.splitlines()[0])
     exit_on_sigterm()
-    Image.MAX_IMAGE_PIXELS = None  # the page says what is too large
+    Image.MAX_IMAGE_PIXELS = None  # the page itself reports images that are too large
     with TemporaryDirectory(prefix="segment-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder  # uploads, and whatever Gradio leaves
+        os.environ["GRADIO_TEMP_DIR"] = folder  # for uploads and the other files of Gradio
         serve(PagePredictor(args.model), args.host, args.port)
 
 

@@ -27,12 +27,12 @@ def parse_args(description: str) -> argparse.Namespace:
 def main() -> None:
     args = parse_args(__doc__)
 
-    # 1. Runs: from what each has written into its folder; no data set and no model is opened
+    # 1. Runs: from the files in their folders; no data set and no model is opened
     runs, lines = read_runs(args.runs)
     if not runs:
         raise DataError("; ".join([*lines, "no run is left to compare; give output folders of train.py, as runs/*"]))
 
-    # 2. Recipes: runs that differ by seed and fold alone belong together
+    # 2. Recipes: runs that differ only by seed and fold belong together
     recipes = group_runs(runs)
     settings = differing_settings(recipes)
     differences, remarks = compare_recipes(recipes)

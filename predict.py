@@ -52,17 +52,17 @@ from tasks.calibration import calibration_report
 from tasks.classes import Classes
 from tasks.task import Scores
 
-WORST_SHOWN = 5  # images that are named on the terminal
-NEXT_SHOWN = 10  # images to annotate next that are named there
+WORST_SHOWN = 5  # images with the worst scores that the terminal lists
+NEXT_SHOWN = 10  # images to annotate next that the terminal lists
 
 
 class Failure(NamedTuple):
     """An image that could not be predicted, or whose prediction could not be scored.
 
     Args:
-        line: what went wrong, for the terminal.
-        is_written: whether its mask is written nevertheless.
-        has_mask: whether there is a mask, of this run or of an earlier one.
+        line: the error, for the terminal.
+        is_written: whether the mask is written nevertheless.
+        has_mask: whether there is a mask, from this run or from an earlier one.
     """
 
     line: str
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
     @property
     def leaves_old_mask(self) -> bool:
-        """Whether a mask of an earlier run stays in its place."""
+        """Whether a mask of an earlier run stays in the output folder."""
         return self.has_mask and not self.is_written
 
 
@@ -84,7 +84,7 @@ class ScoredImage(NamedTuple):
 
 
 def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) -> dict:
-    """The table of all scores and the worst images on the terminal; returns everything for metrics.json."""
+    """Print the table of all scores and the worst images; return the content of metrics.json."""
     score_name = next(iter(scores.brief()))  # the score that sorts images
     images = [image.report for image in scored]
     by_image = sorted(images, key=lambda image: (_order(image[score_name]), image["image"]))
@@ -118,7 +118,7 @@ def _order(score: float | None) -> tuple[bool, float]:
 
 
 def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> None:
-    """Write metrics.json, and record in predict.json that all masks are of the model that it names."""
+    """Write metrics.json; if `is_complete`, record in predict.json that all masks are from the model that it names."""
     if is_complete:
         complete_provenance(folder)
     if report:
@@ -128,7 +128,7 @@ def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> Non
 
 
 def print_ranking(folder: Path, order: list[Ranked]) -> None:
-    """The first images to annotate on the terminal, all of them in rank.csv."""
+    """Print the first images to annotate, and write all of them to rank.csv."""
     write_ranking(folder, order)
     say(f"to annotate next, of {len(order)} in {folder / RANKING}:")
     for ranked in order[:NEXT_SHOWN]:
@@ -143,7 +143,7 @@ def write_files_of_all(
 
     Args:
         report: the content of metrics.json, if there are scores.
-        is_complete: whether all masks are of the model that predict.json names.
+        is_complete: whether all masks are from the model that predict.json names.
     """
     problems = []
     output_format = writer.output_format
@@ -166,7 +166,7 @@ def write_files_of_all(
 
 
 def check_outputs(args: PredictSettings, predictor: Predictor, output_format: PredictionFormat) -> None:
-    """Raise SettingsError for flags of files or scores that this model does not have."""
+    """Raise SettingsError for flags that ask for files or scores that this model cannot give."""
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
@@ -207,7 +207,7 @@ def main() -> None:
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 
-    # 2. Model: its config.json holds the preprocessing and what the classes are written as
+    # 2. Model: its config.json holds the preprocessing and the values of the classes in masks
     predictor = Predictor.from_pretrained(
         args.model,
         accelerator.device,
@@ -226,11 +226,11 @@ def main() -> None:
     extensions = output_extensions(args, output_format)
     writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
 
-    # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
+    # 3. Inputs: one process lists them, each process takes its share; the processes of a group share large inputs
     work = on_main(accelerator, lambda: prepare_work(args, predictor, writer))
     shared_batches, own_batches = divide_work(work, predictor, mesh, accelerator.num_processes)
 
-    # 4. Predict: reading, computing and writing overlap; a file that fails stays behind
+    # 4. Predict: reading, computing and writing overlap; a file that fails does not stop the others
     scores = predictor.task.new_scores(1)
     scored: list[ScoredImage] = []
     failures: list[Failure] = []
@@ -248,7 +248,7 @@ def main() -> None:
                 scores.merge(result.scores)
                 scored.append(ScoredImage(result.to_json(job.name), result.boundary, result.areas))
 
-    # 5. Report: the scores of all processes, and each failure by its name
+    # 5. Report: the scores of all processes, and a line for each failed file
     problems: list[str] = []
     barrier_without_timeout(accelerator)  # a process may be done long before another
     failures = sorted(gather_object(failures))

@@ -65,7 +65,7 @@ def parse_args(description: str) -> argparse.Namespace:
 
 
 def review_masks(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
-    """Review the masks that the runs hold out: the worst on the terminal, all in a page, a table and a list."""
+    """Review the masks that the runs hold out: print the worst, and write a page, a table and a list of all."""
     reviews, lines = review_runs(folders, dataset, device)
     for line in lines:
         say(line)
@@ -80,7 +80,7 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
 
 
 def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
-    """Calibrate the model of each run; curves before and after as a page."""
+    """Calibrate the model of each run, and write a page with the curves before and after."""
     calibrations = []
     for folder in folders:
         try:
@@ -98,7 +98,7 @@ def calibrate_models(folders: list[Path], dataset: str | None, device: torch.dev
 
 @contextmanager
 def writing(output: Path) -> Iterator[None]:
-    """SettingsError where files cannot be written within."""
+    """A context that raises SettingsError if files cannot be written in it."""
     try:
         yield
     except OSError as error:

@@ -89,7 +89,7 @@ def add_gradients(
     The list is emptied, so that the memory of a micro-batch is free when the next one is computed.
 
     Args:
-        counts: what the terms of the loss are divided by, of the whole step.
+        counts: the counts of the whole step, by which the terms of the loss are divided.
         reduction: the exchange that adds up the counts over the processes; None for one process.
         communicating: a context around the wait for that exchange.
     """
@@ -102,9 +102,9 @@ def add_gradients(
         with nullcontext() if is_last else accelerator.no_sync(model):
             logits = model(images)
             if reduction is not None:
-                # the counts are needed here first; the forward pass has hidden their exchange
+                # here the counts are needed for the first time; their exchange has overlapped with the forward pass
                 with communicating:
-                    reduction.wait()  # the device waits; with gloo the host
+                    reduction.wait()  # the device waits, or the host with gloo
                 reduction = None
             share = criterion(logits, targets, counts)
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
@@ -125,24 +125,25 @@ def train_step(
     memory: StepMemory,
     communicating: AbstractContextManager[None],
 ) -> Tensor:
-    """One optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
+    """Make one optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
 
     Args:
-        memory: where it runs out on the only GPU of a run, the step is made again in smaller micro-batches.
+        memory: if the only GPU of a run has too little memory, the step is made again in smaller micro-batches.
         communicating: a context around the wait for the count that all processes share.
 
-    Returns whether the step is made, a bool on the device.
+    Returns:
+        Whether the step is made, a bool on the device.
     """
-    # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
-    # whether a process was asked to stop is known to all with it
+    # The loss is divided by the counts of all micro-batches on all processes, so that it does not depend on their
+    # number. The same exchange tells all processes whether one of them was asked to stop.
     own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
     exchanged = torch.cat([own_counts, guard.stop_request(like=own_counts)])
-    # views, which have the sums when the exchange is over
+    # these are views, which contain the sums when the exchange is over
     counts = exchanged[:-1]
     stop_requests = exchanged[-1]
     reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
-    while True:  # once, unless memory runs out
+    while True:  # a single pass, unless memory runs out
         try:
             smaller_batches = memory.cut(micro_batches)
             loss = add_gradients(
@@ -165,7 +166,7 @@ def train_step(
 def evaluate(
     accelerator: Accelerator, model: torch.nn.Module, loader: DataLoader, criterion: StepLoss, step: int
 ) -> Evaluation:
-    """Scores and loss at the targets' own sizes, exact on any number of processes."""
+    """Evaluate the model: scores and loss at the targets' own sizes, exact on any number of processes."""
     model.eval()
     share_statistics(accelerator, model)
     task = criterion.task
@@ -206,7 +207,7 @@ def prepare(
     slabs: Slabs,
     loaders: tuple[DataLoader, DataLoader],
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader, DataLoader]:
-    """Batch norm over all processes, slabs, sharding, compiled blocks and the optimizer, as the profile has them."""
+    """Set up batch norm over all processes, slabs, sharding, compiled blocks and the optimizer, as the profile asks."""
     synchronize_batchnorm(accelerator, model, args.sync_batchnorm, batch_split)
     model.to(accelerator.device)
     split_network(model, slabs)
@@ -227,7 +228,7 @@ def rehearse(
     tuning: KernelTuning,
     memory: StepMemory,
 ) -> int:
-    """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
+    """Train, evaluate and save a copy of the model for a moment; return how many steps fit into --max-minutes."""
     args = rehearsal.args
     prepared = prepare(accelerator, args, rehearsal.model, rehearsal.batch_split, slabs, rehearsal.loaders)
     model, optimizer, train_loader, val_loader = prepared
@@ -239,7 +240,7 @@ def rehearse(
     steps = steps_ahead(train_loader, compiled_recolor(accelerator))
 
     def make_step(item: tuple[list[MicroBatch], list[int]]) -> None:
-        """As a run makes a step."""
+        """Make a step as a run makes it."""
         micro_batches, indices = item
         with tuning.for_shape(micro_batches[0].images.shape[2:]):
             train_step(
@@ -287,7 +288,7 @@ def main() -> None:
     configure_process(accelerator, args.ddp_comm_hook)
     profile = describe_profile(accelerator)
     mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
-    # `profile` holds the launch's number: `backward` would divide by it, but the loss already counts all micro-batches
+    # `profile` keeps the launch's value: `backward` would divide by it, but the loss already counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
@@ -306,7 +307,7 @@ def main() -> None:
     typed_scale = args.scale
     args = on_main(accelerator, lambda: run.with_plan(args, info))
     info = replace(info, config=DataConfig.from_args(args))
-    with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
+    with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
         info.open_here()
     batch_split = split_from_args(args, profile, run.largest_micro_batch)
 
@@ -324,7 +325,7 @@ def main() -> None:
     model = origin.build(info.channels, task, preprocess)
     check_scale(info, typed_scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
-    trial_loss = StepLoss(task, strides=model.head_strides)  # without other processes
+    trial_loss = StepLoss(task, strides=model.head_strides)  # it needs no other process
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
@@ -363,7 +364,7 @@ def main() -> None:
         )
         steps_that_fit = rehearse(accelerator, criterion, rehearsal, slabs=slabs, tuning=tuning, memory=memory)
         total_steps = run.steps_before + steps_that_fit
-        release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
+        release_memory()  # with autocast the model's copy is part of a reference cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(
@@ -449,14 +450,14 @@ def main() -> None:
                 state.window = monitor.window.saved()
                 checkpoints.save(state, evaluation)
 
-    # 8. Finish: report, card, Hub; what could not be written is said
+    # 8. Finish: report, card, Hub; a line for each file that could not be written
     monitor.close()
     checkpoints_saved = checkpoints.wait_until_saved()
     log_saved = run_log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
         notes = [monitor.bottleneck()]
-        if schedule.is_over(state):  # one that was stopped ends at once
+        if schedule.is_over(state):  # a run that was stopped ends at once
             notes.append(compile_gain.sentence(network, criterion))
         publisher.write_results(state, notes)
         finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, all_saved)

@@ -1,4 +1,4 @@
-"""The commands of the installed package. Each is a script; one whose part is not installed says which to install."""
+"""The commands of the installed package. Each runs a script, or says which part of the package to install for it."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ PARTS = dict.fromkeys(("datasets", "jinja2", "matplotlib", "pycocotools", "tenso
 
 
 def train() -> None:
-    """unet-train: train.py, in one process; in several: accelerate launch -m unet_accelerate.train."""
+    """unet-train: train.py in one process; for several processes: accelerate launch -m unet_accelerate.train."""
     run_script(lambda: _run(".train", needs=tuple(PARTS)))
 
 
@@ -41,7 +41,7 @@ def review() -> None:
 
 
 def _run(module: str, needs: tuple[str, ...] = ()) -> None:
-    """Run a script's `main`. SettingsError where a package is not installed: for those of `needs` before it begins."""
+    """Run a script's `main`. Raises SettingsError if a package is missing; packages of `needs` are checked first."""
     try:
         for name in needs:
             if find_spec(name) is None:

@@ -32,13 +32,13 @@ from unet.model import UNet
 CPU_SHARE = 0.65  # the share of the free memory that an estimate may claim; the heap takes up to 1.5 times the tensors
 GPU_SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
-# copies of each trained weight beside the weight itself: its gradient and its moments; Muon has one moment of most
+# copies of each trained weight beside itself: its gradient and its moments; Muon has only one moment for most weights
 COPIES = {"adamw": 3, "sgd": 2, "muon": 3}
 # A step whose estimate is more than this many times the free memory is not tried: in half precision or with other
 # kernels a step needs less than its estimate, but never as little as a third.
 MAX_ESTIMATE_FACTOR = 3
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
-LOGITS_COPIES = 4  # the size of what an evaluation computes from logits: probabilities, logarithms, sums by class
+LOGITS_COPIES = 4  # tensors as large as the logits in an evaluation: probabilities, their logarithms, sums by class
 STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
 

@@ -379,7 +379,7 @@ def _has_rare_class(pixels: Sequence[int]) -> bool:
 def patch_size(info: DatasetInfo, minutes: float, preprocess: Preprocess | None = None) -> tuple[int, int, int]:
     """(D, H, W) of patches for a run of `minutes`: equally long in mm along each axis, up to the median volume.
 
-    Sides are rounded up to multiples of the strides of the poolings that suit them.
+    Sides are rounded up to multiples of the factor by which the poolings that suit them divide.
 
     Args:
         preprocess: the preprocessing of a model to start from, if there is one.

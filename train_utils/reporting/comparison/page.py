@@ -120,7 +120,7 @@ def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
 
 
 def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
-    """Names of the images of which the runs have pictures, the largest difference in score first."""
+    """Names of the images that runs have saved pictures for, the largest difference in score first."""
     scores_of_image: dict[str, list[float]] = {}
     for run in runs:
         for name, score in run.image_scores.items():

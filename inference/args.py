@@ -24,13 +24,13 @@ HINTS |= dict.fromkeys(("classes", "image-size", "imgsz"), "the model's config.j
 
 @dataclass(frozen=True)
 class PredictSettings:
-    """What a call is asked for: the flags of predict.py under their names; `predict.py --help` says what each means.
+    """The flags of a call of predict.py, under their names; `predict.py --help` explains each.
 
     Args:
         output: the folder of all outputs.
-        tile_size: None for tiles only where the whole image does not fit.
-        overlap: None for as much as changes nothing, where that is possible.
-        file: the file of the only mask, which `--output` has named in place of a folder.
+        tile_size: None cuts an image into tiles only if it does not fit as a whole.
+        overlap: None chooses the overlap at which tiles give the result of the whole image, where that is possible.
+        file: the file of the only mask, if `--output` names one in place of a folder.
     """
 
     model: str
@@ -48,7 +48,7 @@ class PredictSettings:
     # objects
     min_size: int | None
     drop_border: bool
-    # how it is predicted and scored
+    # how inputs are predicted and scored
     tta: bool
     ensemble: list[str]
     boundary: bool
@@ -61,7 +61,7 @@ class PredictSettings:
 
 
 def parse_args(description: str) -> PredictSettings:
-    """Nothing about the model or the preprocessing is asked for: it is in the model's config.json."""
+    """The settings from the command line; the model and its preprocessing are described by the model's config.json."""
     usage = "predict.py --model MODEL --input FILES [FILES ...] --output DIR [flags]"
     parser = arg.Arguments(description, usage, HINTS)
     _add_first_flags(parser.add_argument_group("the flags to start with"))
@@ -69,7 +69,7 @@ def parse_args(description: str) -> PredictSettings:
     args = parser.parse_args()
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
-    args.uncertainty |= args.rank  # it is what images are ranked by
+    args.uncertainty |= args.rank  # images are ranked by their uncertainty
     args.file = None
     if args.output.suffix.lower() in MASK_FILES and not args.output.is_dir():
         args.file = args.output

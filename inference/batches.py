@@ -9,16 +9,17 @@ from inference.outputs.jobs import Job
 def batches_of(
     jobs: Iterable[Job], batch_key: Callable[[tuple[int, ...]], tuple[Hashable, int] | None]
 ) -> list[list[Job]]:
-    """Batches of jobs that are computed together, and batches of one for the others.
+    """Batches of jobs that are computed together; each other job is a batch of its own.
 
-    As in `batch_sampler.EvaluationSampler` batches depend on the jobs only, so that every number of processes computes
-    the same.
+    As in `batch_sampler.EvaluationSampler`, batches depend on the jobs only, so that results are the same with any
+    number of processes.
 
     Args:
-        batch_key: (H, W) -> the key that such images share with others in a batch, and how many fit; None if none do.
+        batch_key: (H, W) -> the key of a batch of such images, and how many images fit into it; None if each of them is
+            computed alone.
     """
     batches: list[list[Job]] = []
-    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # each with the share of it that is filled
+    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # each with the share of its places that is taken
     for job in jobs:
         key_and_count = None
         if job.size and job.shares_batches:
@@ -38,7 +39,7 @@ def batches_of(
 
 
 def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
-    """The batches of one of several processes; each, largest first, goes to the process with the fewest pixels."""
+    """The batches of one of several processes. Each, largest first, is dealt to the process with the fewest pixels."""
     process_pixels = [0] * processes
     shares: list[list[list[Job]]] = [[] for _ in range(processes)]
     for batch in sorted(batches, key=_pixels_of, reverse=True):

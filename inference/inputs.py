@@ -23,7 +23,7 @@ from inference.true_masks import StemmedFile, files_below, open_true_masks, pict
 from runtime.console import say
 from runtime.errors import DataError
 
-# files of --output that are written of all inputs together
+# files of --output that belong to all inputs together
 FILES_OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "rank.csv")
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
@@ -34,13 +34,13 @@ class InputRules:
 
     Args:
         channels: how many channels the model takes.
-        stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks. A
-            spacing.json beside or above them says another. None for a model of images.
-        bands: those of TIFFs that are read, empty for all; they may be files, in a folder for each image.
-        object_classes: the classes of a model of objects, else empty. Where each image has a folder for it and its
-            masks, the images alone are inputs.
-        reads_places: whether TIFFs with a place are read by it; else they are pictures, and so are their true masks.
-        keeps_place: whether the outputs of TIFFs with a place have it too.
+        stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks; a
+            spacing.json beside or above a file overrides it. None for a model of images.
+        bands: the bands of TIFFs to read, empty for all; a band may be a file, in a folder for each image.
+        object_classes: the classes of a model of objects, else empty. If each image has a folder that also holds its
+            masks, only the images are inputs.
+        reads_places: whether georeferenced TIFFs are read as rasters; else they and their true masks are pictures.
+        keeps_place: whether the outputs of georeferenced TIFFs are georeferenced too.
     """
 
     channels: int = 1
@@ -53,11 +53,11 @@ class InputRules:
 
 @dataclass(frozen=True)
 class TruthFolder:
-    """Where true masks lie.
+    """The folder of true masks, and how its files are named.
 
     Args:
-        mask_suffix: what their stems have behind those of the inputs; None for a suffix that is detected.
-        class_folders: the folder of each class, where classes may overlap.
+        mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
+        class_folders: the folder of each class, if classes may overlap.
     """
 
     folder: Path
@@ -66,11 +66,11 @@ class TruthFolder:
 
 
 class InputKey(NamedTuple):
-    """What tells inputs apart.
+    """The identity of an input.
 
     Args:
         location: the file, or the folder of an input of several files.
-        stem: of its outputs, below the folder of all.
+        stem: the path of the input's outputs without extension, relative to the folder of all outputs.
     """
 
     location: Path
@@ -81,9 +81,9 @@ class InputPages(NamedTuple):
     """An input whose headers have been read.
 
     Args:
-        stem: of its outputs, below the folder of all.
+        stem: the path of the input's outputs without extension, relative to the folder of all outputs.
         jobs: one for each page, without outputs and truth.
-        page_stems: those of the outputs of each page.
+        page_stems: the stem of the outputs of each page.
     """
 
     stem: Path
@@ -98,10 +98,10 @@ def find_jobs(
     rules: InputRules = InputRules(),
     truth: TruthFolder | None = None,
 ) -> list[Job]:
-    """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
+    """Every input as a job, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
-    DataError for inputs that are not there, have no true mask, or would write one file twice, or over an input or the
-    legend.
+    Raises DataError if an input is missing or has no true mask, or if an output would overwrite another output, an
+    input or the legend.
     """
     files = _files_of_patterns(patterns, output, rules)
     inputs = _read_headers(_grouped_files(files, rules), rules)
@@ -117,7 +117,7 @@ def find_jobs(
 
 
 def _files_of_patterns(patterns: Iterable[str], output: Path, rules: InputRules) -> list[StemmedFile]:
-    """The files that are asked for, each once."""
+    """The files that the patterns name, each once."""
     files: list[StemmedFile] = []
     for pattern in patterns:
         set_images = _set_images(Path(pattern)) if rules.object_classes else []
@@ -127,7 +127,7 @@ def _files_of_patterns(patterns: Iterable[str], output: Path, rules: InputRules)
 
 def _read_headers(files_of_inputs: Mapping[InputKey, Sequence[Path]], rules: InputRules) -> list[InputPages]:
     """The inputs, each with its pages."""
-    with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
+    with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         jobs_of_inputs = pool.map(partial(_jobs_of_input, rules=rules), files_of_inputs.values())
         inputs = []
         for key, jobs in zip(files_of_inputs, jobs_of_inputs, strict=True):
@@ -136,7 +136,7 @@ def _read_headers(files_of_inputs: Mapping[InputKey, Sequence[Path]], rules: Inp
 
 
 def _find_true_masks(truth: TruthFolder, inputs: Sequence[InputPages], rules: InputRules) -> list[MaskFile | None]:
-    """The true mask of each page of each input. DataError where some have none."""
+    """The true mask of each page of each input. Raises DataError if some pages have none."""
     stems = [pages.stem for pages in inputs]
     for pages in inputs:
         stems += pages.page_stems
@@ -155,7 +155,7 @@ def _find_true_masks(truth: TruthFolder, inputs: Sequence[InputPages], rules: In
 
 
 def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
-    """A true mask on the grid of its image, where both have a place."""
+    """A true mask on the grid of its image, if both are georeferenced."""
     if not isinstance(mask, PageFile) or mask.page:
         return mask
     if not isinstance(job, RasterJob) or not job.size:
@@ -167,14 +167,14 @@ def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
 
 
 def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
-    """A true mask of an image, which is a picture where it is a TIFF."""
+    """A true mask of an image; a TIFF is read as a picture."""
     if isinstance(job, ImageJob) and isinstance(mask, PageFile) and is_tiff(mask.path):
         return PictureFile(str(mask.path), mask.page)
     return mask
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
-    """The only job, with the `file` that its mask is to be. DataError for several, for volumes, and over a file."""
+    """The only job, its mask in `file`. Raises DataError for several jobs, for a volume, and if `file` is taken."""
     if len(jobs) > 1:
         raise DataError(f"--output {file}: is one file, but there are {len(jobs)} inputs; give a folder")
     job = replace(jobs[0], output=file.with_suffix(""), root=file.parent)
@@ -192,7 +192,7 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
 
 
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
-    """DataError for files that would be written twice, or over one of the sources or what is written of all inputs."""
+    """Raises DataError if an output would overwrite another one, a source or a file that belongs to all inputs."""
     job_of_file: dict[Path, Job] = {}
     for job in jobs:
         for file in map(job.file, extensions):
@@ -212,12 +212,12 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
 
 
 def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[InputKey, list[Path]]:
-    """The files of each input: one, or those of a volume's channels or of an image's bands.
+    """The files of each input: one file, or one for each channel of a volume or each band of an image.
 
-    Each of the bands is a file where a folder holds a TIFF that is named by it.
+    The bands of an image are files if its folder holds a TIFF that is named after each band.
 
-    Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several. If it takes one, `_0000` is
-    no part of the names where all volumes have it.
+    Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several channels. If it takes one,
+    `_0000` is dropped from the names if all volumes have it.
     """
     channel_matches = {file.path: CHANNEL.fullmatch(file.stem.name) for file in files if is_volume(file.path)}
     are_cases = rules.channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
@@ -238,7 +238,7 @@ def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[Inpu
 
 
 def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, list[Path]]:
-    """The folders in which each of the bands is a TIFF of its own, with these; files of a band are not inputs."""
+    """{folder: its TIFFs, one for each band}, for folders with a TIFF for every band. A band alone is not an input."""
     folders: dict[Path, list[Path]] = {}
     for _, path in files:
         if bands and is_tiff(path):
@@ -280,7 +280,7 @@ def _jobs_of_input(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
 
 
 def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tuple[int, tuple[int, int]]]:
-    """The number and the size (H, W) of each page of an image; none where its header cannot be read."""
+    """The number and the size (H, W) of each page of an image; empty if its header cannot be read."""
     first = files[0]
     try:
         if is_tiff(first) and len(files) == 1:
@@ -301,7 +301,7 @@ def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
 
 
 def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:
-    """The files of a volume, or a stack where stacks are volumes; None for an image."""
+    """The files of a volume, or a stack if the model takes volumes; None for an image."""
     if is_volume(files[0]):
         return VolumeFile(tuple(sorted(map(str, files))))
     if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
@@ -310,14 +310,14 @@ def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> Volume
 
 
 def _page_stems(stem: Path, pages: int) -> list[Path]:
-    """The stem of each page's outputs, numbered where there are several."""
+    """The stem of each page's outputs, numbered if there are several pages."""
     if pages == 1:
         return [stem]
     return [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]
 
 
 def _matches(pattern: str, output: Path) -> list[StemmedFile]:
-    """A file, each picture below a folder, or what a glob matches."""
+    """The files of a pattern: the file itself, each picture below a folder, or the matches of a glob."""
     path = Path(pattern)
     if not pattern:
         raise DataError("--input: is empty")
@@ -343,7 +343,7 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
 
 
 def _set_images(folder: Path) -> list[StemmedFile]:
-    """The images of a folder that has a folder for each image and its masks; of others nothing."""
+    """The images of a folder that holds a folder for each image and its masks; empty for any other folder."""
     if not folder.is_dir():
         return []
     return [StemmedFile(Path(name), image) for name, image in images_of_set(folder)]
@@ -368,7 +368,7 @@ def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
 
 
 def _start_of_glob(path: Path) -> Path:
-    """The folder of a glob that stands before its first wildcard."""
+    """The part of a glob before its first wildcard: a folder."""
     for index, part in enumerate(path.parts):
         if glob.has_magic(part):
             return Path(*path.parts[:index])
@@ -376,7 +376,7 @@ def _start_of_glob(path: Path) -> Path:
 
 
 def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
-    """The pictures below a folder, except hidden ones and those below `output`."""
+    """The pictures below a folder, except hidden ones and the files below `output`."""
     if output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
     files = files_below(folder)
@@ -385,7 +385,7 @@ def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
 
 
 def _say_unread(folder: Path, files: Sequence[Path]) -> None:
-    """Print a line on those of a folder's files that are left out because their formats are not read here."""
+    """Print a line on the files of a folder that are left out because their formats are not supported."""
     unread_names = [file.name for file in files if format_remedy([file.name])]
     if unread_names:
         first = unread_names[0]
@@ -399,5 +399,5 @@ def _output_test(folder: Path, output: Path) -> Callable[[Path], bool]:
     """A test for files that are found only because `output` lies below the `folder` of inputs."""
     outputs = output.resolve()
     if folder.resolve() not in outputs.parents:
-        return lambda file: False  # then no file's links need be followed
+        return lambda file: False  # then no links of files need to be resolved
     return lambda file: outputs in file.resolve().parents

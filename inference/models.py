@@ -12,7 +12,7 @@ from unet.model import UNet
 
 
 def load_network(name: str | Path, device: str | torch.device = "cpu", scale: float | None = None) -> nn.Module:
-    """A network to predict with: an .onnx file or what `load_model` takes; ModelError for what cannot be loaded."""
+    """A network to predict with, from an .onnx file or a source for `load_model`. Raises ModelError if that fails."""
     if Path(name).suffix == ".onnx":
         from inference.onnx_network import OnnxNetwork
 
@@ -27,7 +27,7 @@ def load_model(source: str | Path, scale: float | None = None) -> UNet:
     Args:
         scale: factor on height and width of the images, for Pytorch-UNet's checkpoints only.
 
-    Raises ModelError that says in one line what is wrong.
+    Raises ModelError with one line on the problem.
     """
     path = Path(source)
     if path.suffix in SUFFIXES and not path.is_dir():

@@ -14,7 +14,7 @@ PREPARE = "prepare"  # the input, true by default, that says whether images are 
 
 
 class OnnxNetwork(nn.Module):
-    """An exported model as `Predictor` uses one; runs on the CPU by onnxruntime."""
+    """An exported model for `Predictor`; onnxruntime runs it on the CPU."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
@@ -23,12 +23,12 @@ class OnnxNetwork(nn.Module):
         except ModuleNotFoundError as error:
             raise ModelError("onnxruntime is not installed; ONNX needs: pip install onnx onnxruntime") from error
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # errors are raised, and need not be printed
+        options.log_severity_level = 4  # errors are raised, so they need not be printed
         if not Path(path).is_file():
             raise ModelError(f"{path}: no such file")
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime may raise anything at somebody else's file
+        except Exception as error:  # onnxruntime may raise any exception for a foreign file
             raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
         try:
             config = self.session.get_modelmeta().custom_metadata_map.get("config")
@@ -43,8 +43,8 @@ class OnnxNetwork(nn.Module):
         except ValueError as error:
             raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
         defaults = [entry.name for entry in self.session.get_overridable_initializers()]
-        self.feeds = {PREPARE: np.array(False)} if PREPARE in defaults else {}  # images come prepared
-        self.register_buffer("mean", torch.zeros(()))  # its device is where inputs belong, as in UNet
+        self.feeds = {PREPARE: np.array(False)} if PREPARE in defaults else {}  # images are already prepared
+        self.register_buffer("mean", torch.zeros(()))  # inputs are moved to its device, as in UNet
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""

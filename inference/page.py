@@ -57,7 +57,7 @@ class PagePredictor:
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file.
 
-        For a bad file the HTML says what is wrong, and there is no path.
+        For a bad file the HTML describes the problem, and the path is None.
         """
         if upload is None:
             return "", None
@@ -79,7 +79,7 @@ class PagePredictor:
                 mask = rows.read(0, rows.size[0]).prediction
             return prediction_html(read_image(file, file.name), mask, output_format), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
-            line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
+            line = str(error).replace(str(file), file.name)  # a visitor knows the name, not the path on this machine
             return f'<p role="alert">{escape(line)}</p>', None
 
     def _download(self, job: Job) -> str:
@@ -114,7 +114,7 @@ def page_job(file: Path) -> Job:
 def prediction_html(image: np.ndarray, mask: np.ndarray, output_format: MaskFormat) -> str:
     """Mask, overlay and legend of an image (H, W, C) and its prediction (H, W), to be shown with STYLE.
 
-    The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
+    The browser blends the overlay by `--mask-opacity`: at the default, one half, it equals the overlay of predict.py.
     """
     colors = output_format.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
@@ -149,7 +149,7 @@ def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
 
 
 def _stack(height: int, width: int) -> str:
-    """The opening tag of pictures of one size that lie over each other."""
+    """The opening tag of a stack of pictures of one size."""
     return f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
 
 

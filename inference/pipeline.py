@@ -46,7 +46,7 @@ from unet.config import UNetConfig
 
 Score = ImageScore | VolumeScore | PointScore
 KINDS = {2: "images", 3: "volumes"}  # number of axes -> kind of input
-ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are predicted all the same
+ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 REMEDY = "give --tile-size {}, or a smaller one than before"
 
 
@@ -55,9 +55,9 @@ class Work:
     """The work of a call of predict.py.
 
     Args:
-        jobs: all of them.
-        batches: the jobs to do, in batches that are computed together.
-        finished: the jobs that have their outputs already, and are only scored.
+        jobs: all jobs of the call.
+        batches: the jobs to predict, in batches that are computed together.
+        finished: the jobs whose outputs exist already; they are only scored.
     """
 
     jobs: list[Job]
@@ -96,7 +96,7 @@ def prepare_work(args: PredictSettings, predictor: Predictor, writer: Prediction
 
 
 def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
-    """A job for each input, with its true mask where there are some."""
+    """A job for each input, with its true mask if the call names true masks."""
     output_format = writer.output_format
     writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
     rules = InputRules(
@@ -124,7 +124,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
 
 
 def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
-    """Print how many inputs are cut in which way."""
+    """Print each tiling and the number of inputs that are cut by it."""
     shapes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in jobs if job.size)
     tilings: Counter[Tiling] = Counter()
     for (size, spacing, is_raster), count in shapes.items():
@@ -138,7 +138,7 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
 
 
 def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
-    """About how many bytes the outputs of jobs take on the disk at most."""
+    """The estimated largest size in bytes of the outputs of jobs on the disk."""
     # masks compress well, overlays do not, and probabilities are written as they are
     bytes_of_pixel = 0.05
     if args.overlay:
@@ -151,7 +151,7 @@ def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int
 
 
 class PredictionPipeline:
-    """Reads, predicts, writes and scores images and volumes; what was finished before is only scored."""
+    """Reads, predicts, writes and scores images and volumes; jobs that were finished before are only scored."""
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
         self.predictor = predictor
@@ -194,7 +194,7 @@ class PredictionPipeline:
             return self._compute(batch)
 
     def _read(self, job: Job) -> NetworkInputs | None:
-        """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""
+        """Read inputs ahead in a thread. Returns None for jobs that are read while they are computed, or not at all."""
         if job in self.finished:
             return None
         return self._steps[type(job)].read(job)
@@ -234,10 +234,10 @@ class Steps(Protocol):
 
     @property
     def scorer(self) -> Any:
-        """Scores what was written before."""
+        """The scorer of predictions that were written before."""
 
     def read(self, job: Any) -> NetworkInputs | None:
-        """The inputs of the networks, read ahead in a thread; None where they are read while they are computed."""
+        """The inputs of the networks, read ahead in a thread; None if they are read while they are computed."""
 
     def compute(self, batch: Any) -> list[Callable[[], Score | None]]:
         """Compute the logits of a batch of (job, inputs); returns a function for each job that finishes it."""
@@ -265,7 +265,7 @@ class ImageSteps:
         if not self.shows_image:
             return inputs
         pixels = inputs.pixels
-        if pixels is None or pixels.shape[:2] != inputs.size:  # decoded in less detail than an overlay shows
+        if pixels is None or pixels.shape[:2] != inputs.size:  # the image was decoded in less detail
             pixels = read_image(job.source, job.name, job.page)
         return inputs._replace(pixels=to_rgb(pixels))
 
@@ -315,7 +315,7 @@ class ImageSteps:
         image: WindowedImage | None,
         read_missing: ReadMissing | None,
     ) -> Score | None:
-        """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
+        """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""
         if job.truth is None:
             self.writer.write(job, size, strips, image, None, read_missing)
             return None
@@ -335,12 +335,12 @@ class VolumeSteps:
         self.scorer = new_volume_scorer(writer.output_format, writer.task, writer.boundary)
 
     def read(self, job: VolumeJob) -> None:
-        """Nothing ahead: a volume may take half the memory."""
+        """Returns None: a volume may take half the memory, so it is not read ahead."""
 
     def compute(self, batch: list[tuple[VolumeJob, None]]) -> list[Callable[[], Score | None]]:
         """Compute and write a volume, strip by strip; returns a function that scores it."""
         ((job, _),) = batch
-        size = job.size or read_volume_header(job.volume, job.name).size  # raises what is wrong with the header
+        size = job.size or read_volume_header(job.volume, job.name).size  # raises if the header is bad
         strips = tracked(self.predictor.strips(job.volume, job.name), self.predictor, job, size)
         mask = self.writer.write(job, size, strips)
         if job.truth is None:
@@ -360,7 +360,7 @@ class VolumeSteps:
 
 
 def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
-    """The strips of a job with a progress bar, where there are several."""
+    """The strips of a job, with a progress bar if there are several."""
     count = math.ceil(size[0] / strip_length(predictor.config.num_classes, size))
     if count <= 1:
         return strips

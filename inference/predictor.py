@@ -42,20 +42,21 @@ from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
 
-WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
-TILED_PASSES = 8  # forward passes that images in tiles share, so that few passes are less than full
+WINDOW_MEMORY = 2**27  # bytes; an image with more logits, at its own size, is predicted in windows
+TILED_PASSES = 8  # images in tiles share so many forward passes, so that few of the passes are less than full
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Prediction:
-    """What a model says of an image or volume; also a pair: `mask, probabilities = predictor(image)`.
+    """The prediction of an image or volume; it unpacks as a pair: `mask, probabilities = predictor(image)`.
 
-    For volumes, D stands before H. A model of objects gives their numbers, int32; its probabilities end with the depth.
+    For volumes, D stands before H. A model of objects has object numbers, int32, in `mask`, and the depth as the last
+    of its `probabilities`.
 
     Args:
         mask: (H, W) uint8 class indices, at the input's own size.
         probabilities: (num_classes, H, W) float32, at the input's own size.
-        objects: a `DetectedObject` for each object, of a model of objects.
+        objects: a `DetectedObject` for each object, from a model of objects.
     """
 
     mask: np.ndarray
@@ -71,8 +72,8 @@ class Landmark(NamedTuple):
     """A point of an image.
 
     Args:
-        position: (y, x) or (z, y, x) in pixels; the center of the first is 0.
-        presence: the probability that it is in the image.
+        position: (y, x) or (z, y, x) in pixels; the center of the first pixel is 0.
+        presence: the probability that the point is in the image.
         confidence: the share of the map's weight that lies around the position.
     """
 
@@ -86,12 +87,12 @@ class Predictor:
     """A model with its preprocessing: `Predictor.from_pretrained("runs/x/model")("cell.png").mask`.
 
     Args:
-        model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
+        model: the network, or a source that `load_network` takes: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
-        tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image is computed whole while it fits.
+        tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image that fits is computed whole.
         tta: True averages probabilities over the eight flips and quarter turns of each image or tile, or the eight
-            mirrorings of a volume; over two, left-right, where training has seen no others. None averages over two
-            where the task does, False over none.
+            mirrorings of a volume; over the input and its left-right mirror image if the model was trained on these
+            only. None averages over these two if the task does so by default; False never averages.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Predictor:
             networks.append(network)
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
-        self.shared_rows: SharedRows | None = None  # where several processes predict one input together
+        self.shared_rows: SharedRows | None = None  # set if several processes predict one input together
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = bool(tta)
@@ -125,7 +126,7 @@ class Predictor:
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
             bands = [config.preprocess.bands for config in (self.config, network.config)]
-            if bands[0] != bands[1]:  # large images are read once for all
+            if bands[0] != bands[1]:  # large images are read once for all networks
                 raise ModelError(f"an ensemble needs models of the same bands: {bands[0]}, {bands[1]}")
         tasks = [task_of_model(network.config) for network in networks]
         self.task = tasks[0].of_ensemble(tasks[1:])
@@ -144,7 +145,7 @@ class Predictor:
         overlap: int | None = None,
         tta: bool | None = None,
     ) -> "Predictor":
-        """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, made ready to predict fast.
+        """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, and prepare them for fast prediction.
 
         `scale` is for Pytorch-UNet's checkpoints, see `load_model`.
         """
@@ -153,9 +154,12 @@ class Predictor:
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
-        """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be.
+        """Segment an image. Raises ImageError, which says `name`, if it cannot be read.
 
-        A volume is given as a path or a `VolumeFile`; a model of images predicts it slice by slice.
+        Args:
+            image: a path, bytes, a PIL image or an array. A volume is a path or a `VolumeFile`; a model of images
+                predicts it slice by slice.
+            page: the number of the page of a TIFF.
         """
         decoder = self.new_decoder()
         strips, _ = self._predict(image, name, page, decoder, probabilities=True)
@@ -167,7 +171,7 @@ class Predictor:
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
         for strip in self.new_decoder().read(self.strips(volume, name), probabilities=True):
-            assert strip.probabilities is not None  # asked for
+            assert strip.probabilities is not None  # they were requested
             yield from strip.probabilities.swapaxes(0, 1)
 
     @torch.inference_mode()
@@ -191,7 +195,7 @@ class Predictor:
 
     @torch.inference_mode()
     def predict_rows(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
-        """The prediction as scores and pictures take it, (H, W) or (D, H, W)."""
+        """The prediction in the form that scorers and overlays take, (H, W) or (D, H, W)."""
         strips, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
         return _joined_rows(strips)
 
@@ -211,7 +215,7 @@ class Predictor:
         return list(decoder.read(logits, probabilities=probabilities)), size
 
     def new_decoder(self) -> Decoder:
-        """A decoder, which reads the prediction of one image from its logits."""
+        """A new decoder, which reads the prediction of one image from its logits."""
         return new_decoder(self.task)
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
@@ -219,7 +223,7 @@ class Predictor:
         return [input_size(network.config, size, spacing) for network in self.networks]
 
     def tilings(self, size: Size, spacing: Spacing | None = None, *, low_rows: bool = False) -> list[Tiling | None]:
-        """How each network cuts an image or volume of `size`; SettingsError where an overlap leaves nothing of a tile.
+        """The tiling of an image or volume of `size` for each network. Raises SettingsError if an overlap is too large.
 
         A network of images cuts each slice of a volume.
 
@@ -240,13 +244,13 @@ class Predictor:
                     low_rows=low_rows,
                 )
             if tiling is not None and self.tta:
-                # a tile is turned about its own pooling grid, which is not that of the turned image
+                # a turned tile has another pooling grid than the turned image
                 tiling = tiling._replace(exact=False)
             tilings.append(tiling)
         return tilings
 
     def is_shareable(self, size: Size, spacing: Spacing | None = None) -> bool:
-        """Whether several processes can predict an image or volume of `size` together: it is read and cut in rows."""
+        """Whether several processes can predict an image or volume of `size` together, that is, by rows."""
         if len(size) == 2 and not self.needs_windows(size):
             return False
         has_all_axes = self.config.dims == len(size)
@@ -257,10 +261,10 @@ class Predictor:
         return self._logits_bytes(size) > WINDOW_MEMORY
 
     def batch_key(self, size: Size) -> tuple[Hashable, int]:
-        """The key that images of `size` (H, W) share with others in a batch, and how many fit into one.
+        """The key of the batches that images of `size` (H, W) go to, and how many images fit into a batch.
 
-        A batch is what `logits_of_batch` takes. For whole images the key is the shape that the network sees, for images
-        in tiles how they are cut.
+        `logits_of_batch` takes a batch of images with one key. For whole images the key is the shape of the network's
+        input, for images in tiles it is their tilings.
         """
         tilings = self.tilings(size)
         shapes = self.input_sizes(size)
@@ -273,7 +277,7 @@ class Predictor:
     def _logits_bytes(self, size: Size) -> int:
         """The memory of the logits of an image of `size` (H, W).
 
-        For tiles it includes their sums, and the copies of what they share.
+        For tiles it includes their sums, and copies of the rows that tiles share.
         """
         network_sizes = self.input_sizes(size)
         sizes = [self._logits_size(size, network_sizes[0]), *network_sizes]
@@ -283,7 +287,7 @@ class Predictor:
 
     @property
     def device(self) -> torch.device:
-        """Where the networks compute."""
+        """The device of the networks."""
         return self.networks[0].mean.device
 
     def inputs(
@@ -314,7 +318,7 @@ class Predictor:
         return self._decoder.average([resize_logits(logits[index][None], target)[0] for logits in batches])
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
-        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
+        """The size of the logits for the decoder: an image's own `size`, or the size of the first network's input."""
         return size if self._decoder.at_image_size else network_size
 
     def _batch(
@@ -330,8 +334,8 @@ class Predictor:
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
-        For volumes they are slices (num_classes, n, H, W), with n from `strip_length`. Memory: width x tile height x
-        classes, however high the image is; height x width x tile depth x classes, however deep the volume is.
+        For volumes they are slices (num_classes, n, H, W), with n from `strip_length`. Memory is width x tile height x
+        classes for an image of any height, and height x width x tile depth x classes for a volume of any depth.
         """
         size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
         tilings = self.tilings(size, spacing, low_rows=isinstance(image, WindowedRaster))
@@ -369,7 +373,7 @@ class Predictor:
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
-        if batch.dtype == torch.uint16:  # for which torch has little but copies
+        if batch.dtype == torch.uint16:  # torch can do little with this type but copy it
             batch = batch.float()
         batch = channels_last(upload(batch, network.mean.device))
         if self.tta:

@@ -1,4 +1,4 @@
-"""A record of the model that made the masks of an output folder, so that a folder never mixes those of two models."""
+"""A record of the model that made the masks of an output folder, so that a folder never mixes masks of two models."""
 
 import json
 import zlib
@@ -31,13 +31,14 @@ def provenance_of(args: PredictSettings) -> dict:
 
 
 def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
-    """Write the provenance of the masks into their folder; DataError if the folder has another one already.
+    """Write the provenance of the masks into their folder. Raises DataError if the folder has another one already.
 
-    With `overwrite` the folder holds masks of both for a while: the record is not `complete` until all are written.
+    With `overwrite` the folder holds old and new masks for a while: the record is not `complete` until all new masks
+    are written.
     """
     try:
         earlier_essence = _essence(read_json(output / RECORD))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # no record is there, or not ours
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # there is no record, or not one of ours
         earlier_essence = None
     if earlier_essence and not overwrite and earlier_essence != _essence(provenance):
         raise DataError(
@@ -49,7 +50,7 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
 
 def complete_provenance(output: Path) -> None:
     """Record that all masks of the folder have the provenance that `record_provenance` has written."""
-    with suppress(FileNotFoundError, ValueError):  # somebody has removed or damaged it
+    with suppress(FileNotFoundError, ValueError):  # the record was removed or damaged meanwhile
         _record(output, read_json(output / RECORD) | {"complete": True})
 
 

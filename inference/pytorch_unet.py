@@ -1,4 +1,4 @@
-"""Pytorch-UNet's checkpoints as models of ours.
+"""Pytorch-UNet's checkpoints as models of this package.
 
 Pytorch-UNet is https://github.com/milesial/Pytorch-UNet: the same network under other names, always with batch norm,
 its bilinear variant with aligned corners. Its checkpoint becomes a UNet that gives the same masks.
@@ -20,7 +20,7 @@ from unet.config import MaskValue, Preprocess, UNetConfig
 from unet.model import UNet
 
 SUFFIXES = (".pth", ".pt", ".safetensors")
-RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and up1...
+RENAMED = {  # Pytorch-UNet's name -> our name; the numbers of down1... and up1... change too
     "inc.": "stem.",
     "outc.": "head.",
     "maxpool_conv.1.": "conv.",
@@ -30,7 +30,7 @@ RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and u
     "double_conv.4.": "norm2.",
 }
 SCALE = 0.5  # Pytorch-UNet's scripts resize by this unless told otherwise
-# errors of unpickling, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
+# errors of unpickling, beside UnpicklingError, if a file is no checkpoint or is truncated
 DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError)
 DAMAGED += (AttributeError, AssertionError, struct.error)
 
@@ -39,10 +39,10 @@ def load_pytorch_unet(path: Path, scale: float | None) -> UNet:
     """A model in evaluation mode from a Pytorch-UNet checkpoint (.pth, .pt, .safetensors).
 
     Args:
-        scale: factor on height and width of the images, which a checkpoint does not hold; None for that of
-            Pytorch-UNet's own scripts, 0.5.
+        scale: factor on height and width of the images, which a checkpoint does not hold; None for 0.5, the
+            default of Pytorch-UNet's own scripts.
 
-    Raises ModelError that says in one line what is wrong with the file, or that it wants to run code when unpickled.
+    Raises ModelError with one line on the problem if the file is bad, or would run code when it is unpickled.
     """
     if not path.is_file():
         raise ModelError(f"{path}: no such file")
@@ -89,21 +89,21 @@ def _our_name(key: str) -> str:
 
 
 def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: float) -> UNet:
-    """UNet from weights under our names; the shapes tell the architecture. ValueError if they are no such network."""
+    """UNet from weights under our names, whose shapes give the architecture. Raises ValueError if they do not fit."""
     for name, value in weights.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"holds {name!r}, which is not a weight; expected a state dict and mask_values")
     for name in ("stem.conv1.weight", "head.conv.weight"):
         if name not in weights or weights[name].ndim != 4:
             raise ValueError("is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight or outc.conv.weight")
-    # before version 3 convolutions had a bias, which batch norm subtracts again: its mean can hold it
+    # before version 3 convolutions had a bias, which batch norm subtracts again: the norm's mean takes it over
     biases = [name for name in weights if re.search(r"conv[12]\.bias$", name)]
     for name in biases:
         mean = re.sub(r"conv([12])\.bias$", r"norm\1.running_mean", name)
         if mean in weights:
             weights[mean] = weights[mean] - weights.pop(name)
     if len(weights["head.conv.weight"]) == 1:
-        # sigmoid(z) is the softmax of (0, z), and above one half where z is the larger of the two
+        # sigmoid(z) is the softmax of (0, z), and it is above one half if z > 0
         for name in ("head.conv.weight", "head.conv.bias"):
             weights[name] = torch.cat([torch.zeros_like(weights[name]), weights[name]])
 
@@ -135,8 +135,8 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
 def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...]:
     """The mask value of each class from Pytorch-UNet's `mask_values`: numbers, or colors as lists.
 
-    Without them the classes are written 0, 1, ...; classes beyond them, which no mask of the training held, get
-    values that are still free.
+    Without mask values the classes are written as 0, 1, .... If there are fewer values than classes, the last classes,
+    which no training mask held, get unused values.
     """
     entries: list[Any] = []
     if mask_values is None:
@@ -159,7 +159,7 @@ def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...
 
 def _mask_value(entry: Any, is_color: bool) -> Any:
     if is_color:
-        return tuple(map(int, entry[:3]))  # alpha is dropped, as wherever masks are read
+        return tuple(map(int, entry[:3]))  # alpha is dropped, as in all masks that are read
     return int(entry)
 
 

@@ -1,9 +1,9 @@
 """The order in which to annotate images: the least sure ones of each predicted class in turn, and some at random.
 
-Entropy alone would choose one kind of image over and over, so images are dealt from strata, by the class that most of
-their foreground is predicted as. One in four is drawn at random from all that are left: it shows mistakes that the
-model is sure of. A random order is the rival of any such order: arXiv:2511.19183 reports that no strategy reliably
-beats one that heeds the foreground, arXiv:2601.13677 one that does.
+Entropy alone would choose one kind of image over and over, so images are taken in turn from strata: each image
+belongs to the most frequent class of its predicted foreground. One image in four is drawn at random from all that are
+left: it shows mistakes that the model is sure of. A random order is a strong baseline: arXiv:2511.19183 reports that no
+strategy reliably beats a random order that heeds the foreground, arXiv:2601.13677 one strategy that does.
 """
 
 import csv
@@ -26,7 +26,7 @@ from runtime.console import track
 from runtime.files import replaced_file
 
 TABLE = "rank.csv"
-RANDOM_INTERVAL = 4  # images of which one is drawn at random
+RANDOM_INTERVAL = 4  # one of so many images is drawn at random
 LEAST_SURE_SLICES = 3  # slices of a volume that count
 RIVAL = "a random order is the rival of this one: annotate some images of each, and compare the models"
 
@@ -36,8 +36,8 @@ class Candidate:
     """An image that may be annotated next.
 
     Args:
-        entropy: the mean over its pixels, in 0..1; of a volume, over those of its least sure slices.
-        stratum: the class that most of its foreground is predicted as, that of the background where there is none.
+        entropy: the mean over the image's pixels, in 0..1; for a volume, over the pixels of its least sure slices.
+        stratum: the most frequent class of the predicted foreground; the background if there is no foreground.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranked:
-    """An image in its place, and why it is there."""
+    """An image in its place of the order, with the reason for the place."""
 
     candidate: Candidate
     reason: str
 
 
 def rank(candidates: Sequence[Candidate]) -> list[Ranked]:
-    """All candidates in the order in which to annotate them; the same for the same names and predictions."""
+    """All candidates in the order in which to annotate them, which depends on names and predictions only."""
     rng = np.random.default_rng(0)
     strata: dict[str, list[Candidate]] = {}
     for candidate in sorted(candidates, key=_least_sure_first):
@@ -84,12 +84,12 @@ def rank(candidates: Sequence[Candidate]) -> list[Ranked]:
 
 
 def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> list[Candidate]:
-    """The images and volumes whose mask and uncertainty are written, one read at a time."""
+    """The images and volumes whose mask and uncertainty are written; one is read at a time."""
     assert isinstance(output_format, MaskFormat)  # the model is one of classes
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
         if not (job.file(UNCERTAINTY).is_file() and output_format.mask_file(job).is_file()):
-            continue  # its prediction has failed, which is said elsewhere
+            continue  # its prediction has failed, which was reported before
         if isinstance(job, VolumeJob):
             entropy = _entropy_of_volume(job)
             pixels = _pixels_of_volume(job, output_format)
@@ -104,7 +104,7 @@ def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> lis
 
 
 def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
-    """(classes,): how many pixels of each class are predicted."""
+    """The number of predicted pixels of each class, (classes,)."""
     mask_file = output_format.written_mask(job)
     pixels = np.zeros(len(output_format.names), np.int64)
     with open_mask_rows(mask_file, output_format.reader_of(mask_file)) as mask:
@@ -116,7 +116,7 @@ def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
 
 
 def _pixels_of_volume(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
-    """(classes,): how many voxels of each class are predicted."""
+    """The number of predicted voxels of each class, (classes,)."""
     volume = output_format.written_volume(job)
     name = volume.paths[0]
     values, _ = read_label_volume(volume, name)
@@ -131,7 +131,7 @@ def _count(rows: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _entropy_of_volume(job: VolumeJob) -> float:
-    """The mean entropy of the slices that are least sure, in 0..1: most slices show little."""
+    """The mean entropy of the least sure slices, in 0..1; most slices show little, so they do not count."""
     name = str(job.file(UNCERTAINTY))
     levels, _ = read_volume(VolumeFile((name,)), name)
     slice_levels = sorted(float(plane.mean()) for plane in levels)
@@ -146,7 +146,7 @@ def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:
     for number, ranked in enumerate(order, start=1):
         table.writerow((number, ranked.candidate.name, f"{ranked.candidate.entropy:.6f}", ranked.reason))
     with replaced_file(folder / TABLE) as file:
-        file.write(text.getvalue().encode(errors="backslashreplace"))  # half a character in a name
+        file.write(text.getvalue().encode(errors="backslashreplace"))  # a name may hold half of a surrogate pair
 
 
 def _least_sure_first(candidate: Candidate) -> tuple[float, str]:

@@ -43,8 +43,8 @@ class NetworkInputs(NamedTuple):
     Args:
         tensors: (C, h, w) for each network.
         size: (H, W) of the image itself.
-        pixels: (h, w, C), decoded for the first network; None unless asked for.
-        missing: (H, W) bool, where the image holds no data; None where all of it does.
+        pixels: (h, w, C), decoded for the first network; None unless requested.
+        missing: (H, W) bool, true where the image holds no data; None if it has data everywhere.
     """
 
     tensors: list[Tensor]
@@ -53,7 +53,7 @@ class NetworkInputs(NamedTuple):
     missing: np.ndarray | None = None
 
     def missing_reader(self) -> Callable[[int, int], np.ndarray] | None:
-        """A function that gives rows [top, bottom) of `missing`."""
+        """A function that returns rows [top, bottom) of `missing`; None if `missing` is None."""
         missing = self.missing
         if missing is None:
             return None
@@ -61,14 +61,14 @@ class NetworkInputs(NamedTuple):
 
 
 def volume_of(source: ImageSource) -> VolumeFile | None:
-    """The volume, which may be given as the path of its file; None for an image."""
+    """The volume of a source, which may be the path of its file; None for an image."""
     if isinstance(source, str | Path) and is_volume(source):
         return VolumeFile((str(source),))
     return source if isinstance(source, VolumeFile) else None
 
 
 def check_takes_images(config: UNetConfig, name: str) -> None:
-    """ImageError where a network takes volumes only."""
+    """Raises ImageError if a network takes volumes only."""
     if config.dims == 3:
         raise ImageError(f"{name}: is an image, but the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
 
@@ -115,7 +115,7 @@ def open_input(
     voxels, header = read_volume(image, name)
     inputs: list[NetworkInput] = []
     for config in configs:
-        # a grey photo can stand for one in color, but a scan that lacks channels is no such photo
+        # a grey photo can replace a photo in color, but a scan that lacks channels cannot replace one that has them
         if config.dims == 3 and header.channels != config.in_channels:
             raise ImageError(f"{name}: has {header.channels} channels, the model takes {config.in_channels}")
         is_photographs = config.in_channels == 3 and config.preprocess.pixel_types == ("uint8",)

@@ -1,4 +1,4 @@
-"""Which true mask belongs to which input."""
+"""Finding the true mask of each input."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,18 +15,18 @@ from inference.outputs.jobs import MaskFile, PageFile
 from inference.outputs.object_masks import AnnotatedObjects, indices_of_values
 from runtime.errors import DataError
 
-TEST_SPLITS = ("test", "testing")  # beside those that training reads
+TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 
 class StemmedFile(NamedTuple):
-    """A file, and its path below the folder that was given, without its extension."""
+    """A file, and its path relative to the given folder, without its extension."""
 
     stem: Path
     path: Path
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All that lies below a folder, sorted."""
+    """All paths below a folder, sorted."""
     return sorted(folder.rglob("*"))
 
 
@@ -35,7 +35,7 @@ def pictures_among(
 ) -> list[StemmedFile]:
     """The pictures among files below a folder.
 
-    Hidden ones, which programs leave, and outputs are left out.
+    Hidden files, which programs leave behind, and outputs are left out.
     """
     pictures = []
     for file in files:
@@ -84,9 +84,9 @@ def open_true_masks(
 
 
 class TrueMasks:
-    """True masks by stem; the pages of a TIFF have their masks in files of their own or in a TIFF of as many pages.
+    """True masks by stem; each page of a TIFF has its mask in a file, or all have theirs in a TIFF of as many pages.
 
-    A suffix of None is detected as for training.
+    If the suffix is None, it is detected as for training.
     """
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Iterable[Path]) -> None:
@@ -97,7 +97,7 @@ class TrueMasks:
         self.missing: list[str] = []
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> PageFile | None:
-        """The true mask of page `number` of an input, None where there is none, which is noted in `missing`."""
+        """The true mask of page `number` of an input. Returns None if there is none, and notes it in `missing`."""
         mask_stem = page_stem.with_name(page_stem.name + self.suffix)
         if mask_stem in self.files:
             return PageFile(self.files[mask_stem])
@@ -130,8 +130,8 @@ class ObjectTruths:
                     self._records[name] = None if name in self._records else (records, index)
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> AnnotatedObjects | None:
-        """The true objects of an input, None where there are none, which is noted in `missing`."""
-        # where each image has a folder, the names of the folders tell images apart
+        """The true objects of an input. Returns None if there are none, and notes it in `missing`."""
+        # if each image has a folder, the folders' names identify the images
         for name in (page_stem.as_posix(), page_stem.name, *reversed(page_stem.parent.parts)):
             entry = self._records.get(name)
             if entry is not None:
@@ -168,7 +168,7 @@ class ClassTruths:
             self.missing = self.joined.missing
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> MaskFile | None:
-        """What `TrueMasks` finds, of all classes; a class without a mask is unknown."""
+        """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
         bits = tuple(range(len(self.class_folders)))
         if self.joined is not None:
             mask = self.joined.find(page_stem, page_stem, 0, 1)

@@ -1,4 +1,4 @@
-"""From logits to what a file holds."""
+"""From logits to the content of files."""
 
 from pathlib import Path
 
@@ -25,5 +25,5 @@ DECODERS: dict[str, type[Decoder]] = {
 
 
 def new_decoder(task: Task, scratch: Path | None = None) -> Decoder:
-    """A decoder for one image; `scratch` is the folder of a temporary file, should it need one."""
+    """A decoder for one image; `scratch` is the folder of a temporary file, if the decoder needs one."""
     return DECODERS[task.name](task, scratch)

@@ -1,7 +1,7 @@
-"""The answer of a pixel to what object it is of: class, depth and certainty in one whole number.
+"""The answers of pixels, from which objects are found: class, depth and certainty in one whole number.
 
-The lowest eight bits hold the class, and 0 is background; the next eight the depth within an object; the next eight how
-certain the pixel is to be no background. Depth and certainty are whole numbers from 0 to LEVELS.
+The lowest eight bits hold the class, and 0 is background; the next eight the depth within an object; the next eight the
+certainty that the pixel is not background. Depth and certainty are whole numbers from 0 to LEVELS.
 """
 
 from typing import TypeVar
@@ -18,7 +18,7 @@ CERTAINTY_SHIFT = 16
 
 
 def pack_answers(classes: Numbers, depths: Numbers, certainties: Numbers) -> Numbers:
-    """The answers of pixels, of integers of at least 32 bits."""
+    """The answers of pixels, as integers of at least 32 bits."""
     return classes | (depths << DEPTH_SHIFT) | (certainties << CERTAINTY_SHIFT)
 
 
@@ -33,5 +33,5 @@ def answer_depths(answers: Numbers) -> Numbers:
 
 
 def answer_certainties(answers: Numbers) -> Numbers:
-    """How certain each pixel is to be no background, 0 to LEVELS."""
+    """The certainty that each pixel is not background, 0 to LEVELS."""
     return answers >> CERTAINTY_SHIFT

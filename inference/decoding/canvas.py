@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 IN_MEMORY = 2**22  # bytes
-ROWS = 64  # rows that are handed on together
+ROWS = 64  # rows that are passed on together
 
 
 class Canvas:
-    """Rows (n, *sides) int32 of zeros, to be written to at `values`.
+    """Rows (n, *sides) int32, zeros at first; a caller writes to `values`.
 
     Args:
-        scratch: the folder of the file; None for that of temporary files.
+        scratch: the folder of the file; None for the system's folder of temporary files.
     """
 
     def __init__(self, sides: Sequence[int], scratch: Path | None) -> None:
@@ -28,7 +28,7 @@ class Canvas:
         self.values: np.ndarray = np.zeros((0, *sides), np.int32)
 
     def grow(self, rows: int) -> None:
-        """Append so many rows."""
+        """Append rows of zeros."""
         self.rows += rows
         self._release()
         if self.rows <= len(self.values):
@@ -57,6 +57,6 @@ class Canvas:
             self._release()
 
     def _release(self) -> None:
-        """Give back the memory that holds pages of the file; the system reads them again where they are needed."""
-        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows has none
+        """Give back the memory that holds pages of the file; the system reads them again when they are needed."""
+        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows does not have it
             self._mapping.madvise(mmap.MADV_DONTNEED)

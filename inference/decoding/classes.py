@@ -25,7 +25,7 @@ class ClassDecoder(Decoder):
         return class_entropy(logits)
 
     def certainty(self, logits: Tensor) -> Tensor:
-        """(n, ...): the probability of the most likely class."""
+        """The probability of the most likely class, (n, ...)."""
         return largest_probability(logits, dim=0)
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
@@ -34,7 +34,7 @@ class ClassDecoder(Decoder):
 
 
 def class_entropy(logits: Tensor) -> Tensor:
-    """(n, ...): the entropy of the softmax of logits (classes, n, ...) over its largest value."""
+    """The entropy of the softmax of logits (classes, n, ...) over its largest value, (n, ...)."""
     entropy = torch.special.entr(logits.softmax(dim=0)).sum(dim=0)
     return (entropy / math.log(max(2, len(logits)))).clamp_max(1)  # rounding may exceed it
 

@@ -1,4 +1,4 @@
-"""Connected components of an image that comes in strips: each is handed on as soon as no strip can add to it."""
+"""Connected components of an image that comes in strips: each is passed on as soon as no strip can add to it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,8 +10,8 @@ class Component(NamedTuple):
     """The pixels of a connected component.
 
     Args:
-        start: where its box begins along each axis.
-        values: what the pixels of the box hold; 0 where they are not of the component.
+        start: the start of its bounding box along each axis.
+        values: the values of the pixels of the box; 0 for pixels outside the component.
     """
 
     start: tuple[int, ...]
@@ -24,7 +24,7 @@ class Component(NamedTuple):
 
 
 def joined(pieces: list[Component]) -> Component:
-    """The component of several pieces, no two of which share a pixel."""
+    """The component that consists of several disjoint pieces."""
     if len(pieces) == 1:
         return pieces[0]
     starts = np.array([piece.start for piece in pieces])
@@ -82,9 +82,11 @@ class ComponentStream:
         self._open = []
 
     def _groups(self, first_row: np.ndarray, count: int) -> np.ndarray:
-        """The group of each open component and then of each component of a strip, whose first row has these labels.
+        """The group of each open component and then of each component of a strip; components that touch are one group.
 
-        Those that touch are of one group.
+        Args:
+            first_row: the labels of the strip's first row.
+            count: the number of components of the strip.
         """
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components

@@ -1,4 +1,4 @@
-"""From logits to predictions: what the network answers, as a file will hold it."""
+"""From logits to predictions: the answers of the network, as files hold them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,9 +22,9 @@ class Strip(NamedTuple):
     """A part of a prediction: the next rows of an image, or slices of a volume.
 
     Args:
-        rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
-        probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
-        extras: what else was asked for of the rows that were read, by name.
+        rows: (n, W) or (n, H, W); None if the logits read so far settle no row.
+        probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless requested.
+        extras: further requested tensors of the rows that were read, by name.
     """
 
     rows: np.ndarray | None
@@ -37,24 +37,24 @@ class Decoder(ABC):
 
     A caller uses it in one of two ways:
 
-    - `add` for each strip, then `finish`: what is settled comes to the CPU while it is written. `read` does both.
-    - `add_on_device` for each strip, then `finish_on_device` with all that it gave: the prediction is whole, and stays
-      on the device. So evaluations score it.
+    - `add` for each strip, then `finish`: settled rows come to the CPU while earlier ones are written. `read` does
+      both.
+    - `add_on_device` for each strip, then `finish_on_device` with all the results: the prediction is whole, and stays
+      on the device. Evaluations score it this way.
 
-    Everything else keeps nothing from call to call: a `Predictor` averages and reads logits of many images by one
-    decoder.
+    All other methods keep no state: a `Predictor` averages and reads logits of many images by one decoder.
 
-    A task whose pixels stand alone says by `decode` how each is read, and needs nothing else. Others override both
-    ways: they keep what they need of the strips, and give the prediction in `finish` and in `finish_on_device` (or
-    `prediction_of`).
+    A decoder that reads each pixel by itself overrides `decode`, and needs nothing else. Others override both ways:
+    they keep the data that they need of the strips, and return the prediction from `finish` and from
+    `finish_on_device` (or `prediction_of`).
 
     Args:
-        scratch: the folder of a temporary file, should one be needed; None for that of temporary files.
+        scratch: the folder of a temporary file, if one is needed; None for the system's folder of temporary files.
 
     Attributes:
         dtype: NumPy's name of the type of predictions.
-        at_image_size: whether logits are resized to the image's own size before they are read; else they are those of
-            the network's input.
+        at_image_size: whether logits are resized to the image's own size before they are read; else they stay at
+            the size of the network's input.
         reading: how another program reads the prediction from the logits, in words.
     """
 
@@ -67,14 +67,14 @@ class Decoder(ABC):
 
     @property
     def objects(self) -> Sequence[Any]:
-        """The objects of the prediction, once it is all read; empty where a task has none."""
+        """The objects of the prediction, once all of it is read; empty if a task has none."""
         return ()
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The answer of each pixel from its logits along axis `dim`, which is dropped; on their device.
 
-        Where pixels stand alone, the answer is the prediction.
+        If each pixel is read by itself, the answer is the prediction.
         """
 
     def prediction_of(self, answers: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Decoder(ABC):
         return answers
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of a prediction as `Predictor` gives them."""
+        """Rows of a prediction, in the form that `Predictor` returns."""
         return rows
 
     @abstractmethod
@@ -94,9 +94,9 @@ class Decoder(ABC):
         """Logits that have these `probabilities`."""
 
     def entropy(self, logits: Tensor) -> Tensor:
-        """How unsure each answer to logits (outputs, n, ...) is: 0 where it is sure, 1 where all answers are as likely.
+        """The entropy of the answer at each pixel of logits (outputs, n, ...): 0 if sure, 1 if all are as likely.
 
-        Here each output is a question of its own, and the entropy is that of the one whose answer is least sure.
+        Here each output is a separate yes-or-no question, and the result is the entropy of the least sure one.
         """
         probabilities = self.probabilities(logits)
         output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
@@ -107,14 +107,14 @@ class Decoder(ABC):
         return (self.entropy(logits) * UNSURE_LEVEL).round().to(torch.uint8)
 
     def certainty(self, logits: Tensor) -> Tensor | None:
-        """The certainty that `Task.count_certainty` takes, of logits (outputs, n, ...); None where none is counted."""
+        """The certainty for `Task.count_certainty`, from logits (outputs, n, ...); None if the task counts none."""
         return None
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """Logits that stand for those of several networks or views."""
+        """The averaged logits of several networks or views."""
         if len(logits) == 1:
             return logits[0]
-        # logits of an ONNX file are on the CPU, whatever computes the others
+        # logits of an ONNX file are on the CPU, also if other networks compute on a GPU
         devices = [view.device for view in logits if not view.is_cpu]
         device = devices[0] if devices else logits[0].device
         views = []
@@ -123,33 +123,33 @@ class Decoder(ABC):
         return self.joined(views, dim)
 
     def joined(self, views: Sequence[Tensor], dim: int) -> Tensor:
-        """Logits whose probabilities are the mean of those of each; all are on one device."""
+        """Logits whose probabilities are the mean over `views`, which are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
 
     def mirrored_back(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """Logits of an image that was mirrored left-right, as those of the image itself."""
+        """Logits of the image itself, from logits of its left-right mirror image."""
         return self.unmirrored(logits.flip(-1), dim)
 
     def unmirrored(self, logits: Tensor, dim: int) -> Tensor:
-        """Logits whose places are mirrored back already, with the outputs that change places in the mirror."""
+        """Logits that were mirrored back, with outputs swapped whose meanings a mirror swaps."""
         if not self.task.partners:
             return logits
         return logits.index_select(dim, upload(torch.tensor(self.task.partners), logits.device))
 
     def add_on_device(self, logits: Tensor) -> Tensor | None:
-        """The answers to a strip of logits (1, outputs, n, ...); None where they are kept until all strips are read."""
+        """The answers to a strip of logits (1, outputs, n, ...); None if they are kept until all strips are read."""
         return self.decode(logits, dim=1).to(getattr(torch, self.dtype))
 
     def finish_on_device(self, answers: Sequence[Tensor]) -> Tensor:
-        """The prediction, with a first axis of 1, from what `add_on_device` gave for all strips of an image."""
+        """The prediction, with a first axis of 1, from the results of `add_on_device` for all strips of an image."""
         return self.prediction_of(torch.cat(answers, dim=1))
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
-        """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.
+        """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all tensors.
 
         Args:
-            extras: further tensors by name, which were computed from the strip and are wanted on the CPU.
+            extras: further tensors by name, computed from the strip, to copy to the CPU.
         """
         answers = self.decode(logits).to(getattr(torch, self.dtype))
         return self.downloaded(logits, answers, probabilities=probabilities, extras=extras)
@@ -157,7 +157,7 @@ class Decoder(ABC):
     def downloaded(
         self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, extras: Mapping[str, Tensor]
     ) -> Strip:
-        """A strip on the CPU, with the answers in the place of its rows. The host waits once for all."""
+        """A strip on the CPU, whose rows are the answers. The host waits once for all tensors."""
         tensors = dict(extras)
         if answers is not None:
             tensors["rows"] = answers
@@ -168,7 +168,7 @@ class Decoder(ABC):
         return Strip(arrays.pop("rows", None), arrays.pop("probabilities", None), arrays)
 
     def finish(self) -> Iterator[Strip]:
-        """The rest of the prediction, when all strips were read."""
+        """The rest of the prediction, after all strips were read."""
         return iter(())
 
     def read(self, strips: Iterable[Tensor], *, probabilities: bool) -> Iterator[Strip]:

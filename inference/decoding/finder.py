@@ -1,4 +1,4 @@
-"""Objects in the answers of pixels: the connected components of what is no background, cut where they are shallow.
+"""Objects in the answers of pixels: the connected components of the foreground, cut where they are shallow.
 
 A component is cut by itself, in its own box, by a watershed from its deep parts: so the objects depend on the answers
 alone, not on the strips in which they come. They are numbered from top to bottom by their first pixel.
@@ -19,8 +19,8 @@ from runtime.errors import DataError
 from tasks.matching import CLASS_BITS, pack_labels
 from tasks.objects import Objects
 
-BLUR = 1.0  # pixels, standard deviation: a learned depth has steps that are no objects
-PEAK = 26  # of LEVELS: a seed is a place that much deeper than what lies between it and deeper ones
+BLUR = 1.0  # pixels, standard deviation: smooths the steps of a learned depth, which are no objects
+PEAK = 26  # of LEVELS: a seed is so much deeper than every path from it to a deeper place
 MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
 
 
@@ -28,13 +28,13 @@ class DetectedObject(NamedTuple):
     """An object of a prediction; positions are (y, x), or (z, y, x) of volumes, in pixels; the first center is at 0.
 
     Args:
-        number: as the mask has it.
+        number: its value in the mask.
         class_index: its class, from 1.
-        size: in pixels.
+        size: its area or volume in pixels.
         center: the mean of its pixels' positions.
-        box: its first position along each axis, and then the one behind its last: (top, left, bottom, right).
-        score: how likely its pixels are no background, on average.
-        shade: its color in overlays, an index of `visualize_objects.COLORS`, which no object that it touches has.
+        box: its first position along each axis, and then the position after its last one: (top, left, bottom, right).
+        score: the mean probability that its pixels are not background.
+        shade: its color in overlays, an index of `visualize_objects.COLORS`; objects that touch differ in it.
     """
 
     number: int
@@ -54,7 +54,7 @@ class ObjectFinder:
         scratch: the folder of a temporary file, which holds the numbers of a large image's pixels.
 
     Attributes:
-        objects: what is known of each object, in the order of the numbers, once all is read.
+        objects: the objects in the order of their numbers, once all strips are read.
     """
 
     def __init__(self, task: Objects, scratch: Path | None = None) -> None:
@@ -63,9 +63,9 @@ class ObjectFinder:
         self.objects: list[DetectedObject] = []
         self._components = ComponentStream()
         self._canvas: Canvas | None = None
-        self._detected: list[tuple[tuple[int, ...], DetectedObject]] = []  # with the position of the first pixel
-        self._touching: list[tuple[int, int]] = []  # pairs of their numbers
-        self._hollow: list[int] = []  # the indices of those that have holes to fill
+        self._detected: list[tuple[tuple[int, ...], DetectedObject]] = []  # each with the position of its first pixel
+        self._touching: list[tuple[int, int]] = []  # pairs of numbers of objects that touch
+        self._hollow: list[int] = []  # the indices of objects that have holes to fill
 
     def add(self, answers: np.ndarray) -> None:
         """Read the next strip (n, ...) of packed answers."""
@@ -84,7 +84,7 @@ class ObjectFinder:
         for index in self._hollow:
             self._fill(index)
         order = sorted(self._kept(), key=self._first_pixel)
-        final_number = np.zeros(len(self._detected) + 1, np.int64)  # 0 for what is left out
+        final_number = np.zeros(len(self._detected) + 1, np.int64)  # 0 for objects that are left out
         final_number[np.array(order, np.int64) + 1] = np.arange(1, len(order) + 1)
         pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
         pairs = pairs[(pairs > 0).all(axis=1)]
@@ -112,7 +112,7 @@ class ObjectFinder:
         return indices
 
     def _fill(self, index: int) -> None:
-        """Add to an object what it encloses, unless another object lies there."""
+        """Fill the holes of an object, unless another object lies there."""
         assert self._canvas is not None
         first_pixel, detected = self._detected[index]
         axes = len(first_pixel)
@@ -147,11 +147,11 @@ class ObjectFinder:
         for label, box in enumerate(find_objects(labels), 1):
             start = tuple(first + side.start for first, side in zip(component.start, box, strict=True))
             self._add_object(Component(start, component.values[box]), labels[box] == label)
-        numbers = np.where(labels > 0, self._canvas.values[component.window], 0)  # others may lie in the box
+        numbers = np.where(labels > 0, self._canvas.values[component.window], 0)  # other components may lie in the box
         self._touching += map(tuple, touching(numbers).tolist())
 
     def _add_object(self, box: Component, is_object: np.ndarray) -> None:
-        """Keep the object that some pixels of a box are, unless it is too small."""
+        """Keep the object whose pixels in a box are marked, unless it is too small."""
         assert self._canvas is not None
         positions = np.nonzero(is_object)
         size = len(positions[0])
@@ -183,9 +183,9 @@ class ObjectFinder:
 
 
 def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
-    """The objects of a component, numbered from 1, int32, 0 where `answers` is; and how many they are.
+    """The objects of a component, numbered from 1, int32, 0 where `answers` is 0; and the number of objects.
 
-    Its seeds are the peaks of the depth, after a little blur. A component with one peak is one object.
+    The seeds of the watershed are the peaks of the depth, after a little blur. A component with one peak is one object.
     """
     from scipy.ndimage import gaussian_filter, generate_binary_structure, label
     from skimage.morphology import local_maxima, reconstruction
@@ -195,7 +195,7 @@ def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     depth = gaussian_filter(depth, BLUR, mode="constant").round().astype(np.int16)
     is_component = answers > 0
     everywhere = generate_binary_structure(answers.ndim, answers.ndim)
-    # `skimage.morphology.h_maxima` would take equal peaks for two, however little lies between them
+    # `skimage.morphology.h_maxima` takes equal peaks for two, however shallow the valley between them
     cut = reconstruction(depth - PEAK, depth, footprint=everywhere)
     is_peak = local_maxima(cut, connectivity=answers.ndim) & is_component
     seeds, count = label(is_peak, everywhere)

@@ -22,7 +22,7 @@ class PredictedPoints(NamedTuple):
 
     Args:
         shares: (K, n), the positions as shares of the image's sides.
-        presence: (K,), how likely each point is in the image.
+        presence: (K,), the probability that each point is in the image.
         confidence: (K,), the share of the map's weight that lies around the position.
     """
 
@@ -37,20 +37,20 @@ class PredictedPoints(NamedTuple):
 
     @property
     def is_found(self) -> np.ndarray:
-        """(K,) bool: whether the image is said to hold the point."""
+        """Whether each point is predicted to be in the image, (K,) bool."""
         return self.presence >= FOUND
 
     def positions(self, size: Sequence[int]) -> np.ndarray:
-        """(K, n) in pixels of an image of `size`; the center of its first pixel is 0."""
+        """The positions (K, n) in pixels of an image of `size`; the center of its first pixel is 0."""
         return self.shares * np.array(size) - 0.5
 
 
 class LandmarkDecoder(Decoder):
-    """For each point (K, n + 2): its position as shares of the sides, 0 to 1; its presence; its confidence.
+    """Reads points (K, n + 2): the position of each as shares of the sides, 0 to 1; its presence; its confidence.
 
     The position is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
-    one. Presence is the share of the map among map and "nowhere", 1 of a point that no training image lacked;
-    confidence is the share of the map's weight that lies around the position.
+    one. Presence is the probability of the map as a whole against "nowhere", 1 for a point that no training
+    image lacked; confidence is the share of the map's weight that lies around the position.
     """
 
     dtype = "float64"
@@ -98,7 +98,7 @@ class LandmarkDecoder(Decoder):
 
 
 class PeakFinder:
-    """Reads the maps (K, *spatial) of an image strip by strip; no more of them is kept than the last rows."""
+    """Reads the maps (K, *spatial) of an image strip by strip, and keeps only their last rows."""
 
     def __init__(self, task: Landmarks) -> None:
         self.nowhere = task.nowhere
@@ -106,10 +106,10 @@ class PeakFinder:
         self.is_always_there[list(task.always_there)] = True
         self.radius = max(2, math.ceil(2 * task.sigma))
         self._rows_read = 0
-        self._rows_searched = 0  # for the highest pixel: of the rows that were read, those with all rows around them
+        self._rows_searched = 0  # rows that were searched for the highest pixel; the rows around each had been read
         self._last_rows: Tensor | None = None  # of the logits
         self._peaks = Tensor()  # (K,) the highest logit
-        self._pixels = Tensor()  # (K, n) where it is
+        self._pixels = Tensor()  # (K, n) the position of the highest logit
         self._patches = Tensor()  # (K, side, ...) the logits around it
         self._weights = Tensor()  # (K,) log of the weight of the map
 
@@ -145,8 +145,8 @@ class PeakFinder:
         return torch.cat([shares, presence[:, None], confidence[:, None]], dim=1)
 
     def _search(self, rows: Tensor, stop: int) -> None:
-        """Look for higher pixels in the rows before row `stop` of the image; `rows` (K, n, ...) are the last ones."""
-        start = self._rows_read - rows.shape[1]  # where they lie in the image
+        """Look for higher pixels above row `stop` of the image; `rows` (K, n, ...) end with the last one read."""
+        start = self._rows_read - rows.shape[1]  # the first of `rows` in the image
         if stop <= self._rows_searched:
             return
         candidates = rows[:, self._rows_searched - start : stop - start]
@@ -162,7 +162,7 @@ class PeakFinder:
         self._peaks = torch.where(is_higher, peaks, self._peaks)
 
     def _around(self, rows: Tensor, start: int, pixels: Tensor) -> Tensor:
-        """(K, side, ...) the logits around a pixel (K, n) of each map; -inf beyond the image."""
+        """The logits (K, side, ...) around a pixel (K, n) of each map; -inf beyond the image."""
         axes = rows.ndim - 1
         padded = F.pad(rows, [self.radius] * (2 * axes), value=-torch.inf)
         span = torch.arange(2 * self.radius + 1, device=rows.device)
@@ -177,10 +177,10 @@ class PeakFinder:
         return padded[tuple(index)]
 
     def _offsets(self) -> Tensor:
-        """(K, n) float64, from the highest pixel to the top of the parabola that fits the logits around it.
+        """The offsets (K, n) float64 from the highest pixel to the top of the parabola that fits the logits around it.
 
-        A pixel counts as much as the square of its weight in the map (Guo 2011, doi.org/10.1109/MSP.2011.941846); one
-        beyond the image does not count.
+        A pixel counts as much as the square of its weight in the map (Guo 2011, doi.org/10.1109/MSP.2011.941846);
+        pixels beyond the image do not count.
         """
         axes = self._pixels.shape[1]
         device = self._patches.device
@@ -194,7 +194,7 @@ class PeakFinder:
         rows, columns = torch.triu_indices(axes, axes, device=device)
         products = grid[:, rows] * grid[:, columns]
         terms = torch.cat([torch.ones_like(grid[:, :1]), grid, products], dim=1)
-        # weighted least squares, one system for each point; the host does not wait to learn which have no solution
+        # weighted least squares, one system for each point; the host need not wait to learn which are singular
         weighted = weights[:, :, None] * terms
         solution, _ = torch.linalg.solve_ex(terms.T @ weighted, weighted.mT @ logits[:, :, None])
         gradient = solution[:, 1 : 1 + axes]
@@ -208,7 +208,7 @@ class PeakFinder:
 
 
 def _unraveled(indices: Tensor, size: Sequence[int]) -> Tensor:
-    """(K, n) the pixels of flat indices (K,); torch's `unravel_index` makes the host wait for a GPU."""
+    """The pixels (K, n) of flat indices (K,); torch's `unravel_index` makes the host wait for a GPU."""
     coordinates = []
     for side in reversed(size):
         coordinates.append(indices % side)

@@ -1,4 +1,4 @@
-"""Objects: which pixels belong to which of them, from classes and depths."""
+"""Objects: the pixels of each, from classes and depths."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -37,7 +37,7 @@ class ObjectDecoder(Decoder):
         return self._finder.objects
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The answer of each pixel: class, depth and how certain it is to be no background, as one number."""
+        """The answer of each pixel: class, depth and certainty of not being background, as one number."""
         classes = logits.shape[dim] - 1
         class_logits = logits.narrow(dim, 0, classes)
         most_likely_class = most_likely(class_logits, dim).int()
@@ -84,10 +84,10 @@ class ObjectDecoder(Decoder):
 
 
 def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:
-    """The task, with other rules for objects that are left out; SettingsError where the task has no objects.
+    """The task with other rules for objects that are left out. Raises SettingsError if the task has no objects.
 
     Args:
-        smallest: pixels of an object, at least; None leaves the number that follows from the training data.
+        smallest: the least number of pixels of an object; None keeps the number from the training data.
         drops_border: whether objects that touch the border of the image are left out.
     """
     if smallest is None and not drops_border:

@@ -22,7 +22,7 @@ class OverlapDecoder(Decoder):
         return logits.sigmoid()
 
     def certainty(self, logits: Tensor) -> Tensor:
-        """(outputs, n, ...): the probability of each class."""
+        """The probability of each class, (outputs, n, ...)."""
         return logits.sigmoid()
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:

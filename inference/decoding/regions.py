@@ -1,4 +1,4 @@
-"""The regions of each pixel, as the label map that is written of them has them."""
+"""The regions of each pixel, as in the label map that prediction writes."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from tasks.regions import Regions
 
 
 class RegionDecoder(OverlapDecoder):
-    """The regions of the label that is written: that of the last region whose sigmoid is above one half."""
+    """The regions that the written label stands for: the label of the last region whose sigmoid is above one half."""
 
     reading = "a pixel has the label of the last region whose logit is above 0"
     task: Regions

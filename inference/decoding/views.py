@@ -14,7 +14,7 @@ from unet.config import UNetConfig
 def predicted_strips(
     forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig, decoder: Decoder
 ) -> Iterator[Iterator[Tensor]]:
-    """`strips_at_sizes`, averaged over images and their mirror images where predictions of the task are.
+    """`strips_at_sizes`, averaged over images and their mirror images if the task predicts so.
 
     The whole image is mirrored, not each of its tiles, so that tiles stay exact.
     """
@@ -35,8 +35,8 @@ def _averaged(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Dec
 def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
     """Logits of a batch, averaged over the views that the network was trained on.
 
-    They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two, the batch as it is
-    and mirrored left-right.
+    They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two: the batch itself
+    and its left-right mirror image.
     """
     turns: list[tuple[int, tuple[int, ...]]] = []  # the number of quarter turns, and the axes to mirror
     if not network.config.preprocess.turned:

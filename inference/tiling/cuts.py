@@ -1,4 +1,4 @@
-"""Where tiles lie along each axis, and the weight of each of their pixels."""
+"""The positions of tiles along each axis, and the weight of each of their pixels."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -11,12 +11,12 @@ from runtime.device import upload, widest_float
 
 Span = tuple[int, int]  # [start, stop) along an axis
 
-STRIP_ROWS = 64  # rows of an image whose logits are handed on at once
-STRIP_BYTES = 2**24  # bytes of the logits of a volume that are handed on at once
+STRIP_ROWS = 64  # rows of an image whose logits are passed on at once
+STRIP_BYTES = 2**24  # bytes of the logits of a volume that are passed on at once
 
 
 def strip_length(num_classes: int, size: Sequence[int]) -> int:
-    """How many rows of an image of `size` (H, W), or slices of a volume (D, H, W), are handed on at once."""
+    """The number of rows of an image of `size` (H, W), or slices of a volume (D, H, W), that are passed on at once."""
     if len(size) == 2:
         return STRIP_ROWS
     slice_bytes = 4 * num_classes * size[1] * size[2]
@@ -24,7 +24,7 @@ def strip_length(num_classes: int, size: Sequence[int]) -> int:
 
 
 class Axis:
-    """The tiles along an axis: where each lies, the weights of its pixels, and the sum of weights over all tiles."""
+    """The tiles along an axis: the span of each, the weights of its pixels, and the sum of weights over all tiles."""
 
     def __init__(self, length: int, tile: int, overlap: int, grid: int, exact: bool) -> None:
         self.spans = _spans(length, tile, overlap, grid, exact)
@@ -35,9 +35,9 @@ class Axis:
 
 
 class Cuts:
-    """Where the tiles of a network's input of `size`, (H, W) or (D, H, W), lie, and what their pixels count for.
+    """The positions and pixel weights of the tiles of a network's input of `size`, (H, W) or (D, H, W).
 
-    Tiles of one span along the first axis are called a row, in a volume too.
+    Tiles with the same span along the first axis are called a row, in a volume too.
     """
 
     def __init__(self, size: Sequence[int], tiling: Tiling) -> None:
@@ -51,7 +51,7 @@ class Cuts:
         self.tile_indices = list(product(*indices_along_axes))
 
     def spans_within_row(self, indices: Sequence[int]) -> list[Span]:
-        """Where the tile with these `indices` lies within its row, along each of the other axes."""
+        """The spans of the tile with these `indices` within its row, along each of the other axes."""
         return [axis.spans[index] for axis, index in zip(self.axes[1:], indices, strict=True)]
 
     def weight(self, row: int, indices: Sequence[int]) -> Tensor:
@@ -60,7 +60,7 @@ class Cuts:
         return _outer([axis.weights[index] for axis, index in zip(self.axes, all_indices, strict=True)])
 
     def to(self, device: torch.device) -> None:
-        """Bring the weights, in one upload, to the device of the logits, unless they are there."""
+        """Move the weights, in one upload, to the device of the logits, unless they are there already."""
         if self.axes[0].totals.device == device:
             return
         vectors: list[Tensor] = []
@@ -86,7 +86,7 @@ class Cuts:
             length = strip_length(len(sums), sums.shape[1:])
             for start in range(top, next_top, length):
                 stop = min(start + length, next_top)
-                # a tile's weight is the product of its weights along each axis, and so is their sum over the tiles
+                # a tile's weight is the product of its weights along each axis, and so is their sum over all tiles
                 totals_along_axes = [axis.totals for axis in self.axes]
                 totals_along_axes[0] = totals_along_axes[0][start:stop]
                 totals = _outer(totals_along_axes)
@@ -95,9 +95,12 @@ class Cuts:
             del sums  # they are freed before the next row's are made
 
     def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
-        """Sums (num_classes, *shape) to which the weighted logits of a row's tiles are added; `tile` holds the first's.
+        """Sums (num_classes, *shape), to which the weighted logits of a row's tiles are added.
 
-        In a volume they begin with what the row before has left, which then takes no memory of its own.
+        In a volume they begin with the sums that are left from the row before, whose memory is reused.
+
+        Args:
+            tile: the logits of the row's first tile.
         """
         sums = tile.new_zeros(len(tile), *shape)
         if self.shared_sums is not None and len(shape) == 3:
@@ -119,13 +122,13 @@ def _spans(length: int, tile: int, overlap: int, grid: int, exact: bool) -> list
     if length <= tile:
         return [(0, length)]
     starts = list(range(0, length - overlap, tile - overlap))
-    if not exact:  # norms that look at the whole tile want the last one as large as the others
+    if not exact:  # norms over the whole tile need a last tile as large as the others
         starts[-1] = round_up(length - tile, grid)
     return [(start, min(start + tile, length)) for start in starts]
 
 
 def _weights(spans: Sequence[Span], overlap: int, exact: bool) -> list[Tensor]:
-    """The weight of each pixel of each tile along a side: 1 or 0 where tiles are exact, else Gaussian."""
+    """The weight of each pixel of each tile along a side: 1 or 0 if tiles are exact, else Gaussian."""
     weights = []
     half = overlap // 2
     for index, (start, stop) in enumerate(spans):

@@ -1,4 +1,4 @@
-"""How large tiles are, and by how much they overlap."""
+"""The size and the overlap of tiles."""
 
 import math
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from unet.config import UNetConfig
 
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
 TILE_MEMORY = 2**27  # bytes of activations of a tile
-LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
+LARGE_TILE_MEMORY = 3 * 2**28  # bytes, for a wide network: most of a smaller tile would be overlap
 TILE_SIDE_IN_REACHES = 10  # a tile's side, in reaches: a fifth of it is overlap
-EFFICIENT_OF_OBJECTS = 7  # finding objects takes memory besides
+EFFICIENT_OF_OBJECTS = 7  # a tile's side for objects, in reaches: finding them takes further memory
 STRIP_MEMORY = 2**28  # bytes of logits of a row of tiles
-INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, of more channels than pictures have
+INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, for images of more channels than pictures
 PICTURE_CHANNELS = 4
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
-TILE_VOXELS = 2**21  # voxels of a blended tile, 128 x 128 x 128: at least what networks are trained on
+TILE_VOXELS = 2**21  # voxels of a blended tile, 128 x 128 x 128: at least the size of training crops
 ROW_MEMORY = 3 * 2**28  # bytes of logits of a row of a volume's tiles
 
 
@@ -58,17 +58,17 @@ def choose_tiling(
     adds_reach: bool = False,
     low_rows: bool = False,
 ) -> Tiling | None:
-    """How to cut a network input of `size`, (H, W) or (D, H, W); None to compute it whole.
+    """The tiling of a network input of `size`, (H, W) or (D, H, W); None to compute it whole.
 
     Args:
-        tile_size: side of a tile; None computes whole what fits into 4 GB, or into 0.8 where exact tiles cost little,
-            and chooses tiles beyond. Volumes are computed whole up to 2 GB.
-        overlap: pixels that neighbors share; None takes what exact tiles need, or half a tile where none are exact.
-        adds_reach: whether `tile_size` is the side that is taken from a tile, so that it is exact wherever it can be,
-            as objects need it.
+        tile_size: side of a tile; None computes inputs whole that fit into 4 GB, or into 0.8 GB if exact tiles cost
+            little, and chooses tiles for larger ones. Volumes are computed whole up to 2 GB.
+        overlap: pixels that neighbors share; None takes the overlap of exact tiles, or half a tile if none are exact.
+        adds_reach: whether `tile_size` is the side of the part taken from a tile, without its margin, so that tiles are
+            exact where possible, as objects need them.
         low_rows: whether rows of tiles of many channels may be lower, so that their pixels take less memory.
 
-    Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
+    Tile size and overlap are rounded up to the pooling grid. Raises SettingsError if the overlap is too large.
     """
     if adds_reach and tile_size is not None and overlap is None:
         tile_size = _with_reach(config, tile_size)
@@ -79,7 +79,7 @@ def choose_tiling(
 
 
 def _with_reach(config: UNetConfig, side: int) -> int:
-    """The side of an exact tile from which `side` pixels are taken; `side` itself where no tile is exact."""
+    """The side of an exact tile from which `side` pixels are taken; `side` itself if no tile is exact."""
     reaches = reach(config)
     if reaches is None:
         return side
@@ -95,16 +95,16 @@ def _plan_image(
     *,
     low_rows: bool,
 ) -> Tiling | None:
-    """Tiles that are exact where that can be, of a size that suits the memory.
+    """Tiles that are exact where possible, of a size that suits the memory.
 
     Args:
-        efficient_reaches: the side of a tile of which overlap is no large part, in reaches.
+        efficient_reaches: the side, in reaches, from which on overlap is a small part of a tile.
     """
     grid = config.divisors[0]
     pixel_bytes = _pixel_bytes(config)
     height, width = size
     if config.encoder is not None and tile_size is None and height * width * pixel_bytes <= WHOLE_MEMORY:
-        return None  # measuring how far an encoder looks takes seconds, and it is never little
+        return None  # measuring an encoder's reach takes seconds, and it is always large
     reaches = reach(config)
     reach_pixels = reaches[0] if reaches else None
     if tile_size is None:
@@ -150,7 +150,7 @@ def _tile_sides(
 
 
 def _plan_volume(config: UNetConfig, size: Sequence[int], tile_size: int | None, overlap: int | None) -> Tiling | None:
-    """Exact tiles where they compute no voxel more often than blended ones do, else blended ones."""
+    """Exact tiles if they compute no voxel more often than blended tiles do, else blended tiles."""
     grid = config.divisors
     margin = reach(config)
     voxel_bytes = _pixel_bytes(config)
@@ -181,9 +181,10 @@ def _plan_volume(config: UNetConfig, size: Sequence[int], tile_size: int | None,
 
 
 def _exact_tile(config: UNetConfig, size: Sequence[int], margin: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The smallest tile of which half is overlap along each axis that is cut, as in blended tiles; None: too large.
+    """The smallest exact tile whose overlap is half of it along each axis that is cut, as in blended tiles.
 
-    Other axes are whole. Along an axis of which a voxel needs no neighbors, a tile is one step of the pooling grid.
+    The other axes are whole. Along an axis without a reach, a tile is one step of the pooling grid. Returns None if the
+    tile is too large.
     """
     tile = []
     for pixels, length, step in zip(margin, size, config.divisors, strict=True):
@@ -197,7 +198,7 @@ def _exact_tile(config: UNetConfig, size: Sequence[int], margin: tuple[int, ...]
 def _blended_tile(config: UNetConfig, size: Sequence[int], voxels: int) -> tuple[int, ...]:
     """The largest tile of up to `voxels`; its sides are the same number of steps of the pooling grid, 2 at least.
 
-    Planes far apart are pooled less often; so the tile reaches about as far, in mm, along each axis.
+    Axes with distant planes are pooled less often, so the tile is about as long, in mm, along each axis.
     """
     grid = config.divisors
     limits = [round_up(length, step) for length, step in zip(size, grid, strict=True)]
@@ -213,7 +214,7 @@ def _blended_tile(config: UNetConfig, size: Sequence[int], voxels: int) -> tuple
 
 
 def _deepest(config: UNetConfig, size: Sequence[int]) -> int:
-    """How many slices of logits a row of tiles may hold."""
+    """The largest number of slices of logits in a row of tiles."""
     return ROW_MEMORY // (4 * config.num_classes * size[1] * size[2])
 
 
@@ -222,7 +223,7 @@ def _pixel_bytes(config: UNetConfig) -> int:
 
 
 def computed_bytes(config: UNetConfig, size: Sequence[int]) -> int:
-    """Bytes of activations, about, of the largest forward pass of `choose_tiling` for one network input of `size`."""
+    """The estimated bytes of activations in the largest forward pass on an input of `size`, cut by `choose_tiling`."""
     tiling = choose_tiling(config, size)
     computed = size if tiling is None else tiling.size
     return math.prod(computed) * _pixel_bytes(config)

@@ -10,15 +10,15 @@ import torch
 from unet.config import UNetConfig
 from unet.model import UNet
 
-BLOCKS = 20  # blocks of the pooling grid that a measured network may look to each side: 640 pixels at stride 32
-WIDTH = 4  # blocks of the measured images: more than a window of attention has at each level
-ROUNDING = 1e-9  # errors of float64; what a window of attention changes is at least a thousand times as much
+BLOCKS = 20  # the largest measured reach, in blocks of the pooling grid: 640 pixels at stride 32
+WIDTH = 4  # width of the measured images, in blocks: more than a window of attention at each level
+ROUNDING = 1e-9  # errors of float64; a window of attention causes differences at least a thousand times as large
 
 
 def reach(config: UNetConfig) -> tuple[int, ...] | None:
-    """How many pixels beyond a block aligned to the pooling grid its logits depend on, rounded up to that grid.
+    """How far beyond a block of the pooling grid the block's logits depend on pixels, rounded up to that grid.
 
-    There is one number for each axis. The result is None where the logits depend on the whole image: with group and
+    There is one number for each axis. Returns None if the logits depend on the whole image: with group and
     instance norm, bilinear upsampling with aligned corners, encoders with such norms or with attention. Else the first
     and the last pixel of a block are followed backwards through the network; with an encoder the reach is measured.
     """
@@ -41,15 +41,15 @@ def reach(config: UNetConfig) -> tuple[int, ...] | None:
 def _reach_along(kernels: Sequence[int], strides: Sequence[int], interpolates: bool) -> int:
     """The reach along one axis, given the sizes of convolutions at each level, and the factors between levels."""
     grid = math.prod(strides)
-    convolutions = [2 * (kernel // 2) for kernel in kernels]  # how far the two convolutions of a block look
+    convolutions = [2 * (kernel // 2) for kernel in kernels]  # the reach of the two convolutions of a block
     first = 0
     last = grid - 1
-    # from each level down to the coarser one that was upsampled
+    # from each level of the decoder to the coarser level that was upsampled to it
     for around, stride in zip(convolutions, strides, strict=False):
-        around += int(interpolates and stride > 1)  # interpolation looks at a neighbor besides
+        around += int(interpolates and stride > 1)  # interpolation also reads a neighbor
         first = (first - around) // stride
         last = (last + around) // stride
-    # then from each level up to the finer one that was pooled
+    # then from each level of the encoder to the finer level that was pooled to it
     for around, stride in zip(convolutions[:0:-1], strides[::-1], strict=True):
         first = stride * (first - around)
         last = stride * (last + around) + stride - 1
@@ -62,9 +62,9 @@ def _reach_along(kernels: Sequence[int], strides: Sequence[int], interpolates: b
 def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
     """`reach` of a network with this encoder (JSON), found with random weights in seconds.
 
-    NaN in a block of an image shows in all logits that depend on it: no path hides, as it would from a gradient. Then
-    an image without its first and last block must have the same logits between: windows of attention move with the
-    image's corner, and with them what a pixel sees.
+    NaN in a block of an image shows in all logits that depend on the block; a gradient could miss a path. Then an image
+    without its first and last block must have the same logits in between, or the result is None: windows of attention
+    move with the image's corner, and so a pixel depends on other pixels.
     """
     config = json.loads(encoder)
     grid = 2**depth
@@ -78,7 +78,7 @@ def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
     rows = network(marked).isnan().any(dim=3).any(dim=1)[0]  # (H,)
     touched = rows.view(-1, grid).any(dim=1).nonzero()[:, 0]
     blocks = int((touched - BLOCKS).abs().max())
-    if blocks > BLOCKS - 2:  # the images below would have nothing in common
+    if blocks > BLOCKS - 2:  # the images below would have no valid part in common
         return None
     edge = blocks * grid
     network = network.double()

@@ -14,11 +14,11 @@ from inference.tiling.stream import Forward, stream_logits
 from runtime.device import full_precision, upload
 from unet.config import UNetConfig
 
-WHOLE_LOGITS = 2**31  # bytes of logits at the size of a target up to which an evaluation has them at once
+WHOLE_LOGITS = 2**31  # bytes; an evaluation keeps logits of up to this size, at the target's size, as a whole
 
 
 def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """(B, num_classes, h, w) -> (B, num_classes, *size): how evaluation and prediction return to a mask's size.
+    """(B, num_classes, h, w) -> (B, num_classes, *size): evaluation and prediction resize logits to a mask's size so.
 
     Logits of volumes are (B, num_classes, d, h, w).
     """
@@ -33,9 +33,9 @@ def strips_at_sizes(
 ) -> Iterator[Iterator[Tensor]]:
     """For each image or volume, strips of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
 
-    As `choose_tiling` says, images (B, C, H, W) share one forward pass, volumes (B, C, D, H, W) are computed one by
-    one, or each is computed in tiles. What is computed whole is one strip, unless its logits take more than
-    WHOLE_LOGITS.
+    If `choose_tiling` returns None, images (B, C, H, W) share one forward pass and volumes (B, C, D, H, W) are computed
+    one by one; else each is computed in tiles. An input that is computed whole is one strip, unless its logits take
+    more than WHOLE_LOGITS.
     """
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
@@ -54,7 +54,7 @@ def strips_at_sizes(
 
 
 def in_strips(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether logits at `size`, computed from a network input of `input_size`, are not had at once."""
+    """Whether logits at `size`, from a network input of `input_size`, come in several strips."""
     return choose_tiling(config, input_size) is not None or _are_large(config, size)
 
 
@@ -73,7 +73,7 @@ def _tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
 def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:
     """`resize_logits` from `size` to `target` on rows that come one strip after another, (num_classes, n, w) each.
 
-    Strips of volumes are slices (num_classes, n, h, w). As many are kept as one strip of the target needs.
+    Strips of volumes are slices (num_classes, n, h, w). Only the rows or slices for one strip of the target are kept.
     """
     source = next(strips)  # rows [first, first + n) of the image, as many as are still needed
     first = 0

@@ -1,8 +1,8 @@
 """The rows of tiles of one large input on several processes, with the result of one process.
 
 The first process of a group leads: it reads the input, puts its tiles together and writes the file. The others follow:
-they go through the same rows, but compute only their own, and send the logits to the first one. So each number is
-computed and added up as by one process.
+they go through the same rows, but compute only their own, and send the logits to the leader. So each number is computed
+and added up as by one process.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from inference.tiling.stream import Forward
 from runtime.errors import DataError, one_line
 from runtime.mesh import Mesh
 
-NO_INPUT = -1  # instead of an input's number: there are no more
+NO_INPUT = -1  # sent instead of an input's number: there are no more inputs
 REQUEST_LOGITS = 1  # asks for the logits of a batch of tiles
-END_OF_INPUT = 0  # says that the input is done with
+END_OF_INPUT = 0  # says that the leader has finished the input
 
 
 class InputOver(Exception):
-    """The leader has done with an input, before its last row where writing failed."""
+    """The leader has finished an input; before the last row if writing failed."""
 
 
 class SharedRows:
@@ -31,7 +31,7 @@ class SharedRows:
 
     Args:
         outputs: channels of the logits.
-        device: where they are computed, and what the processes exchange.
+        device: the device of the logits, and of the messages between processes.
     """
 
     def __init__(self, mesh: Mesh, outputs: int, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class SharedRows:
         self.outputs = outputs
         self.device = device
         if mesh.size > 1:
-            _ = mesh.process_group  # which all processes make together
+            _ = mesh.process_group  # all processes create it together
 
     @property
     def followers(self) -> range:
@@ -47,7 +47,7 @@ class SharedRows:
         return range(1, self.mesh.size)
 
     def forward_of_row(self, forward: Forward, row: int) -> Forward:
-        """What computes the logits of this row's tiles here."""
+        """The function that computes, sends or receives the logits of a row's tiles in this process."""
         owner = row % self.mesh.size
         is_own = owner == self.mesh.slab
         if self.mesh.is_first:
@@ -56,7 +56,7 @@ class SharedRows:
 
     @contextmanager
     def lead(self, number: int) -> Iterator[None]:
-        """Within, the leader predicts an input, with the help of the others."""
+        """A context in which the leader predicts an input, with the help of the others."""
         for follower in self.followers:
             self._tell(follower, number)
         try:
@@ -66,18 +66,18 @@ class SharedRows:
                 self._tell(follower, END_OF_INPUT)
 
     def end(self) -> None:
-        """The leader has no more inputs for the others."""
+        """Tell the other processes that there are no more inputs."""
         for follower in self.followers:
             self._tell(follower, NO_INPUT)
 
     def inputs(self) -> Iterator[int]:
-        """The numbers of the inputs that the leader begins, for one that follows."""
+        """The numbers of the inputs that the leader begins, for a process that follows."""
         while (number := self._next_message()) != NO_INPUT:
             yield number
 
     @contextmanager
     def follow(self, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-        """Within, this process goes through an input's rows; an error, one of `errors`, is reported by the leader."""
+        """A context in which this process goes through an input's rows; the leader reports its `errors`."""
         problem = ""
         try:
             yield
@@ -89,7 +89,7 @@ class SharedRows:
             self._answer(problem)
 
     def _send(self, forward: Forward, batch: Tensor) -> Tensor:
-        """Compute the logits of a batch of tiles for the leader; InputOver where it does not want them any more."""
+        """Compute and send the logits of a batch of tiles. Raises InputOver if the leader has finished the input."""
         logits = forward(batch)
         if self._next_message() == END_OF_INPUT:
             raise InputOver
@@ -98,7 +98,7 @@ class SharedRows:
         return logits
 
     def _receive(self, owner: int, batch: Tensor) -> Tensor:
-        """The logits of a batch of tiles from the process of their row; DataError where it cannot compute them."""
+        """The logits of a batch of tiles, from the process of their row. Raises DataError if it cannot compute them."""
         self._tell(owner, REQUEST_LOGITS)
         length = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._receive_into(length, owner)
@@ -112,11 +112,11 @@ class SharedRows:
         return logits
 
     def _nothing(self, batch: Tensor) -> Tensor:
-        """Logits of a row that another process computes, of which this one needs nothing."""
+        """Placeholder logits of a row that another process computes; this process does not need them."""
         return torch.zeros(len(batch), self.outputs, *batch.shape[2:], device=self.device)
 
     def _answer(self, problem: str) -> None:
-        """Tell the leader that logits come, or what keeps this process from computing them."""
+        """Tell the leader that logits come, or, if not empty, the `problem` that prevents them."""
         text = problem.encode()
         leader = self.mesh.rank_of(0)
         dist.send(torch.tensor([len(text)], device=self.device), leader, group=self.mesh.process_group)

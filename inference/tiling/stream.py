@@ -17,7 +17,7 @@ Forward = Callable[[Tensor], Tensor]  # (B, C, ...) -> (B, num_classes, ...)
 
 
 class TileRow(NamedTuple):
-    """A row of tiles: pixels (C, h, W), or (C, d, H, W), of the network's input, and its number in its cuts."""
+    """A row of tiles: pixels (C, h, W), or (C, d, H, W), of the network's input, and its number in `Cuts`."""
 
     pixels: Tensor
     cuts: Cuts
@@ -30,7 +30,7 @@ class Tile(NamedTuple):
     Args:
         row: the index of its row.
         indices: its indices along the other axes.
-        window: the index that takes its pixels or logits from those of its row.
+        window: the index of its pixels or logits in the arrays of its row.
     """
 
     row: int
@@ -55,9 +55,9 @@ def stream_logits(
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
         pixels: how many pixels share a forward pass.
-        forward_of_row: (forward, number) -> what computes the tiles of a row, where other processes help.
+        forward_of_row: (forward, number) -> the forward function for a row, if several processes share the rows.
 
-    Memory: W (x H) x the first side of a tile x classes, and what one batch of tiles needs.
+    Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
     """
     cuts = Cuts(size, tiling)
     rows_ahead = 1 if len(size) == 2 else 0

@@ -24,5 +24,5 @@ FORMATS: dict[str, type[PredictionFormat]] = {
 
 
 def new_format(config: UNetConfig) -> PredictionFormat:
-    """How the predictions of a model are written."""
+    """The format in which the predictions of a model are written."""
     return FORMATS[task_of_model(config).name].of_model(config)

@@ -1,4 +1,4 @@
-"""What masks of overlapping classes and label maps of regions share: a prediction whose bits are its classes."""
+"""The base of masks of overlapping classes and of label maps of regions: a prediction has a bit for each class."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from data_utils.visualize import outlined_classes, palette
 from inference.outputs.prediction_format import LegendEntry, MaskFormat
 
-NOTHING = "nothing"  # what the first color of pictures stands for
+NOTHING = "nothing"  # the meaning of the first color of pictures
 
 
 class BitFormat(MaskFormat):

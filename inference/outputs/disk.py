@@ -1,4 +1,4 @@
-"""Whether the disk takes what prediction will write."""
+"""Whether the disk can hold the files that prediction will write."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ from runtime.errors import DataError
 
 
 def check_disk(output: Path, size: int) -> None:
-    """DataError where `output` cannot be a folder that takes files, or its disk has less than `size` bytes free."""
+    """Raises DataError if `output` cannot be a writable folder, or its disk has less than `size` bytes free."""
     resolved = output.resolve()
     folder = next(parent for parent in [resolved, *resolved.parents] if parent.exists())
     if not folder.is_dir():

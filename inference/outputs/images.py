@@ -25,25 +25,27 @@ from runtime.files import replaced_file
 from runtime.parallel import BATCHES_AHEAD, map_ahead
 from tasks.task import Task
 
-SAMPLED_ROWS = 64  # rows of a large image by which the brightness of its overlay is chosen
+SAMPLED_ROWS = 64  # the brightness of a large image's overlay is chosen by so many rows
 ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
-ReadMissing = Callable[[int, int], np.ndarray | None]  # where rows hold no data, (n, W) bool; None for nowhere
+ReadMissing = Callable[[int, int], np.ndarray | None]  # pixels of rows without data, (n, W) bool; None if all have data
 
 
 class RowSink(Protocol):
-    """An object that takes the rows of a prediction too, as they are written."""
+    """An object that also receives the rows of a prediction, as they are written."""
 
     def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
-        """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool.
+        """Take the next rows of a prediction.
 
         Args:
-            certainty: (n, W) or (outputs, n, W), what `Decoder.certainty` gives for these rows.
+            mask: (n, W), the rows.
+            missing: (n, W) bool, true where the image holds no data.
+            certainty: (n, W) or (outputs, n, W), the result of `Decoder.certainty` for these rows.
         """
 
 
 @dataclass(frozen=True)
 class ImageWriter:
-    """Writes what is asked for of each image."""
+    """Writes the requested files of each image."""
 
     output_format: MaskFormat
     task: Task
@@ -62,9 +64,9 @@ class ImageWriter:
 
         Args:
             size: (H, W) of the image.
-            image: the image itself, where an overlay shows it.
-            sink: takes the rows of the prediction too.
-            read_missing: gives rows (n, W) that say where the image holds no data; None where all of it does.
+            image: the image itself, if an overlay shows it.
+            sink: receives the rows of the prediction too.
+            read_missing: returns rows (n, W) bool, true where the image holds no data; None if it has data everywhere.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         with self._output_files(job, size, image, sink, read_missing) as files:
@@ -81,7 +83,7 @@ class ImageWriter:
         sink: RowSink | None,
         read_missing: ReadMissing | None,
     ) -> Iterator["StripWriter"]:
-        """The files of an image, which come into being together, the first one last."""
+        """The open files of an image. All appear under their names when the context ends, the first one last."""
         read_rows = None
         if image and OVERLAY in self.extensions:
             read_rows = _bright_rows(image, job.name)
@@ -114,7 +116,7 @@ class ImageWriter:
 
 @dataclass
 class OpenWriters:
-    """The writers of an image's files; None for files that are not asked for.
+    """The writers of an image's files; None for files that were not requested.
 
     Args:
         files: the open files by their extensions, without the mask and polygons.
@@ -132,9 +134,9 @@ class StripWriter:
     """Writes the open files of one image a strip at a time.
 
     Args:
-        read_rows: gives the rows of the image that the overlay shows.
-        sink: takes the rows of the prediction too.
-        read_missing: says where the image holds no data.
+        read_rows: returns rows of the image, for the overlay.
+        sink: receives the rows of the prediction too.
+        read_missing: returns the pixels without data of rows of the image.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class StripWriter:
         self._append(strip)
 
     def finish(self) -> None:
-        """Append the rest, when all logits were read."""
+        """Append the rest, after all logits were read."""
         for strip in self.decoder.finish():
             self._append(strip)
         if self.writers.polygons:
@@ -198,7 +200,7 @@ class StripWriter:
             self.sink.add(strip.rows, missing, strip.extras.get("certainty"))
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
-        """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""
+        """Append probabilities (C, n, W); in a raster they are NaN where the image holds no data."""
         assert self.writers.probabilities is not None
         top = self._written
         self._written += probabilities.shape[1]
@@ -210,7 +212,7 @@ class StripWriter:
 
 
 def missing_reader(picture: WindowedImage) -> ReadMissing | None:
-    """A function that says of rows of an image where it holds no data, (n, W) bool; None where all of it does."""
+    """A function from rows of an image to their pixels without data, (n, W) bool; None if all have data."""
     if not picture.may_lack_data:
         return None
     return lambda top, bottom: missing_pixels(picture.read(top, bottom))

@@ -1,4 +1,4 @@
-"""Jobs: an input each, and where its outputs go."""
+"""Jobs: an input each, and the paths of its outputs."""
 
 import math
 from abc import ABC
@@ -31,7 +31,7 @@ MaskFile = PageFile | PictureFile | ClassMasks | ClassChannels | RenderedMask | 
 
 
 class PointRow(NamedTuple):
-    """Where the true points of an input are: a row of a table, which may be a folder of files."""
+    """The place of an input's true points: a row of a table, which may be a folder of files."""
 
     table: Path
     row: int
@@ -45,15 +45,15 @@ class Job(ABC):
         image: its file, or the first one of several.
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
         output: the path of its outputs without extension.
-        root: the folder of all outputs; None for that of `output`.
+        root: the folder of all outputs; None for the folder of `output`.
         truth: its true mask, or its true points, if there are some.
         spacing: (z, y, x) in mm; only volumes have one.
 
     Attributes:
-        extensions: what stands for the extension of an output here.
-        disk_copies: how often its outputs are on the disk while they are written.
+        extensions: {extension of an output: its extension for jobs of this kind}.
+        disk_copies: how many copies of its outputs are on the disk while they are written.
         smaller_tile: a --tile-size that takes little memory.
-        shares_batches: whether several may be computed together.
+        shares_batches: whether several jobs may be computed together.
     """
 
     image: Path
@@ -87,7 +87,7 @@ class Job(ABC):
 
     @property
     def relative_name(self) -> str:
-        """Its name in tables of all inputs: its file, as it lies below the folder that was given."""
+        """Its name in tables of all inputs: the path of its file, relative to the given folder."""
         root = self.root or self.output.parent
         return self.output.relative_to(root).with_name(self.image.name).as_posix()
 
@@ -104,7 +104,7 @@ class ImageJob(Job):
     """An image: a page of its file, or bands of several files.
 
     Args:
-        stored: how the model reads it, where it does not read a whole file as it is: its bands, or as a picture.
+        stored: the source that the model reads instead of the whole file: its bands, or the file as a picture.
     """
 
     page: int = 0
@@ -132,13 +132,13 @@ class ImageJob(Job):
 
     @property
     def source(self) -> Path | BandSource | PictureFile:
-        """The file that is read, of which `page` is one."""
+        """The source that is read; `page` is the page in it."""
         return self.stored or self.image
 
 
 @dataclass(frozen=True, kw_only=True)
 class RasterJob(ImageJob):
-    """An image whose file says where it lies in the world: so do its outputs."""
+    """An image whose file is georeferenced, as are its outputs."""
 
     place: Place
 

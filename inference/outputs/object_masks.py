@@ -20,7 +20,7 @@ class AnnotatedObjects(RenderedMask):
 
     Args:
         source: renders their numbers and mask values.
-        index_of_value: for each mask value, the index that the model gives to its class, 0 for none.
+        index_of_value: for each mask value, the model's index of its class, 0 for none.
     """
 
     source: RenderedMask
@@ -37,7 +37,7 @@ class AnnotatedObjects(RenderedMask):
 def indices_of_values(classes: Sequence[tuple[object, str]], names: Sequence[str]) -> tuple[int, ...]:
     """The index of each mask value's class, given the value and name of each, and the model's names of objects.
 
-    A model of one class does not ask for names.
+    Names do not matter for a model of one class.
     """
     indices = [0] * (IGNORE_INDEX + 1)
     for value, name in classes or ((1, names[0]),):

@@ -18,7 +18,7 @@ REMEDY = "--overwrite makes it anew"
 
 
 def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The rows of the table of an image, which somebody may have changed: then DataError."""
+    """The rows of the table of an image. Raises DataError if somebody has made it unreadable."""
     with table.open(newline="", encoding="utf-8", errors="replace") as file:
         rows = csv.reader(file)
         try:

@@ -33,7 +33,7 @@ from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
-LARGE_MASK = ".tif"  # the mask has more objects than a PNG can number
+LARGE_MASK = ".tif"  # the extension of a mask with more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
 STRIP = 64  # rows of a TIFF that are compressed together
 
@@ -42,7 +42,7 @@ class ObjectFormat(MaskFormat):
     """The number of each pixel's object.
 
     Args:
-        shades: the color of each number; None where it is found in the whole label image.
+        shades: the color of each number; None if colors are computed from the whole label image.
     """
 
     extensions = (TABLE,)
@@ -121,7 +121,7 @@ class ObjectFormat(MaskFormat):
             label_image = LabelImage(stack, job, size, decoder)
             yield label_image
         if label_image.is_large:
-            job.file(MASK).unlink(missing_ok=True)  # an earlier call may have written it
+            job.file(MASK).unlink(missing_ok=True)  # an earlier call may have written this file
         else:
             job.file(LARGE_MASK).unlink(missing_ok=True)
 
@@ -154,7 +154,7 @@ class ObjectFormat(MaskFormat):
 
 
 def _append_table(table: csv.DictWriter, job: Job) -> int:
-    """Append the objects of a job, and return how many they are."""
+    """Append the objects of a job, and return their number."""
     count = 0
     columns = VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS
     for row in table_rows(job.file(TABLE), columns):
@@ -164,7 +164,7 @@ def _append_table(table: csv.DictWriter, job: Job) -> int:
 
 
 class LabelRaster(RasterSink):
-    """The TIFF of a label image with a place; its numbers have 16 bits, or 32 where there are many objects."""
+    """The georeferenced TIFF of a label image; its numbers have 16 bits, or 32 if there are many objects."""
 
     def __init__(self, file: BinaryIO, place: Place, size: tuple[int, int], decoder: Decoder) -> None:
         self.file = file
@@ -177,18 +177,18 @@ class LabelRaster(RasterSink):
         """Append rows (n, W) of numbers."""
         dtype = np.dtype(np.uint16 if len(self.decoder.objects) < MOST_IN_PNG else np.uint32)
         if self._raster is None:
-            nodata = 2 ** (8 * dtype.itemsize) - 1  # no object has it
+            nodata = 2 ** (8 * dtype.itemsize) - 1  # no object has this number
             self._raster = MaskRaster(GeoTiffWriter(self.file, self.size, self.place, nodata=nodata))
         self._raster.write(rows.astype(dtype), missing)
 
     def finish(self) -> None:
-        """Write what is left, when all rows have come."""
+        """Write the rest, after all rows have come."""
         assert self._raster is not None
         self._raster.writer.finish()
 
 
 class LabelImage:
-    """The file of a label image, which is opened with the first rows: then it is known how many objects there are."""
+    """The file of a label image. It is opened with the first rows, when the number of objects is known."""
 
     def __init__(self, stack: ExitStack, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> None:
         self.stack = stack

@@ -28,7 +28,7 @@ UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files 
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
-    """A name of a folder for each class, as near to its own as files may be called; all differ, in lower case too."""
+    """A folder name for each class, as close to the class's as file names allow; all differ, in lower case too."""
     folders: list[str] = []
     for name in names:
         safe = UNSAFE.sub("_", name).strip(" .") or "class"
@@ -108,10 +108,10 @@ class OverlapFormat(BitFormat):
 
 
 class PageFormat(OverlapFormat):
-    """A TIFF with a page of 0 and 1 for each class; it has no place.
+    """A TIFF with a page of 0 and 1 for each class; it is not georeferenced.
 
     Args:
-        suffix: of its file.
+        suffix: the suffix of its file.
     """
 
     writes_rasters = False
@@ -180,6 +180,6 @@ class PagesWriter:
 
 
 def _with_folder(file: Path) -> Path:
-    """The file, whose folder is there now."""
+    """The file itself, after its folder is made."""
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

@@ -32,7 +32,7 @@ from tasks.task import Task
 from unet.config import UNetConfig
 
 JOINED = "points"  # the stem of the table of all images
-MIN_TABLE_IMAGES = 2  # images, from which on a table of all of them is written
+MIN_TABLE_IMAGES = 2  # a table of all images is written if there are at least so many
 
 
 class PointFormat(PredictionFormat):
@@ -60,12 +60,12 @@ class PointFormat(PredictionFormat):
         return job.file(self.extension)
 
     def file(self, job: Job, extension: str) -> Path:
-        if extension == PROBABILITIES:  # maps of volumes are arrays too, and no volumes themselves
+        if extension == PROBABILITIES:  # maps of volumes are written as arrays, not as volumes
             return job.output.with_name(job.output.name + PROBABILITIES)
         return super().file(job, extension)
 
     def maps_file(self, job: Job, extensions: Sequence[str]) -> Path | None:
-        """The file of a job's maps, where they are among what is written."""
+        """The file of a job's maps; None if `extensions` do not have it."""
         return self.file(job, PROBABILITIES) if PROBABILITIES in extensions else None
 
     def legend(self) -> Image.Image:
@@ -94,7 +94,7 @@ class PointFormat(PredictionFormat):
         )
 
     def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
-        """Write the points of a job, and the picture with them, if there is one."""
+        """Write the points of a job, and the picture of them, if there is one."""
         if picture is not None:
             with replaced_file(job.file(OVERLAY)) as file:
                 Image.fromarray(picture).save(file, "png")
@@ -102,7 +102,7 @@ class PointFormat(PredictionFormat):
             file.write(files.content(table))
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
-        """Write a table of the points of all images, for formats that hold those of several."""
+        """Write a table of the points of all images, for formats that hold points of several images."""
         written_jobs = [job for job in jobs if job.file(self.extension).exists()]
         if len(jobs) < MIN_TABLE_IMAGES or not written_jobs or not files.FORMATS[self.task.layout].holds_several:
             return
@@ -116,7 +116,7 @@ class PointFormat(PredictionFormat):
 
 @dataclass(frozen=True)
 class PointImageWriter:
-    """Writes what is asked for of each image."""
+    """Writes the requested files of each image."""
 
     output_format: PointFormat
     task: Task
@@ -134,9 +134,9 @@ class PointImageWriter:
         """Write the points of an image of `size` (H, W) from logits (K, n, w) of the network's input.
 
         Args:
-            image: the image itself, where an overlay shows it.
-            sink: takes the prediction too.
-            missing: of no meaning here.
+            image: the image itself, if an overlay shows it.
+            sink: receives the prediction too.
+            missing: not used for points.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
@@ -155,7 +155,7 @@ class PointImageWriter:
 
 @dataclass(frozen=True)
 class PointVolumeWriter:
-    """Writes what is asked for of each volume."""
+    """Writes the requested files of each volume."""
 
     output_format: PointFormat
     task: Task

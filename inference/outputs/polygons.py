@@ -23,8 +23,8 @@ from runtime.files import replaced_file, replaced_path
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
 POLYGONS = (GEOJSON, GEOPACKAGE)
-MOVED = 2**17  # corners that are brought into the world together
-LONGITUDE_LATITUDE = 4326  # EPSG: what GeoJSON is in where it does not say otherwise
+MOVED = 2**17  # corners whose world coordinates are computed together
+LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
 
 # (n, 2) as (x, y), the last corner again the first: the outline of a polygon, then its holes
 Rings = Iterator[np.ndarray]
@@ -41,8 +41,8 @@ class PolygonSink:
     """Takes the rows of a prediction, and writes each area as a polygon once it is complete.
 
     Args:
-        output_format: says which pixels areas are made of, and what is said of each.
-        width: of the image.
+        output_format: determines the pixels and the properties of each area.
+        width: the width of the image.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PolygonSink:
         self._layers: list[Outliner] = []
 
     def add(self, rows: np.ndarray, missing: np.ndarray | None) -> None:
-        """Take the next rows of a prediction, (n, W), and where the image holds no data in them, (n, W) bool."""
+        """Take the next rows of a prediction, (n, W), and their pixels without data, (n, W) bool."""
         layers = self.output_format.areas(rows)
         if not self._layers:
             self._layers = [Outliner(self.width) for _ in layers]
@@ -67,7 +67,7 @@ class PolygonSink:
                 self._write(number, areas)
 
     def finish(self) -> None:
-        """Write the rest, when all rows were taken."""
+        """Write the rest, after all rows were taken."""
         for number, outliner in enumerate(self._layers):
             for areas in outliner.finish():
                 self._write(number, areas)
@@ -80,7 +80,7 @@ class PolygonSink:
 
 
 def polygons_of(areas: Areas, place: Place) -> Iterator[Rings]:
-    """The rings of each area in the world, which are read before the next area's are."""
+    """The rings of each area in world coordinates; each area's rings have to be read before the next area's."""
     rings = _rings_in_world(areas, place)
     for count in areas.ring_counts.tolist():
         yield islice(rings, count)
@@ -89,7 +89,7 @@ def polygons_of(areas: Areas, place: Place) -> Iterator[Rings]:
 def _rings_in_world(areas: Areas, place: Place) -> Iterator[np.ndarray]:
     """All rings; outlines run counterclockwise and holes clockwise, as GeoJSON has it."""
     a, b, _, d, e, _ = place.transform
-    is_clockwise = a * e - b * d < 0  # in the world too, as where rows run south
+    is_clockwise = a * e - b * d < 0  # also in the world, as it is if rows run south
     is_outline = np.zeros(len(areas.ring_lengths), bool)
     is_outline[np.cumsum(areas.ring_counts) - areas.ring_counts] = True
     stops = np.cumsum(areas.ring_lengths)
@@ -149,7 +149,7 @@ class GeoPackageFile:
     """A GeoPackage of one layer in the CRS of a place; a context, which makes one without polygons too.
 
     Args:
-        name: of the image, for messages.
+        name: the image's name in messages.
     """
 
     def __init__(self, path: Path, place: Place, name: str) -> None:
@@ -205,7 +205,7 @@ class GeoPackageFile:
 def open_polygons(
     job: RasterJob, extension: str, output_format: MaskFormat, decoder: Decoder, width: int
 ) -> Iterator[PolygonSink]:
-    """The file of an image's polygons, which takes its place when the context ends."""
+    """The file of an image's polygons, which appears under its name when the context ends."""
     path = job.file(extension)
     if extension == GEOJSON:
         with replaced_file(path) as file, GeoJsonFile(file, job.place) as polygons:
@@ -216,7 +216,7 @@ def open_polygons(
 
 
 def check_places(jobs: Iterable[Job], extension: str) -> None:
-    """DataError for an image that has no place where polygons could lie, or none that their file can name."""
+    """Raises DataError for an image that is not georeferenced, or whose CRS the file cannot name."""
     for job in jobs:
         if not job.size:  # its header cannot be read, which the job reports
             continue
@@ -234,7 +234,7 @@ def epsg_of(place: Place) -> int | None:
 
 
 def check_polygons(extension: str, output_format: PredictionFormat) -> None:
-    """SettingsError for a model whose predictions have no areas, and for GeoPackages without pyogrio."""
+    """Raises SettingsError for a model whose predictions have no areas, and for GeoPackages without pyogrio."""
     if not (isinstance(output_format, MaskFormat) and output_format.writes_rasters):
         raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
     if extension == GEOPACKAGE and find_spec("pyogrio") is None:

@@ -1,4 +1,4 @@
-"""How predictions are written as masks and shown, and how such masks are read again."""
+"""Formats of predictions: how masks are written, shown and read again."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class LegendEntry(NamedTuple):
     text: str
 
 
-Properties = dict[str, int | str]  # what is said of a polygon
+Properties = dict[str, int | str]  # the properties of a polygon
 
 
 class PredictionFormat(ABC):
     """How predictions are written and shown.
 
     Attributes:
-        outputs: what the files of all images are called together.
-        extensions: those of the files that stand beside each of them.
+        outputs: a word for the files of all images.
+        extensions: the extensions of further files beside each of them.
         has_objects: whether masks number objects, which --coco collects.
-        names: what the colors stand for.
+        names: the meanings of the colors.
         colors: (N, 3) uint8, one for each name.
-        mask_extensions: those of the files of an image, as `Job.file` takes them; most are one file.
-        class_folders: the folder of each class's masks, where classes have masks of their own.
+        mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
+        class_folders: the folder of each class's masks, if each class has its own masks.
     """
 
     outputs: ClassVar[str]
@@ -71,22 +71,22 @@ class PredictionFormat(ABC):
 
     @abstractmethod
     def for_file(self, file: Path) -> PredictionFormat:
-        """The format of the only image, in this file. SettingsError where it cannot be in such a file."""
+        """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
 
     @abstractmethod
     def mask_file(self, job: Job) -> Path:
-        """The file that is written of an image, or would be."""
+        """The path of the mask or points of a job."""
 
     def file(self, job: Job, extension: str) -> Path:
-        """A file of a job that is written, or would be."""
+        """The path of a file of a job."""
         return self.mask_file(job) if extension == MASK else job.file(extension)
 
     def legend(self) -> Image.Image | None:
-        """The meaning of the colors of overlays; None where they mean nothing."""
+        """The meaning of the colors of overlays; None if they have no meaning."""
         return legend(self.names, self.colors)
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
-        """Write what stands in one file for all images, once each has its own."""
+        """Write the file that joins the results of all images, after each image has its own file."""
         return
 
 
@@ -95,7 +95,7 @@ class MaskFormat(PredictionFormat):
 
     Attributes:
         reader: reads such masks, and true ones.
-        writes_rasters: whether masks of images with a place are TIFFs that have it too.
+        writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
     """
 
     outputs = "masks"
@@ -107,7 +107,7 @@ class MaskFormat(PredictionFormat):
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
 
     def for_file(self, file: Path) -> MaskFormat:
-        """The format of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
+        """The format of the only mask, in this file. Raises SettingsError if such a file cannot hold it."""
         if file.suffix not in (MASK, RASTER):
             raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
         return self
@@ -125,7 +125,7 @@ class MaskFormat(PredictionFormat):
         return VolumeFile((str(self.mask_file(job)),))
 
     def check_volume(self, name: str) -> None:
-        """ImageError, with `name`, where masks of volumes cannot hold the values; they hold all whole numbers."""
+        """Raises ImageError, with `name`, if masks of volumes cannot hold the values; they hold whole numbers only."""
 
     def shades(self, rows: np.ndarray) -> np.ndarray:
         """A prediction (H, W) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
@@ -144,15 +144,15 @@ class MaskFormat(PredictionFormat):
         return entries
 
     def of_prediction(self, decoder: Decoder) -> MaskFormat:
-        """The format for the prediction that was read by `decoder`, which has read all that it can."""
+        """The format for the prediction that `decoder` has read completely."""
         return self
 
     def mask_file(self, job: Job) -> Path:
-        """The file of a mask that is written, or would be."""
+        """The path of the mask of a job."""
         return job.file(MASK)
 
     def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        """The areas that polygons outline in rows (n, W) of a prediction: layers of numbers, 0 where there is none."""
+        """The areas that polygons outline in rows (n, W) of a prediction: layers of numbers, 0 for no area."""
         return [self.shades(rows)]
 
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
@@ -161,12 +161,12 @@ class MaskFormat(PredictionFormat):
 
     @property
     def written_values(self) -> Sequence[MaskValue]:
-        """The values that masks hold, where these are those of classes."""
+        """The values that masks hold, if they are values of classes."""
         return ()
 
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
-        """The file of an image's mask, which takes its place when the context ends."""
+        """The file of an image's mask, which appears under its name when the context ends."""
         if isinstance(job, RasterJob):
             with open_mask_raster(job, job.file(MASK), size, self.written_values) as raster:
                 yield raster
@@ -182,4 +182,4 @@ class MaskFormat(PredictionFormat):
     def write_tables(  # most masks stand alone
         self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None
     ) -> None:
-        """Write the files of `extensions` on a prediction that is complete; `header` is that of a volume."""
+        """Write the files of `extensions` on a complete prediction; `header` is the header of a volume."""

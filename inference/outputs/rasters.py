@@ -1,4 +1,4 @@
-"""Masks of images with a place: TIFFs of the same grid."""
+"""Masks of georeferenced images: TIFFs of the same grid."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from inference.outputs.jobs import RasterJob
 from runtime.files import replaced_file
 from unet.config import MaskValue
 
-USUAL_NODATA = 255  # what pixels without data hold, if it is no class
+USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
 LARGEST = 65535
 
 
@@ -21,7 +21,7 @@ class RasterSink(ABC):
 
     @abstractmethod
     def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
-        """Append the next rows of mask values, and where they hold no data, (n, W) bool."""
+        """Append the next rows of mask values, and their pixels without data, (n, W) bool."""
 
 
 class MaskRaster(RasterSink):
@@ -38,7 +38,7 @@ class MaskRaster(RasterSink):
         self.writer.write(bands)
 
     def _without(self, rows: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Rows of mask values that say where there is no data, (n, W) bool."""
+        """Rows of mask values, with `nodata` in the pixels of `missing`, (n, W) bool."""
         nodata = self.writer.nodata
         assert nodata is not None
         value_type = np.promote_types(rows.dtype, np.min_scalar_type(int(nodata)))
@@ -50,7 +50,7 @@ class MaskRaster(RasterSink):
 def open_mask_raster(
     job: RasterJob, path: Path, size: tuple[int, int], values: Sequence[MaskValue]
 ) -> Iterator[MaskRaster]:
-    """The TIFF of a mask of these values, on the grid of its image; it takes its place when the context ends."""
+    """The TIFF of a mask of these values, on the grid of its image; it appears under its name when the context ends."""
     numbers = {value for value in values if isinstance(value, int)}
     channels = 1 if numbers else 3
     nodata = free_value(numbers) if numbers else 0  # black, of colors

@@ -14,7 +14,7 @@ LARGEST = 65535  # value of a PNG
 
 
 class RegionFormat(BitFormat):
-    """The first value of the last region of each pixel."""
+    """Label maps: each pixel has the first value of its last region."""
 
     def __init__(self, regions: tuple[Region, ...], ignored: tuple[int, ...]) -> None:
         super().__init__([region.name for region in regions])

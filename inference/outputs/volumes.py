@@ -22,7 +22,7 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class VolumeWriter:
-    """Writes what is asked for of each volume."""
+    """Writes the requested files of each volume."""
 
     output_format: MaskFormat
     task: Task
@@ -31,8 +31,8 @@ class VolumeWriter:
     def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
         """Write logits (outputs, n, H, W) as they come, and return the prediction (D, H, W).
 
-        The mask is kept in memory, and so is the uncertainty where it is asked for; probabilities go to a temporary
-        file, from which they are compressed.
+        The mask is kept in memory, and so is the uncertainty if it is requested; probabilities go to a temporary file,
+        from which they are compressed.
         """
         self.output_format.check_volume(job.name)
         job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +72,12 @@ class VolumeWriter:
                 page = volume_page(voxels, shades, self.output_format.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
             self.output_format.write_tables(files, decoder, read_volume_header(job.volume, job.name))
-        self.output_format.write_volume(job, mask)  # last: a mask stands for all that is written beside it
+        self.output_format.write_volume(job, mask)  # last: a mask means that all other files are complete
         return mask
 
 
 def _noted(strips: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
-    """The strips of logits as they come, whose uncertainty is noted in an array (D, H, W)."""
+    """The strips of logits as they come; their uncertainty is written to an array (D, H, W)."""
     start = 0
     for logits in strips:
         stop = start + logits.shape[1]

@@ -17,11 +17,11 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class PredictionWriter:
-    """Which files are written, and how.
+    """Writes the files of predictions.
 
     Args:
-        extensions: those of the files to write; the first one, a mask or points, is finished last.
-        overwrite: whether to write files again that are there.
+        extensions: the extensions of the files to write; the first file, a mask or points, is finished last.
+        overwrite: whether to write existing files again.
         boundary: whether boundaries are scored too.
     """
 
@@ -35,7 +35,7 @@ class PredictionWriter:
         """Whether there is nothing to predict: all outputs exist and are newer than the input."""
         if self.overwrite or job.size is None:
             return False
-        if isinstance(job, RasterJob) and job.truth:  # its mask does not say where its image holds no data
+        if isinstance(job, RasterJob) and job.truth:  # its mask does not show where its image holds no data
             return False
         begun = max(Path(path).stat().st_mtime for path in job.files)
         try:
@@ -51,7 +51,7 @@ class PredictionWriter:
 
     @property
     def images(self) -> ImageWriter | PointImageWriter:
-        """Writes the predictions of images."""
+        """The writer of predictions of images."""
         if isinstance(self.output_format, MaskFormat):
             return ImageWriter(self.output_format, self.task, self.extensions)
         assert isinstance(self.output_format, PointFormat)
@@ -59,7 +59,7 @@ class PredictionWriter:
 
     @property
     def volumes(self) -> VolumeWriter | PointVolumeWriter:
-        """Writes the predictions of volumes."""
+        """The writer of predictions of volumes."""
         if isinstance(self.output_format, MaskFormat):
             return VolumeWriter(self.output_format, self.task, self.extensions)
         assert isinstance(self.output_format, PointFormat)

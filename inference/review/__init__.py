@@ -1,1 +1,1 @@
-"""Which masks look wrong, by a model that has not trained on them."""
+"""Finding masks that look wrong, by a model that was not trained on them."""

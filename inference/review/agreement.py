@@ -1,7 +1,7 @@
 """How often masks agree with models on an area, learned from all areas of a review.
 
 A model sees cars more reliably than signs, and large ones more reliably than small ones. An object that a mask lacks
-says little where masks often lack what the model sees like that, and much where they hardly ever do. Rottmann and
+means little if masks often lack such objects of the model, and much if they hardly ever do. Rottmann and
 Reese (arXiv:2207.06104) call this meta classification: a logistic regression says from the numbers of a connected area
 whether the mask agrees.
 """
@@ -22,7 +22,7 @@ class Agreement:
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], int] = {}
-        self._numbers = array("f")  # of each area: kind, logarithm of its pixels, logit of its probability, agrees
+        self._numbers = array("f")  # for each area: kind, log of its pixels, logit of its probability, agrees
 
     def __len__(self) -> int:
         return len(self._numbers) // 4
@@ -37,10 +37,10 @@ class Agreement:
         return number
 
     def probabilities(self) -> np.ndarray:
-        """(areas,): the probability that a mask agrees on each, by its class, its size and how sure the model is.
+        """The probability (areas,) that a mask agrees on each, from its class, its size and the model's certainty.
 
-        Each kind of area has coefficients of its own beside those of all. All have a normal prior of variance 1, so
-        that few areas say little.
+        Each kind of area has its own coefficients, added to the shared ones. All have a normal prior of variance 1, so
+        that few areas change them little.
         """
         from scipy.optimize import minimize
         from scipy.special import expit

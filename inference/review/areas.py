@@ -1,4 +1,4 @@
-"""Connected areas of a mask and of what a model sees, each compared with the other picture.
+"""Connected areas of a mask and of a model's prediction, each compared with the other picture.
 
 Objects are looked for by connected component, as Rottmann and Reese do in "Automated detection of label errors in
 semantic segmentation datasets via deep learning and uncertainty quantification" (arXiv:2207.06104): an area that the
@@ -15,11 +15,11 @@ from unet.config import IGNORE_INDEX
 
 IN_MASK = "mask"
 IN_PREDICTION = "prediction"
-UNSEEN = 0.1  # an area of which a smaller share is in the other picture is not there at all
-MOST_OF = 0.5  # of an area: what is told of most of it is not told again
+UNSEEN = 0.1  # an area is missing from the other picture if a smaller share of it is there
+MOST_OF = 0.5  # share of an area: an area is not reported if so much of it was reported before
 SMALLEST_AREA = 16  # pixels; smaller ones are no objects
-SMALLEST_SHARE = 2e-4  # nor are those of a smaller share of the image
-WIDEST_BORDER = 1 / 50  # of the shorter side: a strip that narrow where mask and prediction disagree is no area
+SMALLEST_SHARE = 2e-4  # share of the image; smaller areas are no objects either
+WIDEST_BORDER = 1 / 50  # share of the shorter side; a disagreement in a strip so narrow is no area
 
 
 class ComparedArea(NamedTuple):
@@ -28,10 +28,10 @@ class ComparedArea(NamedTuple):
     Args:
         picture: IN_MASK or IN_PREDICTION.
         label: the class's name.
-        pixels: how large it is.
-        probability: the mean probability of what the model takes it for, in 0..1.
-        agrees: whether the other picture has the class in a tenth of it or more.
-        text: what is wrong, in words, where it does not.
+        pixels: its size.
+        probability: the mean probability of the class that the model sees there, in 0..1.
+        agrees: whether the other picture has the class in a tenth of the area or more.
+        text: a description of the problem, if the other picture does not agree.
     """
 
     picture: str
@@ -45,15 +45,15 @@ class ComparedArea(NamedTuple):
 def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str]) -> Iterator[ComparedArea]:
     """The connected areas of a mask and of the prediction, each compared with the other picture.
 
-    Class 0 is taken for what lies around objects, and has no areas. Nor does what is unlabeled.
+    Class 0 is taken for the background of objects, and has no areas. Unlabeled pixels have none either.
 
     Args:
         probabilities: (classes, H, W).
         mask: (H, W) class indices.
-        names: of the classes.
+        names: the names of the classes.
     """
     prediction = probabilities.argmax(axis=0)
-    is_told = np.zeros(mask.shape, bool)  # that another class is seen where the mask has an area
+    is_told = np.zeros(mask.shape, bool)  # pixels of the mask's areas where another class was reported
     for index, inside, title in _areas_of_classes(mask, names):
         answers = np.bincount(prediction[inside], minlength=len(names))
         answer = int(answers.argmax())
@@ -80,7 +80,7 @@ def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[
 def _areas_of_classes(
     picture: np.ndarray, names: Sequence[str]
 ) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray], str]]:
-    """The class, the pixels and a title of each connected area of a mask or a prediction (H, W), but for class 0."""
+    """The class, the pixels and a title of each connected area of a mask or a prediction (H, W), except class 0."""
     pixels = np.bincount(picture.ravel(), minlength=len(names))
     for index, name in enumerate(names):
         if index and pixels[index]:
@@ -89,7 +89,7 @@ def _areas_of_classes(
 
 
 def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], str]]:
-    """The pixels of each connected component of an area (H, W) that is no speck, and where it is, in words."""
+    """The pixels of each connected component of an area (H, W) that is no speck, and its place, in words."""
     from scipy.ndimage import find_objects, label
 
     numbers, _ = label(area)
@@ -106,7 +106,7 @@ def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], s
 
 
 def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(H, W): where a prediction and a mask (H, W) disagree over an area, and not just along a border."""
+    """Pixels where a prediction and a mask (H, W) disagree over an area, not just along a border, as (H, W) bool."""
     from scipy.ndimage import binary_opening
 
     disagrees = (prediction != mask) & (mask != IGNORE_INDEX)
@@ -118,9 +118,9 @@ def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
-    """How large the areas are where a model and a mask (H, W) disagree, of all that either takes for an object.
+    """The share, in 0..1, of areas where a model and a mask (H, W) disagree in the pixels of all objects of either.
 
-    In 0..1. A pixel of an area counts as much as the model is surer of its own answer than of the label.
+    A pixel of an area counts by the difference between the probabilities of the model's answer and of the label.
     """
     prediction = probabilities.argmax(axis=0)
     areas = disagreeing_areas(prediction, mask)

@@ -1,4 +1,4 @@
-"""Images of a validation part that are equal to images which the model has trained on."""
+"""Images of a validation part that are equal to images that the model was trained on."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -11,7 +11,7 @@ from runtime.files import checksum
 def equal_images(train: Records, val: Records) -> dict[str, str]:
     """{name of a validation image: name of a training image} of files with the same content.
 
-    Files are compared by size first, so that few are read. What lies in no file of its own is not compared.
+    Files are compared by size first, so that few are read. Images without a file of their own are not compared.
     """
     by_size: dict[int, list[tuple[str, Path]]] = defaultdict(list)
     for name, file in _files(train):
@@ -30,7 +30,7 @@ def equal_images(train: Records, val: Records) -> dict[str, str]:
 
 
 def _files(records: Records) -> list[tuple[str, Path]]:
-    """The name and the file of each image that is one."""
+    """The name and the file of each image that is a file of its own."""
     files = []
     for index, record in enumerate(records):
         source = record["image"]

@@ -1,6 +1,6 @@
-"""The score of a whole mask, by a model that has not trained on its image, and whether the mask is shifted.
+"""The score of a whole mask, by a model that was not trained on its image, and whether the mask is shifted.
 
-The score is that of Lad and Mueller, "Estimating label quality and errors in semantic segmentation data via any model"
+The score follows Lad and Mueller, "Estimating label quality and errors in semantic segmentation data via any model"
 (arXiv:2307.05080): the softmin, at temperature 0.1, of the probability that the model gives to the label of each pixel.
 """
 
@@ -11,10 +11,10 @@ import numpy as np
 from unet.config import IGNORE_INDEX
 
 TEMPERATURE = 0.1
-MAX_SHIFT = 16  # pixels that a mask is moved by, at the size at which it is looked at
-LONGEST_SIDE = 384  # of that size
-SMALLEST_SHIFT = 2  # pixels at that size
-SMALLEST_GAIN = 0.005  # of the mean probability: less is rounding, or nothing to speak of
+MAX_SHIFT = 16  # the largest shift in pixels that is tried, at a reduced size
+LONGEST_SIDE = 384  # of the reduced size, in pixels
+SMALLEST_SHIFT = 2  # pixels at the reduced size
+SMALLEST_GAIN = 0.005  # gain of the mean probability; a smaller one is rounding, or of no importance
 REMEDIED = 0.03  # share of the disagreement that the shift has to remove; right masks gain less than 0.005
 
 
@@ -25,7 +25,7 @@ def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
         probabilities: (classes, H, W).
         mask: (H, W) class indices; ignored pixels do not count.
 
-    Returns None where nothing counts.
+    Returns None if all pixels are ignored.
     """
     counted = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
     if not len(counted):
@@ -35,16 +35,16 @@ def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
 
 
 def label_probabilities(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(H, W): the probability of each pixel's label, that of class 0 where it is ignored."""
+    """The probability (H, W) of each pixel's label; of class 0 for ignored pixels."""
     labels = np.where(mask == IGNORE_INDEX, 0, mask)
     return np.take_along_axis(probabilities, labels[None], axis=0)[0]
 
 
 def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] | None:
-    """By how many rows and columns a mask (H, W) has to be moved to fit best; None where it fits well where it is.
+    """The rows and columns by which a mask (H, W) has to be moved to fit best; None if it fits well unmoved.
 
     The mean probability of the labels at each shift is a correlation. Beyond the border of the image the probabilities
-    go on as they are at the border, so that each shift counts the same pixels.
+    at the border are repeated, so that each shift counts the same pixels.
     """
     stride = math.ceil(max(mask.shape) / LONGEST_SIDE)
     small = mask[::stride, ::stride]
@@ -65,7 +65,7 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
     unmoved = agreement[MAX_SHIFT, MAX_SHIFT]
     is_better = agreement[row, column] - unmoved >= max(SMALLEST_GAIN, REMEDIED * (1 - unmoved))
     distance = max(abs(rows), abs(columns))
-    # where the farthest place is the best, the agreement has no peak
+    # if the farthest shift is the best, the agreement has no peak
     if not SMALLEST_SHIFT <= distance < MAX_SHIFT or not is_better:
         return None
     return rows * stride, columns * stride

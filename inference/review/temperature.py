@@ -10,7 +10,7 @@ from unet.config import IGNORE_INDEX
 
 # the temperatures that are tried: 1/8 to 8, each 9% above the one before
 TEMPERATURES = 2 ** np.linspace(-3, 3, 49)
-PIXELS = 20_000  # about, that are counted of an image, spread over it
+PIXELS = 20_000  # about so many pixels of an image are counted, spread over it
 SMALLEST_PROBABILITY = 1e-30  # the logarithm of 0 is no number
 
 
@@ -29,7 +29,7 @@ class TemperatureFit:
             return
         labels = mask.ravel()[known]
         counted = probabilities.reshape(len(probabilities), -1)[:, known].astype(np.float64)  # (classes, n)
-        # the logits, but for a number that all classes of a pixel share
+        # the logits, up to a constant for each pixel
         logits = np.log(np.maximum(counted, SMALLEST_PROBABILITY))
         label_logits = logits[labels, np.arange(len(known))]
         for index, temperature in enumerate(TEMPERATURES):
@@ -50,6 +50,6 @@ class TemperatureFit:
 
 
 def at_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities (classes, ...) as they are when all logits are divided by a temperature."""
+    """Probabilities (classes, ...) after all logits are divided by a temperature."""
     powers = np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY) ** (1 / temperature)
     return powers / powers.sum(axis=0)

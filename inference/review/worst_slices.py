@@ -1,4 +1,4 @@
-"""The slices of a volume whose masks look worst. An image is looked at as a volume of one slice."""
+"""The slices of a volume whose masks look worst. An image is treated as a volume of one slice."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -8,14 +8,14 @@ import numpy as np
 
 from inference.review.mask_quality import mask_score
 
-WORST_SLICES = 3  # that make up the score of a volume, and are shown
+WORST_SLICES = 3  # slices that make up the score of a volume, and are shown
 
 
 class ScoredSlice(NamedTuple):
-    """A slice, what a model says of it, and the score of its mask.
+    """A slice, its probabilities by a model, and the score of its mask.
 
     Args:
-        number: from below, the first is 0.
+        number: its number, counted from below; the first is 0.
         probabilities: (classes, H, W).
         mask: (H, W) class indices.
     """
@@ -27,7 +27,7 @@ class ScoredSlice(NamedTuple):
 
 
 def worst_slices(slices: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[ScoredSlice]:
-    """The slices with the lowest scores, the worst first; those without labels do not count.
+    """The slices with the lowest scores, the worst first; slices without labels do not count.
 
     Args:
         slices: probabilities (classes, H, W) and mask (H, W) of each slice, from below. Few are in memory at a time.

@@ -1,4 +1,4 @@
-"""How well the boundaries of predicted classes lie: boundary IoU and the 95th percentile of the Hausdorff distance."""
+"""The accuracy of predicted boundaries: boundary IoU and the 95th percentile of the Hausdorff distance."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,9 +16,9 @@ class BoundaryScores(NamedTuple):
     """The boundaries of one image, class by class.
 
     Args:
-        hits, union: (num_classes,) int64, pixels that the boundaries of truth and prediction share, and have together.
+        hits, union: (num_classes,) int64, pixels in the intersection and the union of both boundaries.
         distances: (num_classes,) float64 Hausdorff distance in pixels, NaN where truth or prediction lacks the class.
-        missed: (num_classes,) bool, whether one of them alone has the class, so that there is no distance.
+        missed: (num_classes,) bool, whether only one of both has the class, so that there is no distance.
     """
 
     hits: np.ndarray
@@ -27,7 +27,7 @@ class BoundaryScores(NamedTuple):
     missed: np.ndarray
 
     def to_json(self) -> dict[str, list[float | None]]:
-        """The scores of each class, None where there is none."""
+        """The scores of each class, None for a class without one."""
         return {"boundary_iou": ratios(self.hits, self.union), "hd95": numbers(self.distances)}
 
 
@@ -35,8 +35,9 @@ def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> Bo
     """The scores of class indices (H, W); pixels that the truth ignores belong to no class.
 
     Boundary IoU: Cheng et al., Boundary IoU: Improving Object-Centric Image Segmentation Evaluation (CVPR 2021); a
-    boundary is as wide as 2% of the image's diagonal, and the image ends where a class does. Hausdorff distance: the
-    larger one of the 95th percentiles of both ways, as in Metrics Reloaded (Maier-Hein et al., Nature Methods 2024).
+    boundary is as wide as 2% of the image's diagonal, and the border of the image is a boundary too. Hausdorff
+    distance: the larger of the 95th percentiles in both directions, as in Metrics Reloaded (Maier-Hein et al., Nature
+    Methods 2024).
     """
     from scipy.ndimage import find_objects
 
@@ -76,10 +77,10 @@ def enclosing_box(boxes: Sequence[tuple[slice, ...]]) -> tuple[slice, ...]:
 
 
 def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tuple[int, int]:
-    """Pixels that both boundaries of masks (H, W) share, and have together; outside of the masks there is nothing."""
+    """The pixels in the intersection and the union of the boundaries of two masks (H, W); beyond them is background."""
     from scipy.ndimage import distance_transform_cdt
 
-    # a boundary is what `width` erosions by 3 x 3 pixels take away
+    # a boundary is the pixels that `width` erosions by 3 x 3 pixels remove
     true_boundary = true & (distance_transform_cdt(true, metric="chessboard") <= width)
     predicted_boundary = predicted & (distance_transform_cdt(predicted, metric="chessboard") <= width)
     shared = true_boundary & predicted_boundary
@@ -90,12 +91,12 @@ def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tu
 def edge_distances(
     true: np.ndarray, predicted: np.ndarray, spacing: Sequence[float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances from each pixel of a mask's edge to the nearest one of the other mask's, both ways.
+    """Distances from each edge pixel of one mask to the nearest edge pixel of the other, in both directions.
 
     The masks, (H, W) or (D, H, W), are not empty and do not touch the border.
 
     Args:
-        spacing: that of the pixels along each axis, if distances are in mm.
+        spacing: the spacing of pixels along each axis, for distances in mm.
     """
     from scipy.ndimage import binary_erosion, distance_transform_edt
 
@@ -114,7 +115,7 @@ def hausdorff(ways: Sequence[np.ndarray]) -> float:
 def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
     """The report of all images as JSON: boundary IoU from the summed pixels of each class, mean of the distances.
 
-    `hd95_images` counts the images with a distance, `hd95_missed` those where truth or prediction alone has the class.
+    `hd95_images` counts the images with a distance, `hd95_missed` those where only truth or prediction has the class.
     """
     hits = np.sum([score.hits for score in scores], axis=0)
     union = np.sum([score.union for score in scores], axis=0)

@@ -14,22 +14,22 @@ from unet.config import IGNORE_INDEX
 
 BINS = len(SIZES) + 1
 AREA = 1  # a pixel of an area
-HIT = 2  # one that the other mask has, too
+HIT = 2  # a pixel of an area that the other mask has, too
 
 
 class AreaCounter:
     """Counts the areas of class indices that come in strips; the first class is background.
 
-    An area is found where the prediction has a pixel of its class in it. Ignored pixels are of no class.
+    An area is found if the prediction has a pixel of its class in it. Ignored pixels belong to no class.
 
     Args:
-        classes: how many there are.
+        classes: the number of classes.
 
     Attributes:
         true: (classes, BINS) int64, areas of the true mask by their size.
-        found: (classes, BINS) int64, those of them that are found.
+        found: (classes, BINS) int64, areas of the true mask that are found.
         predicted: (classes,) int64, areas of the prediction.
-        false: (classes,) int64, those of them in which the true mask has no pixel of their class.
+        false: (classes,) int64, areas of the prediction in which the true mask has no pixel of their class.
     """
 
     def __init__(self, classes: int) -> None:
@@ -78,7 +78,7 @@ class AreaCounter:
         self.false[index] += int(area.values.max() == AREA)
 
     def counts(self) -> np.ndarray:
-        """(classes, 2 * BINS + 2) int64: true, found, predicted, false; they add up over images."""
+        """The counts (classes, 2 * BINS + 2) int64: true, found, predicted, false; they add up over images."""
         return np.column_stack([self.true, self.found, self.predicted, self.false])
 
 
@@ -99,7 +99,7 @@ def area_report(counts: Sequence[np.ndarray], names: Sequence[str]) -> dict[str,
 
 
 def area_table(report: dict[str, Any]) -> str:
-    """The result of `area_report` as plain text, a line for each class that occurs; empty where none does."""
+    """The result of `area_report` as plain text, a line for each class that occurs; empty if none does."""
     lines = []
     for name, areas in report["by_class"].items():
         if not areas["areas"] and not areas["predicted"]:

@@ -54,7 +54,7 @@ class PointTruth:
     """Takes a prediction, to score it against the true points of an image.
 
     Attributes:
-        problem: why that cannot be done.
+        problem: the reason why it cannot be scored.
     """
 
     problem: Exception | None = None
@@ -69,7 +69,7 @@ class PointTruth:
         self.scores.add(torch.from_numpy(prediction)[None], batch, 0)
 
     def score(self) -> PointScore:
-        """The score of what was added."""
+        """The score of the prediction that was added."""
         return PointScore(self.scores)
 
 
@@ -86,7 +86,7 @@ class PointScorer:
         yield PointTruth(self.task, self._target(job, size))
 
     def score(self, job: Job) -> PointScore:
-        """The score of points that were written before; ScoreError where it cannot be had."""
+        """The score of points that were written before. Raises ScoreError if they cannot be scored."""
         try:
             table = read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
             return self.score_mask(job, as_prediction(table, job))
@@ -118,7 +118,7 @@ class PointScorer:
 
 
 def as_prediction(table: PointTable, job: Job) -> np.ndarray:
-    """(K, n + 2), the prediction of a job from the table that was written of it."""
+    """The prediction (K, n + 2) of a job, read from the table that was written for it."""
     positions = table.positions[0]
     if isinstance(job, VolumeJob):
         header = read_volume_header(job.volume, job.name)
@@ -135,9 +135,9 @@ def as_prediction(table: PointTable, job: Job) -> np.ndarray:
 
 @lru_cache(maxsize=2)  # each process reads it once
 def true_points(path: Path, task: Landmarks) -> PointTable:
-    """The true points of all images, with the model's names; DataError where no file has them.
+    """The true points of all images, with the model's names. Raises DataError if no file has them.
 
-    An empty cell means what it meant in training.
+    An empty cell has the same meaning as in training.
     """
     table = read_truth(path, task.absent)
     if not set(table.names) & set(task.names):
@@ -146,7 +146,7 @@ def true_points(path: Path, task: Landmarks) -> PointTable:
 
 
 def with_truths(jobs: Sequence[Job], path: Path, task: Landmarks) -> list[Job]:
-    """The jobs, each with the row of its true points; DataError for those that the table does not list."""
+    """The jobs, each with the row of its true points. Raises DataError for inputs that the table does not list."""
     table = true_points(path, task)
     rows: dict[str, list[int]] = {}
     for row, image in enumerate(table.images):
@@ -171,7 +171,7 @@ def _stem(image: str) -> str:
 
 
 def _shared_end(image: str, path: Path) -> int:
-    """How many parts at the end of two paths agree."""
+    """The number of parts at the end of two paths that agree."""
     count = 0
     parts = image.replace("\\", "/").split("/")
     for first, second in zip(reversed(parts), reversed(path.resolve().parts), strict=False):

@@ -32,7 +32,7 @@ class ScoreError(DataError):
 
 
 class ImageScore(NamedTuple):
-    """The scores of an image, those of its boundaries where asked for, and the `counts` of its areas, if it has any."""
+    """The scores of an image, of its boundaries if requested, and the `counts` of its areas, if it has any."""
 
     scores: Scores
     boundary: BoundaryScores | None
@@ -54,12 +54,12 @@ class MaskRows(NamedTuple):
     read: Callable[[int, int], Target]
 
     def check_size(self, image: tuple[int, int]) -> None:
-        """DataError unless the mask is as large as the image (H, W)."""
+        """Raises DataError unless the mask is as large as the image (H, W)."""
         if self.size != image:
             raise DataError(self._mismatch(image))
 
     def check_proportions(self, image: tuple[int, int]) -> None:
-        """DataError unless the mask has the proportions of the image (H, W)."""
+        """Raises DataError unless the mask has the proportions of the image (H, W)."""
         if not same_proportions(self.size, image):
             raise DataError(f"{self._mismatch(image)}; they differ in proportions")
 
@@ -69,7 +69,7 @@ class MaskRows(NamedTuple):
 
 @contextmanager
 def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
-    """A mask, of which a window is read at a time where its format allows it."""
+    """A mask, read one window at a time if its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
         opened = open_windowed(mask)
@@ -77,7 +77,7 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
         name = mask.path
         opened = open_windowed(mask)
     elif isinstance(mask, RenderedMask):
-        name = "the true objects"  # what renders them names the file
+        name = "the true objects"  # the object that renders them names the file
         opened = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)
@@ -93,14 +93,14 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
 
 
 class TruthScorer:
-    """Counts predicted rows against the true mask, as they come; the first problem with it ends the counting.
+    """Counts predicted rows against the true mask, as they come; the first problem with the mask ends the counting.
 
     If prediction and true mask differ in size, the predicted pixel under the center of each true one counts.
 
     Args:
         size: (H, W) of the prediction.
-        truth: None where it cannot be read; `problem` says why.
-        boundary: whether the boundaries are scored too, for which the whole mask is kept.
+        truth: the true mask; None if it cannot be read, then `problem` is the error.
+        boundary: whether the boundaries are scored too; then the whole mask is kept.
     """
 
     def __init__(
@@ -116,20 +116,20 @@ class TruthScorer:
         self.scores = task.new_scores(1)
         self.truth = truth
         self.problem = problem
-        self._top = 0  # where the next rows of the prediction lie
+        self._top = 0  # the first of the next rows of the prediction
         if truth is not None:
-            # for each row and each column of the true mask, that of the prediction under its center
+            # for each row and column of the true mask, the row and column of the prediction under its center
             self._rows = nearest(truth.size[0], size[0])
             self._columns = nearest(truth.size[1], size[1])
-        # predicted and true rows, where the boundaries are scored
+        # predicted and true rows, kept if the boundaries are scored
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
         self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
 
     def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
-        """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown.
+        """Count the next rows of a prediction, (n, W); pixels in `missing`, (n, W) bool, are unknown.
 
         Args:
-            certainty: (n, W) or (outputs, n, W), how sure the prediction is; None where that is not counted.
+            certainty: (n, W) or (outputs, n, W), the certainty of the prediction; None if it is not counted.
         """
         top = self._top
         self._top += len(mask)
@@ -195,7 +195,7 @@ class ImageScorer:
             yield TruthScorer(self.task, size, truth, problem, boundary=self.boundary)
 
     def score(self, job: ImageJob) -> ImageScore:
-        """The score of a mask that was written before; ScoreError where it cannot be had."""
+        """The score of a mask that was written before. Raises ScoreError if it cannot be scored."""
         assert job.size is not None
         height, width = job.size
         with self.open(job, (height, width)) as scorer:

@@ -33,8 +33,8 @@ class SurfaceScores(NamedTuple):
 
     Args:
         hd95: (num_classes,) float64 Hausdorff distance in mm, NaN where truth or prediction lacks the class.
-        dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack it, 0 where one does.
-        missed: (num_classes,) bool, whether one of them alone has the class, so that there is no distance.
+        dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack the class, 0 where one does.
+        missed: (num_classes,) bool, whether only one of both has the class, so that there is no distance.
     """
 
     hd95: np.ndarray
@@ -43,7 +43,7 @@ class SurfaceScores(NamedTuple):
 
 
 class VolumeScore(NamedTuple):
-    """The scores of a volume, those of its surfaces where asked for, and the `counts` of its areas, if it has any."""
+    """The scores of a volume, of its surfaces if requested, and the `counts` of its areas, if it has any."""
 
     scores: Scores
     surfaces: SurfaceScores | None
@@ -55,7 +55,7 @@ class VolumeScore(NamedTuple):
         return None
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """The entry of metrics.json for this volume; a class has None where there is no score."""
+        """The entry of metrics.json for this volume; None for a class without a score."""
         by_class = self.scores.by_class()
         result: dict[str, Any] = {"image": name} | self.scores.brief() | by_class
         if self.surfaces is not None:
@@ -77,7 +77,7 @@ class VolumeScorer:
     surfaces: bool = False
 
     def score(self, job: VolumeJob) -> VolumeScore:
-        """The score of a mask that was written before; ScoreError where it cannot be had."""
+        """The score of a mask that was written before. Raises ScoreError if it cannot be scored."""
         written_volume = self.output_format.written_volume(job)
         name = written_volume.paths[0]
         try:
@@ -87,7 +87,7 @@ class VolumeScorer:
             raise ScoreError(str(error)) from error
 
     def score_mask(self, job: VolumeJob, pred: np.ndarray) -> VolumeScore:
-        """The score of a prediction (D, H, W); DataError where its true mask cannot be used."""
+        """The score of a prediction (D, H, W). Raises DataError if its true mask cannot be used."""
         assert job.truth is not None
         assert not isinstance(job.truth, PointRow)
         header = read_volume_header(job.volume, job.name)
@@ -111,7 +111,7 @@ class VolumeScorer:
         return VolumeScore(scores, surfaces, areas)
 
     def _read_truth(self, mask: MaskFile, header: VolumeHeader) -> Target:
-        """The true mask (D, H, W) of a volume; DataError where it lies on another grid."""
+        """The true mask (D, H, W) of a volume. Raises DataError if it lies on another grid."""
         volume = _as_volume(mask)
         truth = volume.paths[0]
         if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
@@ -141,9 +141,9 @@ def surface_scores(
 ) -> SurfaceScores:
     """The scores of class indices (D, H, W), spacing (z, y, x) in mm; voxels that the truth ignores are of no class.
 
-    A surface is the voxels of a class with a neighbor, of six, that is not of it; beyond the volume there is nothing.
-    Hausdorff distance: the larger one of the 95th percentiles of both ways, as in Metrics Reloaded (Maier-Hein et al.,
-    Nature Methods 2024). Surface Dice: the share of both surfaces that lies within a tolerance of the other one
+    A surface is the voxels of a class with one of six neighbors outside the class; beyond the volume is background.
+    Hausdorff distance: the larger of the 95th percentiles in both directions, as in Metrics Reloaded (Maier-Hein et
+    al., Nature Methods 2024). Surface Dice: the share of both surfaces that lies within a tolerance of the other one
     (Nikolov et al. 2018, arXiv:1809.04430).
     """
     from scipy.ndimage import find_objects
@@ -153,7 +153,7 @@ def surface_scores(
     missed = np.zeros(num_classes, bool)
     if (truth == IGNORE_INDEX).any():
         pred = np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)
-    # neither the background, index 0, nor what is ignored, the largest one, is among these objects
+    # the background, index 0, and the ignored voxels, the largest index, are not among these objects
     true_boxes = find_objects(truth, max_label=num_classes - 1)
     pred_boxes = find_objects(pred, max_label=num_classes - 1)
     for index, boxes in enumerate(zip(true_boxes, pred_boxes, strict=True), 1):
@@ -178,7 +178,7 @@ def case_report(
     """The report of all volumes as JSON: each score's mean over the cases that have it, class by class and over all.
 
     The background, the first class where there is one, is left out. `dice_cases` counts the cases that have a Dice,
-    `hd95_missed` those where truth or prediction alone has the class: their Dice is 0, and they have no distance.
+    `hd95_missed` the cases where only truth or prediction has the class: their Dice is 0, and they have no distance.
     """
     first = 1 if has_background else 0
     report: dict[str, Any] = {"cases": len(cases), "classes": list(names[first:])}

@@ -209,7 +209,7 @@ def output_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
 
 
 def space(config: UNetConfig) -> dict[str, dict[str, Any]]:
-    """The axes of an image; those of volumes with the size of a voxel."""
+    """The axes of an image, or of a volume with the size of a voxel."""
     if config.dims == 2:
         return {"y": {}, "x": {}}
     if config.preprocess.spacing is None:
@@ -234,7 +234,7 @@ def preprocessing(config: UNetConfig) -> list[dict[str, Any]]:
 
 
 def prepared_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
-    """(C, D, H, W) -> what the network sees of a volume that has its spacing already."""
+    """(C, D, H, W) -> the network's input, for a volume that has the network's spacing already."""
     size = voxels.shape[1:]
     spacing = config.preprocess.spacing or (1.0, 1.0, 1.0)
     header = VolumeHeader(size, spacing, len(voxels), "float32", np.eye(4), ())
@@ -256,7 +256,7 @@ def answer_text(config: UNetConfig) -> str:
 
 
 def overlap_text(config: UNetConfig) -> str:
-    """How far a pixel's answer depends on its surroundings."""
+    """How far a pixel's answer depends on its surroundings, in words."""
     reaches = reach(config)
     if reaches is None:
         return "half a tile"

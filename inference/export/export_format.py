@@ -19,18 +19,18 @@ from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 
-FLAGS = ("license", "author", "mask")  # those of `Options` that are flags
+FLAGS = ("license", "author", "mask")  # the fields of `Options` that are flags
 MASKS_ARE_EQUAL = "its masks are those of predict.py"
 
 
 class Options(NamedTuple):
-    """What one asks of an export, beside its format.
+    """The options of an export, beside its format.
 
     Args:
-        license: that of the model, as SPDX calls it.
-        author: who made the model, a name each.
+        license: the SPDX identifier of the model's license.
+        author: the names of the model's authors.
         mask: whether the answer is the class of each pixel, and not logits.
-        folder: that of the model, whose run may lie around it.
+        folder: the folder of the model, which may lie in the folder of its run.
     """
 
     license: str | None = None
@@ -47,7 +47,7 @@ class ExportFormat(ABC):
         is_folder: whether it is a folder; else it is a file.
         suffix: how the name of its file must end.
         flags: which of FLAGS it takes.
-        proof: what the runtime was seen to do.
+        proof: a text on the check that the runtime has passed.
     """
 
     runtime: ClassVar[str]
@@ -58,18 +58,18 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, model: UNet, path: Path, options: Options) -> None:
-        """Write the model, which is in evaluation mode, on the CPU and of float32. ModelError where that cannot be."""
+        """Write the model, which is in evaluation mode, on the CPU and of float32. ModelError if it fails."""
 
     def problem(self, config: UNetConfig) -> str | None:
         """Why models of this config cannot be written, in words that follow "the model"; None if they can."""
         return None
 
     def hint(self, config: UNetConfig) -> str:
-        """The addition to a message that the runtime answers otherwise, or cannot."""
+        """The addition to a message that the runtime gives other answers, or none."""
         return ""
 
     def expected(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
-        """The answers that the runtime is to give to batches of images."""
+        """The answers to batches of images that the runtime has to give."""
         return expected_logits(model, batches)
 
     @property
@@ -79,7 +79,7 @@ class ExportFormat(ABC):
 
     @property
     def openers(self) -> Sequence[str]:
-        """The names in `opener.py` of what opens it."""
+        """The keys in `OPENERS` of opener.py of the functions that open it."""
         return (self.name,)
 
     def description(self, config: UNetConfig) -> dict[str, str]:
@@ -96,7 +96,7 @@ class ExportFormat(ABC):
 
 
 def export_proved(export_format: ExportFormat, model: UNet, path: Path, options: Options) -> None:
-    """Write `model` for other programs; ModelError, and no file, where their answers are not those of `Predictor`."""
+    """Write `model` for other programs; ModelError, and no file, if their answers differ from `Predictor`'s."""
     if not path.name.endswith(export_format.suffix):
         raise SettingsError(f"{path}: the name must end in {export_format.suffix}")
     for name in FLAGS:

@@ -14,7 +14,7 @@ from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 
-FIXED_POINT = 2**22  # what Pillow multiplies weights by before it rounds them
+FIXED_POINT = 2**22  # Pillow multiplies weights by this number before it rounds them
 LINEAR = {2: "bilinear", 3: "trilinear"}
 
 
@@ -28,8 +28,8 @@ def prepares_images(config: UNetConfig) -> bool:
 class ExportedNetwork(nn.Module):
     """A model with all that predict.py does to an image before and after it.
 
-    Images are resized as Pillow does it, and logits resized back to the images' own size, or left at that of the
-    network where its task reads them so. Volumes are taken at the spacing of the network, clipped and standardized.
+    Images are resized as Pillow does it, and logits resized back to the images' own size, or left at the
+    network's size if the task reads them so. Volumes are taken at the spacing of the network, clipped and standardized.
     """
 
     def __init__(self, model: UNet) -> None:
@@ -42,7 +42,7 @@ class ExportedNetwork(nn.Module):
         """(B, in_channels, *spatial) raw pixel values -> logits (B, num_classes, *spatial).
 
         Args:
-            prepare: a single truth value: whether to do what predict.py does to images. By default that is done.
+            prepare: a single truth value: whether to do what predict.py does to images. True by default.
         """
         if not self.prepares:
             return self._logits(images)
@@ -74,7 +74,7 @@ class ExportedNetwork(nn.Module):
         return images
 
     def _logits(self, images: Tensor) -> Tensor:
-        """What `UNet.forward` computes."""
+        """The logits as `UNet.forward` computes them."""
         model = self.model
         size = images.shape[2:]
         x = self._padded((images - model.mean) / model.std)
@@ -113,7 +113,7 @@ class ExportedNetwork(nn.Module):
 
 
 class ProbabilityNetwork(ExportedNetwork):
-    """The same, which answers probabilities (B, num_classes, *spatial), as the model's task reads them from logits."""
+    """An exported network that returns probabilities (B, num_classes, *spatial), as the task reads them from logits."""
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
         decoder = new_decoder(task_of_model(self.model.config))
@@ -142,13 +142,13 @@ def _matrices(images: Tensor, size: Sequence[int]) -> list[Tensor]:
 
 
 def bicubic(length: int, target: int) -> Tensor:
-    """(target, length) float64: the weight of each pixel of a side in each of the side resized; those of Pillow."""
+    """(target, length) float64: Pillow's weight of each pixel of a side in each pixel of the resized side."""
     scale = _double(length) / _double(target)
     widening = scale.clamp(min=1)
     centers = ((torch.arange(target, dtype=torch.float64) + 0.5) * scale)[:, None]
     pixels = torch.arange(length, dtype=torch.float64)
     first = (centers - 2 * widening + 0.5).floor()
-    last = (centers + 2 * widening + 0.5).floor()  # the pixel behind
+    last = (centers + 2 * widening + 0.5).floor()  # the pixel after the last one
     x = ((pixels - centers + 0.5) / widening).abs()
     near = (1.5 * x - 2.5) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * -0.5
@@ -169,7 +169,7 @@ def _rounded(sums: Tensor) -> Tensor:
 
 
 def _pads_around(size: Sequence[int], smaller: Sequence[int]) -> list[int]:
-    """What `F.pad` takes to bring a `smaller` size to `size`, half of it before and half of it behind."""
+    """The argument of `F.pad` that brings a `smaller` size to `size`, half of the padding before and half after."""
     pads = []
     for side, smaller_side in zip(reversed(size), reversed(smaller), strict=True):  # the last axis comes first
         missing = side - smaller_side
@@ -190,7 +190,7 @@ def _double(length: int | Tensor) -> Tensor:
 
 
 def _length(number: Tensor, at_least: int = 1) -> int:
-    """A computed length, of which torch may assume that it is so long; the tracer takes the tensor."""
+    """A computed length, which torch may assume to be `at_least` so long; the tracer takes the tensor."""
     if torch.jit.is_tracing():
         return number  # type: ignore[return-value]
     length = number.item()  # a symbol while torch exports

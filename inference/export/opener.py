@@ -18,7 +18,7 @@ Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def open_onnx(path: str) -> Answer:
-    """By onnxruntime."""
+    """A function that answers by onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -33,7 +33,7 @@ def open_onnx(path: str) -> Answer:
 
 
 def open_torch(path: str) -> Answer:
-    """By torch."""
+    """A function that answers by torch."""
     import torch
 
     program = torch.export.load(path).module()
@@ -46,7 +46,7 @@ def open_torch(path: str) -> Answer:
 
 
 def open_openvino(path: str) -> Answer:
-    """By OpenVINO on the CPU, in 32 bits: by itself it takes 16 where a CPU has them."""
+    """A function that answers by OpenVINO on the CPU in 32 bits; by default OpenVINO takes 16 if the CPU can."""
     import openvino
 
     network = openvino.compile_model(f"{path}/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -59,7 +59,7 @@ def open_openvino(path: str) -> Answer:
 
 
 def open_hub(path: str) -> Answer:
-    """By a pipeline of transformers, which answers masks."""
+    """A function that answers masks by a pipeline of transformers."""
     import transformers
     from PIL import Image
 
@@ -82,7 +82,7 @@ def open_hub(path: str) -> Answer:
 
 
 def open_package(path: str, weights: str) -> Answer:
-    """By bioimageio.core, after its own test of these weights."""
+    """A function that answers by bioimageio.core, after its own test of these weights."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -148,7 +148,7 @@ def main(name: str, model: str, images: str, answers: str) -> None:
 
 
 def turn_network_off() -> None:
-    """Let whatever wants to connect fail in this process: what is opened has to be enough."""
+    """Make every connection of this process fail: the model's files alone have to be enough."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("a model that is checked must not need the network")

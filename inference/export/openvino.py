@@ -19,7 +19,7 @@ INSTALL = "pip install onnx openvino"
 class OpenVino(ExportFormat):
     """A folder with model.xml and model.bin: `images` (B, C, *spatial), all but C dynamic -> `logits`.
 
-    Images are of 8 bits where those of the training were, else float32. With `mask` the output is `mask` instead, the
+    Images have 8 bits if the training images had, else float32. With `mask` the output is `mask` instead, the
     class of each pixel, int32.
     """
 

@@ -30,11 +30,11 @@ OPENER = Path(__file__).with_name("opener.py")
 def check_answers(
     opener: str, runtime: str, path: Path, batches: Sequence[np.ndarray], expected: Sequence[Tensor]
 ) -> None:
-    """ModelError unless the exported model at `path` answers batches of images as is `expected`.
+    """Raises ModelError unless the exported model at `path` gives the `expected` answers to batches of images.
 
     Args:
         opener: which of `OPENERS` in opener.py opens it.
-        runtime: what it is called.
+        runtime: the name of the runtime in messages.
     """
     answers, complaint = opened_answers(opener, path, batches)
     if answers is None:
@@ -87,7 +87,7 @@ def images_of(config: UNetConfig, shape: Sequence[int]) -> np.ndarray:
         shape: the batch size, and the size of each image.
 
     Returns:
-        (B, C, *spatial); for volumes what their network sees.
+        (B, C, *spatial); for volumes, the network's input.
     """
     preprocess = config.preprocess
     generator = np.random.default_rng(sum(shape))
@@ -119,7 +119,7 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
     """The network's logits for batches of images, (B, num_classes, *spatial) each.
 
     Args:
-        batches: those of volumes hold what the network sees.
+        batches: the images; batches of volumes hold the network's input.
     """
     predictor = Predictor(fold_batch_norm(copy.deepcopy(model)), tta=False)
     expected = []

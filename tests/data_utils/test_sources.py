@@ -596,6 +596,8 @@ def test_parquet_files_are_read(tmp_path, tables, mask):
     train, val = loaded(tmp_path / "folder")
     assert (len(train), len(val)) == (3, 2)
     assert discover(train) == {0: 48, 1: 24}
+    (tmp_path / "folder" / "data").rename(tmp_path / "folder" / "tables")
+    assert [len(split) for split in loaded(tmp_path / "folder")] == [3, 2]
 
 
 def on_another_machine(tables, tmp_path: Path, records):

@@ -17,6 +17,11 @@ def score_of(unit: str, rows: list[list[float]]) -> LandmarkScores:
     return LandmarkScores(["a"], unit, torch.tensor([len(rows)]), by_image)
 
 
+def test_the_errors_of_points_are_kept_in_double_precision():
+    scores = LandmarkScores.of_images(("nose", "ear"), "px", images=2, device="cpu")
+    assert scores.by_image.dtype == torch.float64
+
+
 def test_radii_in_percent_are_of_the_longer_side_and_hold_their_border():
     errors = (2.0, 4.0, 6.0, 10.0, 20.0, 20.5)  # 1, 2, 3, 5, 10 and 10.25% of 200 pixels
     scores = score_of("px", [[PRESENT, error, 200, 250, 1] for error in errors])

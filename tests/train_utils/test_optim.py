@@ -87,6 +87,12 @@ def test_an_average_on_a_gpu_is_moved_by_three_operators_however_many_tensors_it
     assert names == ["aten._foreach_sub.List", "aten._foreach_mul_.Tensor", "aten._foreach_add_.List"]
 
 
+def test_an_average_on_a_cpu_is_moved_once():
+    average = torch.tensor([1.0, 3.0])
+    move_towards([average], [torch.tensor([2.0, 7.0])], torch.tensor(0.25))
+    assert average.tolist() == [1.25, 4.0]
+
+
 def test_weight_decay_spares_norms_and_biases():
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     for name in ("adamw", "sgd"):

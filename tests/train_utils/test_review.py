@@ -47,7 +47,7 @@ from train_utils.reporting.review.masks import (
     missing_object,
     worst_first,
 )
-from train_utils.reporting.review.reviewed_run import ReviewedRun, predicted_examples
+from train_utils.reporting.review.reviewed_run import ReviewedRun, predicted_examples, read_example
 from train_utils.reporting.section import Example
 from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
@@ -153,6 +153,14 @@ def test_a_run_that_cannot_be_calibrated_is_said_and_the_next_ones_are(monkeypat
     monkeypatch.setattr(review, "write_calibration", full_disk)
     result = reviewed("--runs", "b", "--calibrate")
     assert result.errors == "review.py: error: --output review cannot be written (No space left); choose another\n"
+
+
+def test_the_mask_of_an_example_is_the_one_that_pictures_show():
+    target = object()
+    reader = SimpleNamespace(read=lambda record, size, network_size: target, shown_truth=lambda read: [read])
+    records = [{"image": np.zeros((4, 6), np.uint8), "target": None, "name": "a"}]
+    run = SimpleNamespace(info=SimpleNamespace(val=SimpleNamespace(records=records), reader=reader))
+    assert read_example(run, 0).truth == [target]
 
 
 def test_each_run_is_calibrated_with_the_flags_and_shown_on_one_page(monkeypatch, tmp_path):

@@ -16,6 +16,8 @@ def load_network(name: str | Path, device: str | torch.device = "cpu", scale: fl
     if Path(name).suffix == ".onnx":
         from inference.onnx_network import OnnxNetwork
 
+        if scale is not None:
+            raise ModelError(f"{name}: holds its scale; --scale is for Pytorch-UNet's checkpoints only")
         return OnnxNetwork(name)
     network = load_model(name, scale)
     return fold_batch_norm(network).to(device, memory_format=network.memory_format)

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from starting import start_from
 
 from data_utils.loading.image_input import ImageInput
-from inference.models import load_model
+from inference.models import load_model, load_network
 from runtime.errors import ModelError
 from train_utils.settings.starting_point import StartingPoint, copy_weights
 from unet import UNet, UNetConfig
@@ -320,6 +320,8 @@ def test_missing_files_and_a_scale_for_a_model_folder_are_refused(save, tmp_path
         load_model(tmp_path / "model", scale=0.5)
     (tmp_path / "model").rename(tmp_path / "cells.pt")  # a folder, whatever it is called
     assert load_model(tmp_path / "cells.pt").config.depth == 1
+    with pytest.raises(ModelError, match=r"^model\.onnx: holds its scale; --scale is for Pytorch-UNet's checkpoints"):
+        load_network("model.onnx", scale=0.5)
 
 
 def test_copying_weights_names_what_stays_fresh():

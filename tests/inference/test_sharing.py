@@ -107,6 +107,15 @@ def test_messages_go_to_the_processes_of_the_own_group(messages):
     assert messages == [(4, [5]), (4, list(b"caf\xc3\xa9"))]
 
 
+def test_a_process_computes_no_row_of_another_process(monkeypatch):
+    monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
+    batches = []
+    follower = SharedRows(Mesh(3, 1, 0), 2, torch.device("cpu"))
+    logits = follower.forward_of_row(batches.append, row=2)(torch.ones(4, 1, 5, 6))
+    assert batches == []
+    assert logits.shape == (4, 2, 5, 6)
+
+
 def test_a_group_is_made_by_all_its_processes_before_the_first_input(monkeypatch):
     groups = []
     monkeypatch.setattr("runtime.mesh._process_group", groups.append)

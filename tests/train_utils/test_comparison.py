@@ -668,6 +668,14 @@ def test_seeds_of_one_recipe_are_shown_beside_each_other(tmp_path):
     assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(2)]
 
 
+def test_an_image_that_one_run_alone_has_scored_is_not_shown(tmp_path):
+    both = write_run(tmp_path / "both", {"i0": 0.1, "i1": 0.9}, seed=0)
+    one = write_run(tmp_path / "one", {"i0": 0.2}, seed=1)
+    runs = [with_pictures(run, "i0", "i1") for run in (both, one)]
+    page = Page(compared(runs, tmp_path / "page.html").page)
+    assert sorted(page.alts) == [f"{both}: mean IoU 0.1000", f"{one}: mean IoU 0.2000"]
+
+
 def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it_and_one_may_have_no_score(tmp_path):
     runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.01 * number for number in range(7)])]
     (runs[1] / "images.csv").write_text("image,mean IoU\ni1,0.5\n")

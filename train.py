@@ -63,8 +63,8 @@ from train_utils.reporting.sections import new_section
 from train_utils.results import Publisher, finish_run
 from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
+from train_utils.settings.data_checks import check_scale
 from train_utils.settings.flags import parse_args
-from train_utils.settings.plan import check_scale
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings

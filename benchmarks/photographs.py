@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from train_utils.settings.flags import parse_args
-from train_utils.settings.plan import as_flags, plan_run
+from train_utils.settings.plan import plan_run
+from train_utils.settings.train_settings import as_flags
 
 KINDS = {"scratch": ["--encoder", "none"], "lite0": []}
 LIKE = ["--plan", "none", "--tracker", "none", "--num-workers", "0"]

@@ -21,9 +21,12 @@ from runtime.redact import redact_all
 from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, read_memory_limit
 from train_utils.schedule import Schedule
-from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
+from train_utils.settings.data_checks import check_axes
+from train_utils.settings.plan import Plan, plan_run
 from train_utils.settings.record import FINISHED_FILE, UNRECORDED, flags_as_json, say_credentials
-from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
+from train_utils.settings.run_length import run_length
+from train_utils.settings.sizes import patch_size
+from train_utils.settings.train_settings import NO_ENCODER, TrainSettings, as_flags
 from unet.model import UNet
 
 
@@ -123,7 +126,7 @@ class OpenedRun:
             if recorded:
                 return tuple(recorded)
         preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
-        return patch_size(info, args.max_minutes or math.inf, preprocess)
+        return patch_size(info, run_length(args.max_minutes), preprocess)
 
     @property
     def largest_micro_batch(self) -> int | None:

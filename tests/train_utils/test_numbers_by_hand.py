@@ -1,8 +1,9 @@
 """Patches, intervals, records, front matter and axes of a run, worked out by hand.
 
-Modules: train_utils/settings/plan.py, train_utils/settings/record.py, train_utils/settings/hints.py,
-train_utils/reporting/model_card.py, train_utils/reporting/charts.py, train_utils/reporting/report.py,
-train_utils/run_dir.py, train_utils/run_state.py, train_utils/schedule.py, unet/axes.py.
+Modules: train_utils/settings/plan.py, train_utils/settings/sizes.py, train_utils/settings/record.py,
+train_utils/settings/hints.py, train_utils/reporting/model_card.py, train_utils/reporting/charts.py,
+train_utils/reporting/report.py, train_utils/run_dir.py, train_utils/run_state.py, train_utils/schedule.py,
+unet/axes.py.
 """
 
 from dataclasses import replace
@@ -35,8 +36,11 @@ from train_utils.reporting.model_card import model_card
 from train_utils.run_dir import OpenedRun
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule, learning_rate
-from train_utils.settings.plan import Plan, check_axes, patch_size, plan_run
+from train_utils.settings.data_checks import check_axes
+from train_utils.settings.plan import Plan, plan_run
 from train_utils.settings.record import RunSettings
+from train_utils.settings.run_length import LONG, SHORT, run_length
+from train_utils.settings.sizes import patch_size
 from unet import UNet, UNetConfig
 from unet.axes import level_axes
 from unet.config import Preprocess
@@ -68,14 +72,14 @@ def info_of(train: Split, val: Split | None = None, channels: int = 1) -> Datase
     ],
 )
 def test_patches_are_as_long_along_each_axis_and_what_a_short_one_leaves_the_others_have(size, spacing, minutes, patch):
-    assert patch_size(info_of(split_of(5, size, spacing)), minutes) == patch
+    assert patch_size(info_of(split_of(5, size, spacing)), run_length(minutes)) == patch
 
 
 def test_patches_of_a_model_to_start_from_have_its_spacing():
     info = info_of(split_of(5, (200, 200, 200), (1, 1, 1)))
-    assert patch_size(info, 60, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
+    assert patch_size(info, LONG, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
     few_slices = info_of(split_of(5, (4, 64, 64), (1, 1, 1)))
-    assert patch_size(few_slices, 60, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4
+    assert patch_size(few_slices, LONG, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4
 
 
 def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of_the_model_before(tmp_path):
@@ -86,7 +90,7 @@ def test_volumes_without_a_plan_have_patches_of_the_time_of_the_checkpoint_or_of
         start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), source)
         return start.with_plan(parsed("--dataset", "data", "--plan", "none", *flags), info).crop_size
 
-    long, short = patch_size(info, 60), patch_size(info, 59)
+    long, short = patch_size(info, LONG), patch_size(info, SHORT)
     assert patch() == long
     assert patch("--max-minutes", "59") == short != long
     for recorded, expected in (([4, 5, 6], (4, 5, 6)), (None, long)):

@@ -1,4 +1,8 @@
-"""The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known."""
+"""The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
+
+Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/mask_detail.py,
+train_utils/settings/data_checks.py, train_utils/settings/train_settings.py.
+"""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,8 +24,11 @@ from runtime.errors import SettingsError
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.microbatch import MemoryLimit
 from train_utils.run_dir import OpenedRun
-from train_utils.settings import plan
-from train_utils.settings.plan import Plan, as_flags, check_axes, check_scale, detail_kept, plan_run
+from train_utils.settings import mask_detail, run_length, sizes
+from train_utils.settings.data_checks import check_axes, check_scale
+from train_utils.settings.mask_detail import detail_kept
+from train_utils.settings.plan import Plan, plan_run
+from train_utils.settings.train_settings import as_flags
 from unet import UNetConfig
 from unet.config import Preprocess
 
@@ -110,7 +117,7 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
     ids=["very short", "frozen encoder", "short", "nearly long", "long", "no limit"],
 )
 def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, monkeypatch, flags, size):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     height, width = size
     for times, scale in ((1, 1.0), (2, 0.5), (4, 0.25)):
         assert planned(sized(few, 10, (times * height, times * width)), *flags)["scale"] == scale
@@ -120,7 +127,7 @@ def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, m
 
 @pytest.mark.parametrize(("kept", "scale"), [(0.9, 0.5), (0.899, 0.75)])
 def test_the_masks_keep_nine_tenths_of_their_detail(few, monkeypatch, kept, scale):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: {0.75: 0.95, 0.5: kept}.get(scale, 0.5))
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: {0.75: 0.95, 0.5: kept}.get(scale, 0.5))
     assert planned(sized(few, 10, (600, 800)), "--max-minutes", "14")["scale"] == scale
 
 
@@ -163,7 +170,7 @@ def test_images_that_have_a_size_are_neither_scaled_nor_cropped_to_another(few, 
 
 
 def test_images_that_are_read_in_windows_and_objects_keep_their_scale(few, monkeypatch):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     assert planned(sized(few, 10, (4096, 4096)))["scale"] == 0.25
     assert planned(sized(few, 10, (4096, 4097)))["scale"] == 1.0
     objects = replace(few, reader=ObjectReader())
@@ -201,8 +208,8 @@ def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(fe
 
 def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeypatch):
     names = []
-    read_mask = plan.read_mask
-    monkeypatch.setattr(plan, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
+    read_mask = mask_detail.read_mask
+    monkeypatch.setattr(mask_detail, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
     records = ListRecords([few.train.records[index % 9] | {"name": f"{index}"} for index in range(100)])
     detail_kept(replace(few, train=Split(records, np.full((100, 2), (32, 40)))), 0.5)
     assert len(names) == len(set(names)) == 32
@@ -210,7 +217,7 @@ def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeyp
 
 
 def test_the_usual_image_decides_the_scale_and_the_size_of_crops_and_the_mean_whether_there_are_crops(few, monkeypatch):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     info = sized(few, 10, (400, 500))
     assert planned(info)["crop_size"] is None
     info.train.sizes[4] = (4000, 5000)
@@ -595,7 +602,9 @@ def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
 def test_a_resumed_run_keeps_its_plan(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 10, seed=0)
     first = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
-    monkeypatch.setattr(plan, "LONG_WIDTH", 3)  # as another version might choose
+    monkeypatch.setattr(
+        run_length, "LONG", run_length.LONG._replace(base_channels=3)
+    )  # as another version might choose
     more = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS[:-1], "3", "--resume", "auto")
     assert more.exit_code == 0, more.output
     assert "plan: " not in more.output
@@ -613,7 +622,7 @@ def test_a_planned_run_that_has_finished_is_recognized(tmp_path):
 def test_a_repeated_run_is_not_planned_anew(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 10, seed=0)
     run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
-    monkeypatch.setattr(plan, "LONG_WIDTH", 3)
+    monkeypatch.setattr(run_length, "LONG", run_length.LONG._replace(base_channels=3))
     again = run_train(tmp_path / "again", "--like", run.folder)
     assert "without a change" in again.output
     assert again.settings["flags"]["base_channels"] == run.settings["flags"]["base_channels"]

@@ -1,8 +1,9 @@
 """The flags of train.py with their types."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 OPTIMIZERS = ("adamw", "sgd", "muon")
 SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
@@ -12,6 +13,22 @@ NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 def flag_of(name: str) -> str:
     """The typed flag of a setting: --batch-size for batch_size."""
     return "--" + name.replace("_", "-")
+
+
+def as_flags(values: Mapping[str, Any]) -> str:
+    """The values in the form in which flags are typed on the command line."""
+    return " ".join(_as_flag(name, value) for name, value in values.items() if value is not None)
+
+
+def _as_flag(name: str, value: Any) -> str:
+    flag = flag_of(name)
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    words = [flag]
+    values = value if isinstance(value, tuple) else (value,)
+    for item in values:
+        words.append(f"{item:g}" if isinstance(item, float) else str(item))
+    return " ".join(words)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""The lengths of runs. In short runs small images and narrow networks score higher, since they allow more steps."""
+
+import math
+from typing import NamedTuple
+
+
+class RunLength(NamedTuple):
+    """The sizes that the plan chooses for runs of one length.
+
+    Args:
+        minutes: runs of fewer minutes have this length, unless they have a shorter one.
+        resized_pixels: the most pixels of a resized image, if its masks keep their detail.
+        cropped_pixels: the approximate pixels of a crop of an image.
+        patch_voxels: the most voxels of a patch of a volume.
+        point_patch_voxels: the most voxels of a patch of a volume with points.
+        base_channels: the base channels of a network without an encoder.
+        base_channels_of_many: the same, for many training images.
+        batch_size: the images of a batch.
+    """
+
+    minutes: float
+    resized_pixels: int
+    cropped_pixels: int
+    patch_voxels: int
+    point_patch_voxels: int
+    base_channels: int
+    base_channels_of_many: int
+    batch_size: int
+
+
+VERY_SHORT = RunLength(
+    minutes=15,
+    resized_pixels=128 * 160,
+    cropped_pixels=192 * 256,
+    patch_voxels=48**3,
+    point_patch_voxels=32**3,
+    base_channels=16,
+    base_channels_of_many=16,
+    batch_size=2,
+)
+# a frozen encoder gets more pixels: it has learned from larger images
+VERY_SHORT_FROZEN = VERY_SHORT._replace(resized_pixels=256 * 320, cropped_pixels=256 * 320)
+SHORT = RunLength(
+    minutes=60,
+    resized_pixels=192 * 256,
+    cropped_pixels=192 * 256,
+    patch_voxels=48**3,
+    point_patch_voxels=48**3,
+    base_channels=16,
+    base_channels_of_many=16,
+    batch_size=2,
+)
+LONG = RunLength(
+    minutes=math.inf,
+    resized_pixels=512 * 512,
+    cropped_pixels=512 * 512,
+    patch_voxels=128**3,
+    point_patch_voxels=128**3,
+    base_channels=32,
+    base_channels_of_many=64,
+    batch_size=4,
+)
+
+
+def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
+    """The length of a run.
+
+    Args:
+        max_minutes: the value of --max-minutes; None if the run has no limit.
+        is_frozen: whether the network has a frozen encoder.
+    """
+    minutes = max_minutes or math.inf
+    if minutes < VERY_SHORT.minutes:
+        return VERY_SHORT_FROZEN if is_frozen else VERY_SHORT
+    return SHORT if minutes < SHORT.minutes else LONG

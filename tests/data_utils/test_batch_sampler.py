@@ -154,7 +154,9 @@ def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it():
 
 def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
     batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
-    assert (batch_split.world_size, batch_split.group_words, batch_split.idle_groups) == (6, "groups of 3 processes", 0)
+    assert batch_split.world_size == 6
+    assert batch_split.group_words == "groups of 3 processes"
+    assert batch_split.idle_groups == 0
     assert batch_split._replace(batch_size=1, accumulation=1).idle_groups == 1
     assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)
 
@@ -235,7 +237,8 @@ def test_evaluation_sees_every_image_once_unpadded_in_batches_that_no_process_co
 def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes():
     for processes, fillers in ((1, 0), (2, 1), (3, 0), (4, 1), (5, 2)):
         sampler = EvaluationSampler(np.array([(8, 8)] * 3), 64, processes)
-        assert (len(sampler), sum(slots[0].filler for slots in sampler)) == (3 + fillers, fillers)
+        assert len(sampler) == 3 + fillers
+        assert sum(slots[0].filler for slots in sampler) == fillers
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,8 @@ def test_images_of_one_block_are_on_one_side(tmp_path):
             write_raster(tmp_path / "images" / f"{number}_{date}.tif", bands, transform=place)
             write_raster(tmp_path / "masks" / f"{number}_{date}.tif", mask[None], transform=place)
     train, val = load_records(config(tmp_path, val_blocks=64, val_fraction=0.25))
-    assert (len(train), len(val)) == (24, 8)
+    assert len(train) == 24
+    assert len(val) == 8
     held_out = {int(record["name"].split("_")[0]) for record in val}
     assert held_out in ({0, 1, 4, 5}, {2, 3, 6, 7}, {8, 9, 12, 13}, {10, 11, 14, 15})
     report, problems = check_data(config(tmp_path, val_blocks=64, val_fraction=0.25))

@@ -54,7 +54,8 @@ CHOICES = [
 @pytest.mark.parametrize(("flag", "outside", "names", "values", "indices"), CHOICES)
 def test_classes_are_chosen_and_joined(flag, outside, names, values, indices):
     classes = class_map(flag, outside)
-    assert (classes.names, classes.values) == (names, values)
+    assert classes.names == names
+    assert classes.values == values
     np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8(indices))
     for value in np.unique(MASK).tolist():  # one answer, whoever asks
         assert (
@@ -90,7 +91,9 @@ def test_several_values_are_ignored():
     classes = class_map("1=car,2=dog", ignore="0,3,255", file_classes=())
     np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8([[255, 0, 1], [255, 255, 255]]))
     classes = resolve_classes(dict.fromkeys((0, 1, 2, 3), 1), (), "3,0")
-    assert (classes.values, classes.ignore_value, classes.joined) == ((1, 2), 3, ((0, IGNORE_INDEX),))
+    assert classes.values == (1, 2)
+    assert classes.ignore_value == 3
+    assert classes.joined == ((0, IGNORE_INDEX),)
 
 
 def test_colors_are_joined():
@@ -105,7 +108,9 @@ def test_a_json_file_joins_too(tmp_path):
     file = tmp_path / "classes.json"
     file.write_text(json.dumps({"0": "bg", "3": "person", "7": "person"}))
     classes = resolve_classes(dict.fromkeys((0, 3, 7), 1), parse_classes(str(file)), None)
-    assert (classes.names, classes.values, classes.joined) == (("bg", "person"), (0, 3), ((7, 1),))
+    assert classes.names == ("bg", "person")
+    assert classes.values == (0, 3)
+    assert classes.joined == ((7, 1),)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,8 @@ def test_a_run_on_chosen_classes_writes_and_scores_them(tmp_path):
     run = run_train(tmp_path / "run", "--dataset", data, "--classes", "person", *TINY)
     assert run.exit_code == 0, run.output
     preprocess = run.config["preprocess"]
-    assert (preprocess["class_names"], preprocess["class_values"]) == (["background", "person"], [0, 3])
+    assert preprocess["class_names"] == ["background", "person"]
+    assert preprocess["class_values"] == [0, 3]
     assert preprocess["outside_class"] == 0
     assert "joined_values" not in preprocess
     truth = load_info(data).val.records[0]["target"].render()

@@ -320,7 +320,8 @@ RESOLVED = [
 @pytest.mark.parametrize(("found", "ignore", "values", "ignore_value"), RESOLVED)
 def test_found_values_become_classes(found, ignore, values, ignore_value):
     class_map = resolve_classes(dict.fromkeys(found, 1), (), ignore)
-    assert (class_map.values, class_map.ignore_value) == (values, ignore_value)
+    assert class_map.values == values
+    assert class_map.ignore_value == ignore_value
 
 
 def test_classes_without_given_names_are_named_by_their_values():
@@ -342,7 +343,9 @@ def test_a_value_of_a_name_that_stands_before_joins_its_class():
 
 def test_another_ignored_value_leaves_255_as_it_is():
     class_map = resolve_classes({0: 1, 1: 1, 9: 1, 255: 1}, parse_classes("0=a,1=b"), "9")
-    assert (class_map.ignore_value, class_map.joined, class_map.index_of(255)) == (9, (), None)
+    assert class_map.ignore_value == 9
+    assert class_map.joined == ()
+    assert class_map.index_of(255) is None
 
 
 FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
@@ -479,7 +482,9 @@ def test_all_ignored_values_become_255():
     assert class_map.ignored_values == (9, 8)
     assert ClassMap(("a", "b"), (0, 1), None, joined=((7, 1), (8, IGNORE_INDEX))).ignored_values == (8,)
     several = resolve_classes(dict.fromkeys((0, 1, 8, 9), 1), (), "9,8")
-    assert (several.values, several.ignore_value, several.joined) == ((0, 1), 9, ((8, IGNORE_INDEX),))
+    assert several.values == (0, 1)
+    assert several.ignore_value == 9
+    assert several.joined == ((8, IGNORE_INDEX),)
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
@@ -570,8 +575,11 @@ def test_values_that_a_png_does_not_hold_are_one_line(values, limits):
 
 
 def test_values_are_written_and_turned_as_colors_and_greys():
-    assert (as_grey((7, 7, 7)), as_grey((7, 7, 8)), as_grey(7)) == (7, (7, 7, 8), 7)
-    assert (as_color(7), as_color((1, 2, 3))) == ((7, 7, 7), (1, 2, 3))
+    assert as_grey((7, 7, 7)) == 7
+    assert as_grey((7, 7, 8)) == (7, 7, 8)
+    assert as_grey(7) == 7
+    assert as_color(7) == (7, 7, 7)
+    assert as_color((1, 2, 3)) == (1, 2, 3)
     assert [key_of(value) for value in (7, (1, 2, 3), (256, 0, 0), (0, -1, 0))] == [7, 0x030201, -1, -1]
     assert key_of((255, 0, 254)) == 0xFE00FF
     assert unpack(0x030201) == (1, 2, 3)

@@ -65,9 +65,13 @@ def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp
 
 def test_a_class_without_a_file_is_unknown_and_another_classs_file_tells_the_size():
     label = layered_label(("", "b", "c"), (0, 1, None))
-    assert (label.paths, label.layers.bits, label.layers.unknown) == (("b",), (1,), (0,))
+    assert label.paths == ("b",)
+    assert label.layers.bits == (1,)
+    assert label.layers.unknown == (0,)
     alone = layered_label(("", "b"), (0, None))
-    assert (alone.paths, alone.layers.bits, alone.layers.unknown) == (("b",), (None,), (0,))
+    assert alone.paths == ("b",)
+    assert alone.layers.bits == (None,)
+    assert alone.layers.unknown == (0,)
 
 
 def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
@@ -128,7 +132,9 @@ def test_the_mask_of_a_class_that_is_left_out_is_read_only_where_no_other_says_t
     assert truth.tolist() == [[0] * 3] * 2
     assert unknown.tolist() == [[1] * 3] * 2
     label = layered_label(("a", "b"), (None, 1))
-    assert (label.paths, label.layers.bits, label.layers.unknown) == (("b",), (1,), ())
+    assert label.paths == ("b",)
+    assert label.layers.bits == (1,)
+    assert label.layers.unknown == ()
 
 
 def test_a_color_to_ignore_is_in_no_mask_of_numbers():

@@ -58,7 +58,8 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     image, target, _, slot, problem = dataset[Slot(1, 3, (20, 32))]
     mask = target.mask
     pixels, classes = stored(dataset, 1)
-    assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
+    assert image.shape == (3, 20, 32)
+    assert mask.shape == (20, 32)
     assert (image[:, :16, :24].numpy() == pixels).all()
     assert (mask[:16, :24].numpy() == classes).all()
     assert (mask[16:] == IGNORED).all()
@@ -66,7 +67,8 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
     assert (image[:, 16:].flatten(1) == mean).all()
     assert (image[:, :, 24:].flatten(1) == mean).all()
-    assert (slot.epoch, slot.index) == (3, 1)
+    assert slot.epoch == 3
+    assert slot.index == 1
     assert problem is None
     assert dataset[Slot(1, 3, (20, 24))][0].shape == (3, 20, 24)
 
@@ -319,7 +321,8 @@ def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(in
         (Preprocess(), [0, 0, 0], [1, 1, 1]),
     ):
         samples = VolumeSamples(info.train, info, preprocess, fit_targets=True)
-        assert (samples.mean.tolist(), samples.std.tolist()) == (mean, std)
+        assert samples.mean.tolist() == mean
+        assert samples.std.tolist() == std
 
 
 def test_a_volume_has_the_spacing_of_the_network_or_its_own():

@@ -531,10 +531,16 @@ def test_a_pretrained_models_normalization_stays_and_its_classes_go(tmp_path):
         outside_class=0,
     )
     theirs = info.preprocess(source)
-    assert (theirs.mean, theirs.std, theirs.scale, theirs.draft) == ((1.0,) * 3, (2.0,) * 3, 0.5, True)
-    assert (theirs.class_values, theirs.ignore_value, theirs.joined_values) == ((0, 255), None, ())
+    assert theirs.mean == (1.0,) * 3
+    assert theirs.std == (2.0,) * 3
+    assert theirs.scale == 0.5
+    assert theirs.draft is True
+    assert theirs.class_values == (0, 255)
+    assert theirs.ignore_value is None
+    assert theirs.joined_values == ()
     without_classes = replace(info, reader=SimpleNamespace(to_preprocess=dict)).preprocess(source)
-    assert (without_classes.class_names, without_classes.class_values) == ((), ())
+    assert without_classes.class_names == ()
+    assert without_classes.class_values == ()
     assert without_classes.ignore_value is without_classes.outside_class is None
 
 

@@ -29,7 +29,8 @@ def test_whole_files_of_a_stream_are_held_out_and_one_is_left_to_train_on(sizes,
     groups = np.array([(number, 0) for number in range(len(sizes))])
     for seed in range(3):
         train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, np.array(sizes)), fraction, seed)
-        assert (len(val), len(train)) == (held_out, sum(sizes) - held_out)
+        assert len(val) == held_out
+        assert len(train) == sum(sizes) - held_out
         assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
     with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
         hold_out_shards(Stream(["a"], groups[:1], np.array([10])), fraction, 0)

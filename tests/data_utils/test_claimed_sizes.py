@@ -1,0 +1,199 @@
+"""Small files that claim vast sizes: measured before anything is decoded, inflated or drawn."""
+
+import gzip
+import json
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+from conftest import PROGRAMS, launch, load_info
+from hostile_volumes import META_IMAGE, NRRD
+from PIL import Image
+
+from data_utils.image_io import formats
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.meta_image import check_meta_image
+from data_utils.image_io.nrrd import check_nrrd
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.windowed import open_windowed_file
+from data_utils.loading.volume_input import VolumeInput
+from runtime.errors import DataError, ImageError
+from unet.config import Preprocess
+
+
+def write_coco(folder: Path, size: tuple[int, int], polygon: list[float]) -> Path:
+    """Five pictures of 18 x 24 (H, W), the first one listed as of `size`, with a polygon each."""
+    folder.mkdir()
+    images, annotations = [], []
+    for number in range(5):
+        Image.new("RGB", (24, 18), (number, 0, 0)).save(folder / f"{number}.png")
+        height, width = size if number == 0 else (18, 24)
+        images.append({"id": number, "file_name": f"{number}.png", "height": height, "width": width})
+        entry = {"id": number, "image_id": number, "category_id": 1, "segmentation": [polygon], "iscrowd": 0}
+        annotations.append(entry)
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "cell"}]}
+    (folder / "_annotations.coco.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("size", [(999_999, 999_999), (40_000, 40_000), (30_000, 40_000), (9000, 12_000)])
+def test_coco_sizes_are_compared_with_the_picture_before_anything_is_drawn(tmp_path, size):
+    folder = write_coco(tmp_path / "data", size, [2, 2, 12, 2, 12, 12])
+    with pytest.raises(DataError, match=r"0\.png: .*18 x 24"):
+        load_info(folder, val_fraction=0.4)
+
+
+def test_coco_pictures_made_smaller_after_annotation_are_read(tmp_path):
+    folder = write_coco(tmp_path / "data", (36, 48), [2, 2, 12, 2, 12, 12])
+    assert sum(load_info(folder, val_fraction=0.4).reader.class_pixels) > 5 * 18 * 24
+
+
+def test_a_coco_outline_far_outside_the_picture_takes_no_memory(tmp_path):
+    far = 900_000.0
+    zigzag = [coordinate for turn in range(2000) for coordinate in ((-1) ** turn * far, far * (turn % 3 - 1))]
+    folder = write_coco(tmp_path / "data", (18, 24), zigzag)
+    check = ["train.py", "--dataset", folder, "--val-fraction", "0.4", "--check-data"]
+    result = launch(PROGRAMS / "limited.py", "RLIMIT_AS", str(8 * 2**30), *check)
+    assert result.returncode == 0, result.stderr
+
+
+def write_labelme(folder: Path, size: tuple[int, int], shape: dict) -> Path:
+    """Five pictures of 18 x 24 (H, W), the first one's file saying `size`, with a shape each."""
+    folder.mkdir()
+    for number in range(5):
+        Image.new("RGB", (24, 18), (number, 0, 0)).save(folder / f"{number}.png")
+        height, width = size if number == 0 else (18, 24)
+        content = {"imagePath": f"{number}.png", "imageData": None, "imageHeight": height, "imageWidth": width}
+        (folder / f"{number}.json").write_text(json.dumps(content | {"shapes": [shape]}))
+    return folder
+
+
+@pytest.mark.parametrize("size", [(999_999, 999_999), (40_000, 40_000), (30_000, 40_000)])
+def test_labelme_sizes_are_compared_with_the_picture_before_anything_is_drawn(tmp_path, size):
+    shape = {"label": "cell", "points": [[2, 2], [12, 2], [12, 12]], "shape_type": "polygon"}
+    with pytest.raises(DataError, match=r"0\.json: .*18 x 24"):
+        load_info(write_labelme(tmp_path / "data", size, shape), val_fraction=0.4)
+
+
+@pytest.fixture
+def stack(tmp_path, monkeypatch) -> VolumeFile:
+    """A stack of 20 pages that takes 640 bytes, where memory is asked for from the first byte on."""
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((20, 4, 4), np.uint16), photometric="minisblack")
+    monkeypatch.setattr(formats, "UNCHECKED_BYTES", 0)
+    return VolumeFile((str(tmp_path / "a.tif"),))
+
+
+def test_a_stack_is_read_where_memory_is_just_enough(stack, monkeypatch):
+    monkeypatch.setattr(formats, "available_bytes", lambda: 640)
+    assert read_volume(stack, "a")[0].shape == (20, 4, 4, 1)
+
+
+def test_a_stack_is_refused_where_memory_lacks_a_byte(stack, monkeypatch):
+    monkeypatch.setattr(formats, "available_bytes", lambda: 639)
+    with pytest.raises(ImageError, match="the volume needs"):
+        read_volume(stack, "a")
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """A machine with a gigabyte of free memory."""
+    monkeypatch.setattr("data_utils.image_io.formats.available_bytes", lambda: 10**9)
+
+
+def png_without_pixels(width: int, height: int) -> bytes:
+    """A PNG file of one bit a pixel, which ends where its pixels would begin."""
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", b"")):
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
+
+
+@pytest.fixture
+def bomb(tmp_path, little_memory, monkeypatch) -> Path:
+    """A PNG file that claims 40,000 x 40,000 pixels, where Pillow does not mind."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    (tmp_path / "bomb.png").write_bytes(png_without_pixels(40_000, 40_000))
+    return tmp_path / "bomb.png"
+
+
+@pytest.mark.parametrize("read", [read_image, read_mask])
+def test_a_picture_is_measured_before_it_is_decoded(bomb, read):
+    with pytest.raises(DataError, match=r"40,000 x 40,000 pixels needs 4\.8 GB of memory, 1\.0 GB are free"):
+        read(str(bomb), "bomb")
+
+
+def test_a_picture_is_measured_before_a_window_of_it_is_decoded(bomb):
+    with pytest.raises(ImageError, match="of memory"), open_windowed_file(bomb) as picture:
+        picture.read(0, 1)
+
+
+@pytest.mark.parametrize("read", [read_image, read_mask])
+def test_an_array_is_measured_before_it_is_read(tmp_path, little_memory, read):
+    with open(tmp_path / "bomb.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (30_000, 30_000)})
+        file.truncate(30_000 * 30_000 + 128)
+    with pytest.raises(DataError, match="of memory"):
+        read(str(tmp_path / "bomb.npy"), "bomb")
+
+
+def nifti(path: Path, shape: tuple[int, ...], side: float, voxels: bytes = b"", begin: float = 352) -> Path:
+    """A NIfTI file of uint8 whose header claims a shape and voxels of `side` mm."""
+    header = nibabel.Nifti1Header()
+    header.set_data_dtype(np.uint8)
+    header.set_data_shape(shape)
+    header.set_sform(np.diag([side, side, side, 1]), 1)
+    header["pixdim"][1:4] = side
+    header["vox_offset"] = begin
+    header["magic"] = b"n+1"
+    path.write_bytes(gzip.compress(header.binaryblock + bytes(4) + voxels))
+    return path
+
+
+def test_a_nifti_is_measured_before_it_is_inflated(tmp_path, little_memory):
+    bomb = nifti(tmp_path / "bomb.nii.gz", (2000, 2000, 1000), 1)
+    with pytest.raises(ImageError, match=r"4\.0 GB of memory"):
+        read_volume(VolumeFile((str(bomb),)), "bomb")
+
+
+META_BOMB = META_IMAGE.format(axes=3, sides="2000 1000 1000", channels=1, kind="MET_UCHAR", data="LOCAL")
+
+
+NRRD_BOMB = NRRD.format(kind="uint8", sizes="2000 1000 1000", encoding="raw", more="")
+
+
+@pytest.mark.parametrize(
+    ("check", "header"), [(check_meta_image, META_BOMB), (check_nrrd, NRRD_BOMB)], ids=["MetaImage", "NRRD"]
+)
+def test_a_volume_of_simpleitk_is_measured_by_its_header(tmp_path, little_memory, check, header):
+    (tmp_path / "bomb").write_text(header)
+    os.truncate(tmp_path / "bomb", 2 * 10**9 + 1000)
+    with pytest.raises(ValueError, match=r"the volume needs 2\.0 GB of memory, 1\.0 GB are free"):
+        check(str(tmp_path / "bomb"))
+
+
+def test_extensions_of_a_nifti_in_capitals_are_measured(tmp_path, little_memory):
+    extended = nifti(tmp_path / "EXTENDED.NII.GZ", (2, 2, 2), 1, bytes(8), begin=1e9)
+    with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
+        read_volume(VolumeFile((str(extended),)), "extended")
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Header, nibabel.Nifti2Header])
+def test_extensions_of_a_nifti_are_measured_in_each_byte_order(tmp_path, kind, byte_order):
+    header = kind(endianness=byte_order)
+    header["vox_offset"] = 10**9
+    (tmp_path / "a.nii").write_bytes(header.binaryblock + bytes(4))
+    with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
+        read_volume(VolumeFile((str(tmp_path / "a.nii"),)), "a")
+
+
+def test_a_volume_is_measured_before_it_is_resampled(tmp_path, little_memory):
+    coarse = nifti(tmp_path / "coarse.nii.gz", (4, 4, 4), 1000, bytes(64))
+    with pytest.raises(ImageError, match="1000 x 1000 x 1000 mm"):
+        VolumeInput.read(VolumeFile((str(coarse),)), Preprocess(spacing=(1, 1, 1)), 1)

@@ -1,4 +1,7 @@
-"""Data sets of COCO files: classes by category id, splits of one file or several, changes that are noticed."""
+"""Data sets of COCO files: classes by category id, splits of one file or several, changes that are noticed.
+
+Modules: data_utils/sources/annotations/coco.py.
+"""
 
 import json
 import os

@@ -10,6 +10,7 @@ from PIL import Image
 
 from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
+from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
 
 NAMES = ("nose", "ear", "tail")
@@ -48,6 +49,12 @@ def write_dots(
     table = PointTable(layout, NAMES, tuple(names), positions, states, ("",) * count)
     (folder / name).write_bytes(files.content(replace(table, positions=positions.round(4))))
     return table
+
+
+def landmarks(layout: str, space: str) -> Landmarks:
+    """The task of the points in a layout, whose places are those of a space."""
+    names = ("1", "2", "3") if layout == "tps" else NAMES
+    return Landmarks(names=names, partners=(0, 1, 2), layout=layout, space=space)
 
 
 def write_labelme(folder: Path, images: list[str], positions: np.ndarray) -> None:

@@ -27,9 +27,9 @@ def touch(folder: Path, *names: str) -> None:
             Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / name)
 
 
-def image_job(folder: Path, name: str, size: tuple[int, int] | None = (2, 3)) -> ImageJob:
+def image_job(folder: Path, name: str = "a", size: tuple[int, int] | None = (2, 3)) -> ImageJob:
     """The job of an image that is not written."""
-    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name)
+    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name, root=folder / "out")
 
 
 def volume_job(folder: Path, truth: Path | None) -> VolumeJob:

@@ -1,24 +1,79 @@
 """An input of a prediction: its name, its pixels, and the files of its output."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
 from inference.outputs.jobs import ImageJob, VolumeJob
 
+IMAGE = ImageJob(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
+PAGE = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), page=2)
+VOLUME = VolumeJob(image=Path("a.nii"), size=(2, 3, 4), output=Path("a"), volume=VolumeFile(("a.nii", "b.nii")))
 
-def test_a_job_knows_its_name_its_pixels_and_its_files():
-    image = ImageJob(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
-    assert (image.name, image.pixels, image.files) == ("in/a.b.tif", 20, ("in/a.b.tif",))
-    assert [str(image.file(extension)) for extension in (".png", ".npy")] == ["out/a.b.png", "out/a.b.npy"]
-    page = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), page=2)
-    assert (page.name, page.pixels) == ("a.tif page 3", 0)
-    bands = BandSource(("in/B2.tif", "in/B3.tif"))
-    scene = ImageJob(image=Path("in/B2.tif"), size=None, output=Path("a"), stored=bands)
-    assert (scene.source, scene.files) == (bands, ("in/B2.tif", "in/B3.tif"))
-    picture = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), stored=PictureFile("a.tif"))
-    assert (picture.source, picture.files) == (PictureFile("a.tif"), ("a.tif",))
-    assert page.source == Path("a.tif")
-    volume = VolumeJob(image=Path("a.nii"), size=(2, 3, 4), output=Path("a"), volume=VolumeFile(("a.nii", "b.nii")))
-    assert (volume.pixels, volume.files) == (24, ("a.nii", "b.nii"))
-    written = [volume.file(extension).name for extension in (".png", ".npy", ".overlay.png")]
-    assert written == ["a.nii.gz", "a.probabilities.nii.gz", "a.overlay.png"]
+
+def test_a_job_is_named_as_its_image_with_its_page():
+    assert IMAGE.name == "in/a.b.tif"
+    assert PAGE.name == "a.tif page 3"
+
+
+def test_a_job_has_no_pixels_where_its_image_cannot_be_read():
+    assert IMAGE.pixels == 20
+    assert VOLUME.pixels == 24
+    assert PAGE.pixels == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "files"),
+    [
+        (None, Path("a.tif"), ("a.tif",)),
+        (BandSource(("B2.tif", "B3.tif")), BandSource(("B2.tif", "B3.tif")), ("B2.tif", "B3.tif")),
+        (PictureFile("a.tif"), PictureFile("a.tif"), ("a.tif",)),
+    ],
+    ids=["image", "bands", "picture"],
+)
+def test_an_image_job_reads_what_is_stored(stored, source, files):
+    job = replace(PAGE, stored=stored)
+    assert job.source == source
+    assert job.files == files
+
+
+def test_a_volume_job_reads_the_files_of_its_channels():
+    assert VOLUME.files == ("a.nii", "b.nii")
+
+
+@pytest.mark.parametrize(("extension", "name"), [(".png", "out/a.b.png"), (".npy", "out/a.b.npy")])
+def test_outputs_of_an_image_keep_the_dots_in_its_name(extension, name):
+    assert str(IMAGE.file(extension)) == name
+
+
+@pytest.mark.parametrize(
+    ("extension", "name"),
+    [(".png", "a.nii.gz"), (".npy", "a.probabilities.nii.gz"), (".overlay.png", "a.overlay.png")],
+)
+def test_outputs_of_a_volume_are_volumes_beside_a_picture(extension, name):
+    assert VOLUME.file(extension).name == name
+
+
+NESTED = ImageJob(image=Path("in/x/a.tif"), size=(4, 5), output=Path("out/x/a"), root=Path("out"), page=1)
+
+
+@pytest.mark.parametrize(
+    ("root", "extension", "name"),
+    [
+        (Path("out"), "cell/.png", "out/cell/x/a.png"),
+        (Path("out"), ".png", "out/x/a.png"),
+        (None, "cell/.png", "out/x/cell/a.png"),
+    ],
+)
+def test_outputs_of_a_class_lie_below_the_folder_of_all(root, extension, name):
+    assert str(replace(NESTED, root=root).file(extension)) == name
+
+
+@pytest.mark.parametrize(
+    ("root", "page", "name"),
+    [(Path("out"), 1, "x/a.tif page 2"), (Path("out"), 0, "x/a.tif"), (None, 1, "a.tif page 2")],
+)
+def test_a_relative_name_begins_below_the_folder_of_all(root, page, name):
+    assert replace(NESTED, root=root, page=page).relative_name == name

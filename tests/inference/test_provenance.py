@@ -2,6 +2,8 @@
 
 import json
 import re
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 from prediction import settings_of
@@ -12,43 +14,100 @@ from predict import close_output
 from runtime.errors import DataError
 
 
-def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-    output = tmp_path / "out"
-    output.mkdir()
+@pytest.fixture
+def weights(tmp_path) -> Path:
+    """The file of a model."""
+    (tmp_path / "model.onnx").write_bytes(b"weights")
+    return tmp_path / "model.onnx"
 
-    def is_complete() -> bool:
-        return json.loads((output / "predict.json").read_text())["complete"]
 
-    own = provenance_of(settings_of(model=str(model)))
-    assert own == {"models": {str(model): "1ad27358"}, "scale": None, "tta": False, "complete": True}
-    record_provenance(output, own, overwrite=False)
-    assert is_complete()
-    other = provenance_of(settings_of(model=str(model), tta=True))
+@pytest.fixture
+def output(tmp_path) -> Path:
+    """A folder of masks that nothing is recorded of."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def is_complete(output: Path) -> bool:
+    """Whether the folder is said to hold masks of one model alone."""
+    return json.loads((output / "predict.json").read_text())["complete"]
+
+
+def test_provenance_names_the_model_by_its_checksum_beside_settings(weights):
+    own = provenance_of(settings_of(model=str(weights)))
+    assert own == {"models": {str(weights): "1ad27358"}, "scale": None, "tta": False, "complete": True}
+
+
+def test_provenance_has_what_is_left_out_of_objects():
+    flags = {"model": "m", "ensemble": [], "scale": 0.5, "tta": True}
+    plain = provenance_of(Namespace(**flags, min_size=None, drop_border=False))
+    assert plain == {"models": {"m": None}, "scale": 0.5, "tta": True, "complete": True}
+    changed = provenance_of(Namespace(**flags, min_size=0, drop_border=True))
+    assert changed == plain | {"min_size": 0, "drop_border": True}
+
+
+def test_a_new_folder_of_masks_is_complete(weights, output):
+    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
+    assert is_complete(output)
+
+
+def test_the_record_of_a_folder_of_masks_is_indented(weights, output):
+    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
+    assert (output / "predict.json").read_text().startswith('{\n  "models": {\n')
+
+
+def test_a_folder_of_masks_of_other_settings_is_refused(weights, output):
+    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
+    other = provenance_of(settings_of(model=str(weights), tta=True))
     line = f"--output {output}: holds masks of another model or other settings (see predict.json)"
     with pytest.raises(DataError, match=re.escape(line)):
         record_provenance(output, other, overwrite=False)
-    record_provenance(output, other, overwrite=True)
-    assert (output / "predict.json").read_text().startswith('{\n  "models": {\n')  # a person reads it
-    assert not is_complete()
+
+
+@pytest.fixture
+def mixed(weights, output) -> Path:
+    """A folder of masks of which another call has overwritten some."""
+    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
+    record_provenance(output, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=True)
+    return output
+
+
+def test_a_folder_of_masks_is_not_complete_while_others_are_overwritten(weights, mixed):
+    assert not is_complete(mixed)
     with pytest.raises(DataError, match="or of an --overwrite that did not finish"):
-        record_provenance(output, other, overwrite=False)
-    close_output(output, None, is_complete=False)
-    assert not is_complete()
-    assert not (output / "metrics.json").exists()
-    close_output(output, {"images": 1}, is_complete=True)
-    assert is_complete()
-    assert json.loads((output / "metrics.json").read_text()) == {"images": 1}
-    record_provenance(output, other, overwrite=False)
-    model.rename(tmp_path / "moved.onnx")
-    record_provenance(output, provenance_of(settings_of(model=str(tmp_path / "moved.onnx"), tta=True)), overwrite=False)
-    (output / "predict.json").unlink()
-    complete_provenance(output)  # somebody has removed it
+        record_provenance(mixed, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)
+
+
+def test_a_folder_of_masks_stays_incomplete_where_images_have_failed(mixed):
+    close_output(mixed, None, is_complete=False)
+    assert not is_complete(mixed)
+    assert not (mixed / "metrics.json").exists()
+
+
+def test_a_folder_of_masks_is_complete_once_all_are_overwritten(weights, mixed):
+    close_output(mixed, {"images": 1}, is_complete=True)
+    assert is_complete(mixed)
+    assert json.loads((mixed / "metrics.json").read_text()) == {"images": 1}
+    record_provenance(mixed, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)
+
+
+def test_a_model_may_have_moved_since_its_masks_were_written(tmp_path, weights, output):
+    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
+    weights.rename(tmp_path / "moved.onnx")
+    record_provenance(output, provenance_of(settings_of(model=str(tmp_path / "moved.onnx"))), overwrite=False)
+    with pytest.raises(DataError, match="holds masks of another model or other settings"):
+        record_provenance(output, {"models": {"moved.onnx": "00000000"}, "complete": True}, overwrite=False)
+
+
+def test_a_record_that_somebody_has_removed_is_not_written_again(output):
+    complete_provenance(output)
     assert not (output / "predict.json").exists()
 
 
-@pytest.mark.parametrize("text", ["{", "", "[1]", "5", "{}", '{"models": ["a"]}'])
+DAMAGED_RECORDS = ["{", "", "[1]", "5", "{}", '{"models": ["a"]}']
+
+
+@pytest.mark.parametrize("text", DAMAGED_RECORDS)
 def test_a_record_that_is_damaged_or_of_somebody_else_is_replaced(tmp_path, text):
     (tmp_path / "predict.json").write_text(text)
     own = {"models": {"me/cells": None}, "complete": True}
@@ -57,32 +116,57 @@ def test_a_record_that_is_damaged_or_of_somebody_else_is_replaced(tmp_path, text
     other = {"models": {"me/dirt": None}, "complete": True}
     with pytest.raises(DataError, match="holds masks of another model"):
         record_provenance(tmp_path, other, overwrite=False)
+
+
+def test_a_record_that_is_damaged_is_not_completed(tmp_path):
     (tmp_path / "predict.json").write_text("{")
     complete_provenance(tmp_path)
     assert (tmp_path / "predict.json").read_text() == "{"
-    record_provenance(tmp_path / "gone", own, overwrite=False)
+
+
+def test_nothing_is_recorded_of_a_folder_that_is_not_there(tmp_path):
+    record_provenance(tmp_path / "gone", {"models": {"me/cells": None}, "complete": True}, overwrite=False)
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_checksum_is_of_the_whole_file_and_has_eight_digits(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("content", "checksum"), [(b"weights", "1ad27358"), (b"weights 129", "00c88c5f")])
+def test_a_checksum_is_of_the_whole_file_and_has_eight_digits(tmp_path, monkeypatch, content, checksum):
     monkeypatch.setattr(provenance, "CHUNK", 2)
-    for content, checksum in ((b"weights", "1ad27358"), (b"weights 129", "00c88c5f")):
-        (tmp_path / "model.onnx").write_bytes(content)
-        own = provenance_of(settings_of(model=str(tmp_path / "model.onnx")))
-        assert list(own["models"].values()) == [checksum]
+    (tmp_path / "model.onnx").write_bytes(content)
+    own = provenance_of(settings_of(model=str(tmp_path / "model.onnx")))
+    assert list(own["models"].values()) == [checksum]
 
 
-def test_every_model_counts_in_a_folder_of_masks(tmp_path):
+def models_of(model: Path | str, **settings: object) -> dict[str, str | None]:
+    """The models of a call, with their checksums."""
+    return provenance_of(settings_of(model=str(model), **settings))["models"]
+
+
+@pytest.fixture
+def folders(tmp_path) -> tuple[Path, Path]:
+    """The folders of two models."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_bytes(b"{}")
         (tmp_path / name / "model.safetensors").write_bytes(name.encode())
-    one = provenance_of(settings_of(model=str(tmp_path / "a")))["models"]
-    two = provenance_of(settings_of(model=str(tmp_path / "a"), ensemble=[str(tmp_path / "b"), "me/cells"]))["models"]
-    assert list(two) == [str(tmp_path / "a"), str(tmp_path / "b"), "me/cells"]
-    assert two[str(tmp_path / "a")] == one[str(tmp_path / "a")] != two[str(tmp_path / "b")]
-    assert two["me/cells"] is None
-    assert provenance_of(settings_of(model="https://me:secret@host/x"))["models"] == {"https://host/x": None}
-    before = one[str(tmp_path / "a")]
-    (tmp_path / "a" / "config.json").write_bytes(b"{} ")
-    assert provenance_of(settings_of(model=str(tmp_path / "a")))["models"][str(tmp_path / "a")] != before
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_every_model_counts_in_a_folder_of_masks(folders):
+    first, second = map(str, folders)
+    models = models_of(first, ensemble=[second, "me/cells"])
+    assert list(models) == [first, second, "me/cells"]
+    assert models[first] == models_of(first)[first]
+    assert models[first] != models[second]
+    assert models["me/cells"] is None
+
+
+def test_the_config_of_a_model_counts_in_its_checksum(folders):
+    first, _ = folders
+    before = models_of(first)
+    (first / "config.json").write_bytes(b"{} ")
+    assert models_of(first)[str(first)] != before[str(first)]
+
+
+def test_the_address_of_a_model_is_recorded_without_its_password():
+    assert models_of("https://me:secret@host/x") == {"https://host/x": None}

@@ -5,6 +5,7 @@ Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, da
 
 import io
 import json
+import re
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
@@ -36,7 +37,7 @@ from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.objects import LabelRaster
-from inference.outputs.rasters import free_value
+from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import prepare_work
 from inference.predictor import Predictor
@@ -50,6 +51,8 @@ from unet import Preprocess, UNet, UNetConfig
 
 BANDS = ("B08", "B04", "B03")
 NAMES = ("B02", "B03", "B04", "B08", "B11")
+PLACE = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
 
 
 @pytest.fixture(scope="module")
@@ -91,43 +94,73 @@ def write_scene(path, seed=0, *, size=(70, 90), **profile):
     return write_raster(path, bands, nodata=0, names=NAMES, **profile), mask
 
 
-@pytest.mark.parametrize("in_windows", [False, True])
-def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
-    turned = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
-    write_scene(tmp_path / "in" / "a.tif")
-    write_scene(tmp_path / "in" / "b" / "c.tif", 1, transform=turned, crs="EPSG:4326", interleave="band")
-    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
+@pytest.fixture(scope="module", params=[False, True], ids=["whole", "in windows"])
+def written(tmp_path_factory, model, request):
+    """A folder with scenes in in/, one of which is turned, and all that predict.py writes of them in out/."""
+    folder = tmp_path_factory.mktemp("written")
+    write_scene(folder / "in" / "a.tif")
+    write_scene(folder / "in" / "b" / "c.tif", 1, transform=TURNED, crs="EPSG:4326", interleave="band")
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if request.param else 2**27):
         flags = ["--probabilities", "--uncertainty", "--tile-size", "32", "--overlay"]
-        result = predict(model, [tmp_path / "in"], tmp_path / "out", *flags)
+        result = predict(model, [folder / "in"], folder / "out", *flags)
     assert result.returncode == 0, result.stderr
-    predictor = Predictor.from_pretrained(model, tile_size=32)
-    for name in ("a", "b/c"):
-        prediction = predictor(tmp_path / "in" / f"{name}.tif")
-        expected = np.where(prediction.mask == 1, 7, 0)
-        expected[:6, :20] = 255
-        with (
-            rasterio.open(tmp_path / "in" / f"{name}.tif") as image,
-            rasterio.open(tmp_path / f"out/{name}.tif") as mask,
-        ):
-            assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
-            assert mask.nodata == 255
-            assert mask.is_tiled
-            assert mask.dtypes == ("uint8",)
-            assert np.array_equal(mask.read(1), expected)
-            assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
-        with rasterio.open(tmp_path / f"out/{name}.probabilities.tif") as file:
-            probabilities = file.read()
-            assert file.transform == image.transform
-            assert np.isnan(file.nodata)
-            assert np.isnan(probabilities[:, :6, :20]).all()
-            assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
-        with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
-            entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
-            assert file.transform == image.transform
-            assert file.dtypes == ("uint8",)
-            assert file.nodata is None  # of each value there may be pixels
-            assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
-        assert (tmp_path / "out" / f"{name}.overlay.png").exists()
+    return folder
+
+
+@pytest.fixture(scope="module", params=["a", "b/c"], ids=["north up", "turned"])
+def name(request):
+    """The name of one of the scenes."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def prediction(written, model, name):
+    """What the predictor answers of the scene."""
+    return Predictor.from_pretrained(model, tile_size=32)(written / "in" / f"{name}.tif")
+
+
+def test_a_mask_has_the_place_of_its_image(written, name):
+    with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.tif") as mask:
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
+        assert mask.shape == image.shape
+
+
+def test_a_mask_of_a_raster_holds_the_values_of_classes_where_there_is_data(written, name, prediction):
+    expected = np.where(prediction.mask == 1, 7, 0)
+    expected[:6, :20] = 255
+    with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.tif") as mask:
+        assert mask.nodata == 255
+        assert mask.is_tiled
+        assert mask.dtypes == ("uint8",)
+        assert np.array_equal(mask.read(1), expected)
+        assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+
+
+def test_probabilities_of_a_raster_are_not_a_number_where_there_is_no_data(written, name, prediction):
+    with rasterio.open(written / f"out/{name}.probabilities.tif") as file:
+        probabilities = file.read()
+        assert np.isnan(file.nodata)
+    assert np.isnan(probabilities[:, :6, :20]).all()
+    assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
+
+
+def test_the_uncertainty_of_a_raster_is_the_entropy_of_each_pixel(written, name, prediction):
+    entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
+    with rasterio.open(written / f"out/{name}.uncertainty.tif") as file:
+        assert file.dtypes == ("uint8",)
+        assert file.nodata is None  # of each value there may be pixels
+        assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "uncertainty"])
+def test_rasters_beside_a_mask_have_the_place_of_its_image(written, name, kind):
+    with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.{kind}.tif") as file:
+        assert file.transform == image.transform
+
+
+def test_an_overlay_of_a_raster_is_a_picture(written, name):
+    assert (written / "out" / f"{name}.overlay.png").exists()
 
 
 def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
@@ -173,18 +206,28 @@ def test_scores_leave_out_pixels_without_data(tmp_path, model):
     assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == first
 
 
-def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
+@pytest.fixture
+def band_files(tmp_path):
+    """A folder with a folder of a scene, which has a file for each band."""
     bands, _ = scene(0)
-    write_raster(tmp_path / "one" / "a.tif", bands, names=NAMES)
     for name, plane in zip(NAMES, bands, strict=True):
         write_raster(tmp_path / "several" / "a" / f"T33_{name}.tif", plane[None])
-    assert predict(model, [tmp_path / "one"], tmp_path / "out1").returncode == 0
-    assert predict(model, [tmp_path / "several"], tmp_path / "out2").returncode == 0
-    assert predict(model, [tmp_path / "several" / "a"], tmp_path / "out3").returncode == 0
+    return tmp_path / "several"
+
+
+def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model, band_files):
+    bands, _ = scene(0)
+    write_raster(tmp_path / "one" / "a.tif", bands, names=NAMES)
+    for folder, output in ((tmp_path / "one", "out1"), (band_files, "out2"), (band_files / "a", "out3")):
+        assert predict(model, [folder], tmp_path / output).returncode == 0
     first = (tmp_path / "out1" / "a.tif").read_bytes()
-    assert (tmp_path / "out2" / "a.tif").read_bytes() == first == (tmp_path / "out3" / "a.tif").read_bytes()
-    (tmp_path / "several" / "a" / "T33_B04.tif").unlink()
-    result = predict(model, [tmp_path / "several"], tmp_path / "out4")
+    assert (tmp_path / "out2" / "a.tif").read_bytes() == first
+    assert (tmp_path / "out3" / "a.tif").read_bytes() == first
+
+
+def test_a_band_that_is_missing_among_the_files_of_a_folder_is_named(tmp_path, model, band_files):
+    (band_files / "a" / "T33_B04.tif").unlink()
+    result = predict(model, [band_files], tmp_path / "out")
     assert result.returncode == 1
     assert "none called B08" in result.stderr
     assert "Traceback" not in result.stderr
@@ -193,7 +236,7 @@ def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
 @pytest.mark.parametrize("is_big", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", ">u2", "float32"])
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
+def test_a_geotiff_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
     place = grid_of(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
@@ -206,7 +249,9 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
             writer.write(rows[:, top : top + 64])
     with rasterio.open(tmp_path / "out.tif") as file:
         assert np.array_equal(file.read(), rows)
-        assert (file.transform, file.crs.to_string(), file.nodata) == (NORTH_UP, UTM, 9)
+        assert file.transform == NORTH_UP
+        assert file.crs.to_string() == UTM
+        assert file.nodata == 9
     with tifffile.TiffFile(tmp_path / "out.tif") as tiff:
         (page,) = tiff.pages
         positions = [page.offset, *(tag.valueoffset for tag in page.tags)]
@@ -220,10 +265,9 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
 
 
 @pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
-def test_tags_say_it_of_each_band_and_their_directory_lies_at_an_even_byte(channels, is_color):
-    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
     file = io.BytesIO()
-    with GeoTiffWriter(file, (20, 30), place, channels, 1234.5, is_color=is_color) as writer:
+    with GeoTiffWriter(file, (20, 30), PLACE, channels, 1234.5, is_color=is_color) as writer:
         writer.write(np.ones((channels, 20, 30), np.float32))
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
@@ -237,39 +281,45 @@ def test_tags_say_it_of_each_band_and_their_directory_lies_at_an_even_byte(chann
         assert ("ExtraSamples" in page.tags) is (channels == 2)
 
 
-def test_rows_of_several_tiles_come_at_once_and_a_file_that_is_left_early_has_no_directory():
-    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+def test_rows_of_several_tiles_of_a_geotiff_may_come_at_once():
     rows = np.random.default_rng(0).integers(0, 9, (1, 600, 20), np.uint8)
     file = io.BytesIO()
-    with GeoTiffWriter(file, (600, 20), place) as writer:
+    with GeoTiffWriter(file, (600, 20), PLACE) as writer:
         writer.write(rows)
     file.seek(0)
     assert np.array_equal(tifffile.imread(file), rows[0])
-    left = io.BytesIO()
-    with pytest.raises(KeyError), GeoTiffWriter(left, (600, 20), place) as writer:
-        writer.write(rows[:, :300])
+
+
+def test_a_geotiff_that_is_left_early_has_no_directory():
+    file = io.BytesIO()
+    with pytest.raises(KeyError), GeoTiffWriter(file, (600, 20), PLACE) as writer:
+        writer.write(np.random.default_rng(0).integers(0, 9, (1, 300, 20), np.uint8))
         raise KeyError
-    assert left.getvalue()[4:8] == bytes(4)
-    nothing = io.BytesIO()
-    with GeoTiffWriter(nothing, (600, 20), place):
+    assert file.getvalue()[4:8] == bytes(4)
+
+
+def test_a_geotiff_without_rows_is_empty():
+    file = io.BytesIO()
+    with GeoTiffWriter(file, (600, 20), PLACE):
         pass
-    assert nothing.getvalue() == b""
+    assert file.getvalue() == b""
 
 
 @pytest.mark.parametrize(("channels", "version"), [(1, 42), (2, 43)])
 def test_a_file_that_all_bands_could_fill_beyond_4_gib_has_long_offsets(channels, version):
     file = io.BytesIO()
-    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
     side = 33_000
-    writer = GeoTiffWriter(file, (side, side), place, channels)
+    writer = GeoTiffWriter(file, (side, side), PLACE, channels)
     writer.write(np.zeros((channels, 1, side), np.uint16))
     assert int.from_bytes(file.getvalue()[2:4], "little") == version
 
 
 @pytest.mark.parametrize(
-    ("values", "interpretations"), [((0, 300), ["gray"]), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"])]
+    ("values", "interpretations", "nodata"),
+    [((0, 300), ["gray"], 255), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"], 0)],
+    ids=["numbers", "colors"],
 )
-def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values, interpretations):
+def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interpretations, nodata):
     bands, _ = scene(0, size=(20, 30))
     place = grid_of(str(write_raster(tmp_path / "in.tif", bands))).place
     job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
@@ -280,7 +330,6 @@ def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values
         mask.write(output_format.mask_values(rows), missing)
     with rasterio.open(tmp_path / "out.tif") as file:
         assert [kind.name for kind in file.colorinterp] == interpretations
-        nodata = 255 if len(interpretations) == 1 else 0
         expected = np.array(values)[rows]
         expected[missing] = nodata
         assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), expected)
@@ -301,10 +350,22 @@ def test_scores_are_told_where_each_strip_misses_data(tmp_path):
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)  # only rasters say it there
 
 
-def test_the_value_of_pixels_without_data_is_no_class():
-    assert free_value({0, 1}) == 255
-    assert free_value({0, 255, 254}) == 253
-    assert free_value(set(range(256))) == 65535
+@pytest.mark.parametrize(
+    ("values", "free"),
+    [({0, 1}, 255), ({0, 255, 254}, 253), (set(range(256)), 65535), (set(range(1, 256)), 0)],
+    ids=["few", "large ones", "all of 8 bits", "all but 0"],
+)
+def test_the_value_of_pixels_without_data_is_no_class(values, free):
+    assert free_value(values) == free
+
+
+def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
+    job = RasterJob(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
+    with open_mask_raster(job, tmp_path / "out.tif", (1, 256), range(256)) as mask:
+        mask.write(np.arange(256, dtype=np.uint8)[None], np.arange(256)[None] == 9)
+    written = tifffile.imread(tmp_path / "out.tif")
+    assert written.dtype == np.uint16
+    assert written[0].tolist() == [*range(9), 65_535, *range(10, 256)]
 
 
 def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
@@ -316,6 +377,9 @@ def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
     picture = np.array(Image.open(tmp_path / "mask.png"))
     assert mask.shape == picture.shape
     assert np.array_equal(mask[6:], picture[6:])
+
+
+def test_the_only_mask_is_no_tiff_where_its_image_has_no_place(tmp_path, model):
     bands, _ = scene(0)
     plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
     result = predict(model, [plain], tmp_path / "other.tif")
@@ -341,84 +405,142 @@ def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
     assert (predicted == 7 * mask)[6:].mean() > 0.9
 
 
-def test_a_photograph_in_colors_of_video_has_a_place(tmp_path, photo_model):
-    """JPEG inside a TIFF, as aerial photographs come, and a palette: the pixels are those of a picture."""
-    rng = np.random.default_rng(0)
-    bands = np.kron(rng.integers(0, 256, (3, 6, 8)), np.ones((1, 8, 8))).astype(np.uint8)
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """a.tif, a JPEG inside a TIFF as aerial photographs come, and b.tif, which has a palette."""
+    folder = tmp_path_factory.mktemp("photographs")
+    bands = np.kron(np.random.default_rng(0).integers(0, 256, (3, 6, 8)), np.ones((1, 8, 8))).astype(np.uint8)
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
-        path = write_raster(tmp_path / "in" / "a.tif", bands, compress="jpeg", photometric="ycbcr")
+        path = write_raster(folder / "a.tif", bands, compress="jpeg", photometric="ycbcr")
         with rasterio.open(path, "r+") as file:
             has_data = np.full(file.shape, 255, np.uint8)
             has_data[:9, :11] = 0
             file.write_mask(has_data)
-    pixels = read_image(path)
-    assert np.array_equal(np.ma.getdata(pixels), np.array(Image.open(path).convert("RGB")))
-    palette = write_raster(tmp_path / "in" / "b.tif", bands[:1] % 4)
+    palette = write_raster(folder / "b.tif", bands[:1] % 4)
     with rasterio.open(palette, "r+") as file:
         file.write_colormap(1, {number: (60 * number, 0, 0, 255) for number in range(4)})
-    assert predict(photo_model, [tmp_path / "in"], tmp_path / "out").returncode == 0
-    for name in ("a", "b"):
-        with (
-            rasterio.open(tmp_path / "out" / f"{name}.tif") as mask,
-            rasterio.open(tmp_path / f"in/{name}.tif") as image,
-        ):
-            assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
-            assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+    return folder
 
 
-@pytest.mark.parametrize("in_windows", [False, True])
-def test_a_model_of_before_reads_pictures(tmp_path, photo_model, in_windows):
-    """Without "place" in config.json: three channels of four, no pixels without data, true masks pixel by pixel."""
-    old = untrained(tmp_path / "old")
-    assert "place" not in json.loads((old / "config.json").read_text())["preprocess"]
-    assert json.loads((photo_model / "config.json").read_text())["preprocess"]["place"]
+def test_a_photograph_in_colors_of_video_has_the_pixels_of_a_picture(photographs):
+    pixels = read_image(photographs / "a.tif")
+    assert np.array_equal(np.ma.getdata(pixels), np.array(Image.open(photographs / "a.tif").convert("RGB")))
+
+
+@pytest.fixture(scope="module")
+def photograph_masks(photographs, photo_model, tmp_path_factory):
+    """The masks of the photographs."""
+    output = tmp_path_factory.mktemp("masks")
+    assert predict(photo_model, [photographs], output).returncode == 0
+    return output
+
+
+@pytest.mark.parametrize("name", ["a.tif", "b.tif"], ids=["colors of video", "palette"])
+def test_the_mask_of_a_photograph_has_its_place(photographs, photograph_masks, name):
+    with rasterio.open(photograph_masks / name) as mask, rasterio.open(photographs / name) as image:
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
+        assert mask.shape == image.shape
+        assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+
+
+@pytest.fixture(scope="module")
+def picture_model(tmp_path_factory):
+    """A model of before: there is no "place" in its config.json, so it reads pictures."""
+    return untrained(tmp_path_factory.mktemp("picture_model"))
+
+
+@pytest.fixture
+def four_channels(tmp_path):
+    """An image of four channels, its pixels, and its true mask, which lies in truth/ and has another place."""
     rng = np.random.default_rng(0)
     bands = rng.integers(0, 256, (4, 48, 64), np.uint8)
     path = write_raster(tmp_path / "in" / "a.tif", bands, photometric="RGB", ALPHA="NO", nodata=7)
     truth = rng.integers(0, 2, (1, 48, 64), np.uint8)
     write_raster(tmp_path / "truth" / "a.tif", truth, transform=NORTH_UP @ Affine.translation(9, 9))
+    return path, bands, truth[0]
+
+
+def test_a_config_says_whether_a_model_knows_places(picture_model, photo_model):
+    assert "place" not in json.loads((picture_model / "config.json").read_text())["preprocess"]
+    assert json.loads((photo_model / "config.json").read_text())["preprocess"]["place"]
+
+
+@pytest.mark.parametrize("window_memory", [2**27, 1000], ids=["whole", "in windows"])
+def test_a_model_of_before_reads_pictures(tmp_path, picture_model, four_channels, window_memory):
+    """Of four channels it takes three; no pixel is without data, and true masks are compared pixel by pixel."""
+    path, bands, truth = four_channels
     flags = ["--truth", tmp_path / "truth", "--tile-size", "32", "--overlay"]
-    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
-        result = predict(old, [path], tmp_path / "out", *flags)
-        assert result.returncode == 0, result.stderr
-        result = predict(photo_model, [path], tmp_path / "new", *flags)
-        assert result.returncode == 1
-        assert "has 4 channels, the model takes 3" in result.stderr
-    expected = Predictor.from_pretrained(old, tile_size=32)(np.moveaxis(bands[:3], 0, 2)).mask
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", window_memory):
+        result = predict(picture_model, [path], tmp_path / "out", *flags)
+    assert result.returncode == 0, result.stderr
+    expected = Predictor.from_pretrained(picture_model, tile_size=32)(np.moveaxis(bands[:3], 0, 2)).mask
     with rasterio.open(tmp_path / "out" / "a.tif") as mask, rasterio.open(path) as image:
-        assert (mask.transform, mask.crs) == (image.transform, image.crs)
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
         assert np.array_equal(mask.read(1), expected)
     scores = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert scores["pixel_accuracy"] == pytest.approx((expected == truth[0]).mean())
-    assert np.array_equal(Predictor.from_pretrained(old, tile_size=32)(path).mask, expected)
+    assert scores["pixel_accuracy"] == pytest.approx((expected == truth).mean())
 
 
-def test_an_ensemble_reads_the_same_bands(tmp_path):
-    first, second, third = (
-        untrained(tmp_path / "".join(bands), bands=bands)
-        for bands in (("1", "2", "3"), ("4", "2", "3"), ("3", "2", "1"))
-    )
-    with pytest.raises(ModelError, match=r"of the same bands: \('1', '2', '3'\), \('4', '2', '3'\)$"):
+def test_a_model_of_before_reads_pictures_in_python(picture_model, four_channels):
+    path, bands, _ = four_channels
+    predictor = Predictor.from_pretrained(picture_model, tile_size=32)
+    assert np.array_equal(predictor(path).mask, predictor(np.moveaxis(bands[:3], 0, 2)).mask)
+
+
+@pytest.mark.parametrize("window_memory", [2**27, 1000], ids=["whole", "in windows"])
+def test_a_model_of_places_refuses_a_channel_too_many(tmp_path, photo_model, four_channels, window_memory):
+    path, _, _ = four_channels
+    flags = ["--truth", tmp_path / "truth", "--tile-size", "32", "--overlay"]
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", window_memory):
+        result = predict(photo_model, [path], tmp_path / "out", *flags)
+    assert result.returncode == 1
+    assert "has 4 channels, the model takes 3" in result.stderr
+
+
+@pytest.mark.parametrize("bands", [("4", "2", "3"), ("3", "2", "1")], ids=["another band", "another order"])
+def test_an_ensemble_needs_models_of_the_same_bands(tmp_path, bands):
+    first = untrained(tmp_path / "first", bands=("1", "2", "3"))
+    second = untrained(tmp_path / "second", bands=bands)
+    with pytest.raises(ModelError, match=re.escape(f"of the same bands: ('1', '2', '3'), {bands}") + "$"):
         Predictor.from_pretrained(first, ensemble=[second])
-    with pytest.raises(ModelError, match=r"of the same bands: \('1', '2', '3'\), \('3', '2', '1'\)$"):
-        Predictor.from_pretrained(first, ensemble=[third])
 
 
-def test_networks_that_read_a_file_in_other_ways_each_get_their_own(tmp_path):
-    path = write_raster(tmp_path / "a.tif", np.full((4, 6, 8), 90, np.uint8), photometric="RGB", ALPHA="NO")
-    raster = UNetConfig(4, 2, preprocess=Preprocess(place=True))
-    picture = UNetConfig(3, 2)
-    inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=False)
+RASTER_NETWORK, PICTURE_NETWORK = UNetConfig(4, 2, preprocess=Preprocess(place=True)), UNetConfig(3, 2)
+MIXED_NETWORKS = [PICTURE_NETWORK, RASTER_NETWORK, PICTURE_NETWORK]
+
+
+@pytest.fixture
+def plain_raster(tmp_path):
+    """An image of four equal channels."""
+    return write_raster(tmp_path / "a.tif", np.full((4, 6, 8), 90, np.uint8), photometric="RGB", ALPHA="NO")
+
+
+def test_networks_that_read_a_file_in_other_ways_each_get_their_own(plain_raster):
+    inputs = read_inputs(plain_raster, MIXED_NETWORKS, "a.tif", 0, keep_pixels=False)
     assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3]
     assert inputs.pixels is None
+
+
+def test_networks_that_read_a_file_in_the_same_way_decode_it_once(plain_raster):
     with mock.patch.object(readers, "decode_image", wraps=readers.decode_image) as decoded:
-        inputs = read_inputs(path, [picture, raster, picture], "a.tif", 0, keep_pixels=True)
+        inputs = read_inputs(plain_raster, MIXED_NETWORKS, "a.tif", 0, keep_pixels=True)
     assert decoded.call_count == 2
     assert inputs.pixels.shape == (6, 8, 3)
-    two = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
-    bands = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]
-    inputs = read_inputs(two, bands, "b.tif", 0, keep_pixels=False)
+
+
+def test_networks_of_other_bands_each_get_their_own(tmp_path):
+    path = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
+    configs = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]
+    inputs = read_inputs(path, configs, "b.tif", 0, keep_pixels=False)
     assert [tensor.unique().tolist() for tensor in inputs.tensors] == [[10], [20]]
+
+
+def jobs_of_bands(folder, *inputs):
+    """The jobs of images of two bands in these folders."""
+    rules = InputRules(2, bands=("B08", "B04"))
+    return find_jobs([str(folder / name) for name in inputs], folder / "out", [".png"], rules)
 
 
 def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
@@ -426,23 +548,28 @@ def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
     write_raster(tmp_path / "stack" / "a_B08_B04.tif", pixels, names=("B08", "B04"))
     for name in ("B08", "B04"):
         write_raster(tmp_path / "files" / f"b_{name}.tif", pixels[:1])
-    folders = [str(tmp_path / name) for name in ("stack", "files")]
-    jobs = find_jobs(folders, tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
+    jobs = jobs_of_bands(tmp_path, "stack", "files")
     assert [job.output.name for job in jobs] == ["a_B08_B04", "files"]
     assert [len(job.files) for job in jobs] == [1, 2]
+
+
+def test_bands_of_two_sizes_are_an_image_of_no_size(tmp_path):
+    pixels = scene(0, channels=2)[0]
+    write_raster(tmp_path / "sizes" / "B08.tif", pixels[:1])
+    write_raster(tmp_path / "sizes" / "B04.tif", pixels[:1, :20])
+    (job,) = jobs_of_bands(tmp_path, "sizes")
+    assert job.size is None  # which the job reports
+
+
+def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
+    pixels = scene(0, channels=2)[0]
     for name in ("B08", "B04"):
         write_raster(tmp_path / "all" / "x" / "c" / f"{name}.tif", pixels[:1])
     Image.fromarray(pixels[0].astype(np.uint8)).save(tmp_path / "all" / "x" / "c" / "B08.png")
-    write_raster(tmp_path / "sizes" / "B08.tif", pixels[:1])
-    write_raster(tmp_path / "sizes" / "B04.tif", pixels[:1, :20])
-    (job,) = find_jobs([str(tmp_path / "sizes")], tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
-    assert job.size is None  # bands of two sizes, which the job reports
     write_raster(tmp_path / "all" / "a" / "plain.tif", pixels[:1])  # has none of the bands in its name
-    jobs = find_jobs([str(tmp_path / "all")], tmp_path / "out", [".png"], InputRules(2, bands=("B08", "B04")))
-    assert [(str(job.output.relative_to(tmp_path / "out")), len(job.files)) for job in jobs] == [
-        ("a/plain", 1),
-        ("x/c", 2),
-    ]
+    jobs = jobs_of_bands(tmp_path, "all")
+    assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == ["a/plain", "x/c"]
+    assert [len(job.files) for job in jobs] == [1, 2]
 
 
 def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
@@ -472,10 +599,9 @@ def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
 
 @pytest.mark.parametrize("repeats", [1, 128], ids=["few rows", "rows that fill tiles"])
 def test_numbers_of_objects_lie_where_the_raster_has_them(repeats):
-    place = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
     numbers = np.tile([[0, 1, 1, 0, 2], [0, 0, 3, 3, 2]], (repeats, 1))
     file = io.BytesIO()
-    raster = LabelRaster(file, place, numbers.shape, SimpleNamespace(objects=[1, 2, 3]))
+    raster = LabelRaster(file, PLACE, numbers.shape, SimpleNamespace(objects=[1, 2, 3]))
     raster.write(numbers[:1])
     raster.write(numbers[1:])
     raster.finish()

@@ -1,77 +1,124 @@
-"""What lies in a folder of predictions: which of them are finished, and the legend of their overlays."""
+"""What lies in a folder of predictions: which of them are finished, their order, and the legend of overlays."""
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from points import landmarks
 from prediction import image_job
+from written import tilted_volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Place
+from data_utils.image_io.windowed import WindowedArray
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob, PageFile, RasterJob
-from inference.outputs.objects import ObjectFormat
+from inference.outputs.images import ImageWriter
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, PageFile, RasterJob
+from inference.outputs.objects import TABLE, ObjectFormat
+from inference.outputs.overlapping import OverlapFormat
+from inference.outputs.points import PointFormat, PointImageWriter
+from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from tasks.classes import Classes
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 TASK = Classes(CLASSES.names)
 
 
-@pytest.mark.parametrize(("extensions", "has_legend"), [((".png", ".overlay.png"), True), ((".png", ".npy"), False)])
-def test_a_legend_lies_beside_overlays(tmp_path, extensions, has_legend):
-    writer = PredictionWriter(ClassFormat(CLASSES), TASK, extensions)
+def test_a_legend_lies_beside_overlays(tmp_path):
+    writer = PredictionWriter(ClassFormat(CLASSES), TASK, (MASK, OVERLAY))
     writer.write_legend(tmp_path)
-    assert writer.shows_image is has_legend
-    assert (tmp_path / "legend.overlay.png").exists() is has_legend
-    if has_legend:
-        legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
-        assert np.array_equal(legend, np.asarray(writer.output_format.legend()))
-    assert (writer.images.extensions, writer.volumes.extensions) == (extensions, extensions)
+    assert writer.shows_image
+    legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
+    assert np.array_equal(legend, np.asarray(writer.output_format.legend()))
+
+
+def test_outputs_without_overlays_have_no_legend(tmp_path):
+    writer = PredictionWriter(ClassFormat(CLASSES), TASK, (MASK, PROBABILITIES))
+    writer.write_legend(tmp_path)
+    assert not writer.shows_image
+    assert not any(tmp_path.iterdir())
+
+
+def test_overlays_of_objects_have_no_legend(tmp_path):
+    PredictionWriter(ObjectFormat(("nothing", "cell")), TASK, (MASK, OVERLAY)).write_legend(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("extensions", [(MASK, OVERLAY), (MASK, PROBABILITIES)])
+def test_outputs_of_images_have_the_extensions_of_those_of_volumes(extensions):
+    writer = PredictionWriter(ClassFormat(CLASSES), TASK, extensions)
+    assert writer.images.extensions == extensions
+    assert writer.volumes.extensions == extensions
 
 
 def new_writer(**options) -> PredictionWriter:
+    """A writer of masks and probabilities."""
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
-    return PredictionWriter(output_format, Classes(("a", "b")), (".png", ".npy"), **options)
+    return PredictionWriter(output_format, Classes(("a", "b")), (MASK, PROBABILITIES), **options)
 
 
-def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tmp_path):
-    image = image_job(tmp_path, "a")
-    (tmp_path / "out").mkdir()
-    image.image.write_bytes(b"image")
-    os.utime(image.image, (100, 100))
-    files = [tmp_path / "out" / name for name in ("a.png", "a.npy")]
-    assert not new_writer().is_finished(image)
-    for file, when in zip(files, (100, 200), strict=True):
-        assert not new_writer().is_finished(image)
-        file.write_bytes(b"mask")
-        os.utime(file, (when, when))
-    assert new_writer().is_finished(image)
-    assert new_writer().is_finished(replace(image, truth=PageFile(tmp_path / "truth.png")))  # it is scored as it is
-    assert not new_writer(overwrite=True).is_finished(image)
-    assert not new_writer().is_finished(image_job(tmp_path, "a", None))
-    os.utime(files[0], (99, 99))
-    assert not new_writer().is_finished(image)
-    files[0].write_bytes(b"")
-    assert not new_writer().is_finished(image)
+def write_at(file: Path, seconds: int) -> None:
+    """A file that was changed so many seconds after the epoch."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x")
+    os.utime(file, (seconds, seconds))
+
+
+@pytest.fixture
+def finished(tmp_path) -> ImageJob:
+    """An image with mask and probabilities, the mask as old as the image."""
+    job = image_job(tmp_path, "a")
+    write_at(job.image, 100)
+    write_at(job.file(MASK), 100)
+    write_at(job.file(PROBABILITIES), 200)
+    return job
+
+
+def test_a_prediction_is_finished_when_no_file_of_it_is_older_than_its_image(finished):
+    assert new_writer().is_finished(finished)
+    os.utime(finished.file(MASK), (99, 99))
+    assert not new_writer().is_finished(finished)
+
+
+@pytest.mark.parametrize("missing", [(MASK, PROBABILITIES), (PROBABILITIES,), (MASK,)])
+def test_a_prediction_is_not_finished_while_files_are_missing(finished, missing):
+    for extension in missing:
+        finished.file(extension).unlink()
+    assert not new_writer().is_finished(finished)
+
+
+def test_a_prediction_is_not_finished_while_a_file_is_empty(finished):
+    finished.file(MASK).write_bytes(b"")
+    assert not new_writer().is_finished(finished)
+
+
+def test_a_prediction_that_is_to_be_scored_is_finished_as_it_is(finished, tmp_path):
+    assert new_writer().is_finished(replace(finished, truth=PageFile(tmp_path / "truth.png")))
+
+
+def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten(finished):
+    assert not new_writer(overwrite=True).is_finished(finished)
+
+
+def test_a_prediction_is_not_finished_where_its_image_cannot_be_read(finished):
+    assert not new_writer().is_finished(replace(finished, size=None))
 
 
 def test_a_raster_is_finished_where_it_need_not_be_scored(tmp_path):
     place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
     job = RasterJob(image=tmp_path / "a.tif", size=(2, 3), output=tmp_path / "out", place=place)
     for name in ("a.tif", "out.tif", "out.probabilities.tif"):
-        (tmp_path / name).write_bytes(b"x")
-        os.utime(tmp_path / name, (100, 100))
+        write_at(tmp_path / name, 100)
     assert new_writer().is_finished(job)
     # the mask does not say where the image holds no data
     assert not new_writer().is_finished(replace(job, truth=PageFile(tmp_path / "truth.tif")))
-
-
-def test_overlays_of_objects_have_no_legend(tmp_path):
-    PredictionWriter(ObjectFormat(("nothing", "cell")), TASK, (".png", ".overlay.png")).write_legend(tmp_path)
-    assert not any(tmp_path.iterdir())
 
 
 def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
@@ -81,9 +128,58 @@ def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
             return (str(tmp_path / "a_0.nii"), str(tmp_path / "a_1.nii"))
 
     volume = Channels(image=tmp_path / "a_0.nii", size=(2, 3), output=tmp_path / "a")
-    for name, when in (("a_0.nii", 100), ("a_1.nii", 300), ("a.png", 200), ("a.npy", 300)):
-        (tmp_path / name).write_bytes(b"x")
-        os.utime(tmp_path / name, (when, when))
+    for name, seconds in (("a_0.nii", 100), ("a_1.nii", 300), ("a.png", 200), ("a.npy", 300)):
+        write_at(tmp_path / name, seconds)
     assert not new_writer().is_finished(volume)
     os.utime(tmp_path / "a.png", (300, 300))
     assert new_writer().is_finished(volume)
+
+
+@pytest.fixture
+def placed(monkeypatch) -> list[Path]:
+    """The files in the order in which they take their places."""
+    files = []
+    replace_file = Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        files.append(target)
+        return replace_file(source, target)
+
+    monkeypatch.setattr(Path, "replace", note)
+    return files
+
+
+KINDS = pytest.mark.parametrize(
+    ("output_format", "task", "extensions"),
+    [
+        (ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (MASK, PROBABILITIES, UNCERTAINTY)),
+        (OverlapFormat(("a", "b")), Overlapping(("a", "b")), ("a/.png", "b/.png", PROBABILITIES)),
+        (ObjectFormat(("nothing", "cell")), Objects(), (MASK, TABLE, PROBABILITIES)),
+    ],
+    ids=["classes", "overlapping", "objects"],
+)
+
+
+@KINDS
+def test_the_mask_of_an_image_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
+    job = image_job(tmp_path, size=(9, 7))
+    ImageWriter(output_format, task, extensions).write(job, (9, 7), [torch.zeros(task.outputs, 9, 7)], None, None)
+    assert placed[-1] == output_format.mask_file(job)
+    assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
+
+
+@KINDS
+def test_the_mask_of_a_volume_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
+    job = tilted_volume_job(tmp_path)
+    VolumeWriter(output_format, task, extensions).write(job, job.size, [torch.zeros(task.outputs, *job.size)])
+    assert placed[-1] == output_format.mask_file(job)
+    assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
+
+
+def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):
+    task = landmarks("long", "pixels")
+    job = image_job(tmp_path, size=(32, 48))
+    pixels = WindowedArray(np.zeros((32, 48, 3), np.uint8))
+    writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY, PROBABILITIES))
+    writer.write(job, (32, 48), [torch.zeros(3, 16, 24)], pixels, None)
+    assert [file.name for file in placed] == ["a.npy", "a.overlay.png", "a.csv"]

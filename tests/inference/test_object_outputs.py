@@ -1,0 +1,295 @@
+"""Masks, pictures and probabilities of objects, and masks of objects that are read with their table.
+
+Modules: inference/outputs/object_masks.py, inference/outputs/objects.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+from prediction import image_job
+from written import DETECTED, LABEL_ROWS, LABELS, PLACE, SIZE, tilted_volume_job, write_labels, write_object_table
+
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_volume
+from inference.decoding import canvas
+from inference.outputs import objects as objects_module
+from inference.outputs.images import ImageWriter
+from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, RasterJob
+from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
+from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
+from inference.outputs.volumes import VolumeWriter
+from inference.scoring.truth import ImageScorer
+from runtime.errors import DataError
+from tasks.classes import Classes
+from tasks.matching import classes_of, numbers_of, pack_labels
+from tasks.objects import Objects
+
+NAMES = ("nothing", "cell", "dirt")
+CELLS = ObjectFormat(("nothing", "cell"))
+
+
+def test_written_objects_have_the_classes_of_their_table(tmp_path):
+    table = write_object_table(tmp_path / "a.csv", *LABEL_ROWS)
+    objects = WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
+    assert np.array_equal(numbers_of(objects), LABELS)
+    assert np.array_equal(classes_of(objects), np.array([0, 1, 2, 1])[LABELS])
+
+
+def test_written_objects_may_have_gaps_in_their_numbers(tmp_path):
+    mask = write_labels(tmp_path / "gaps.png", np.array([[7, 0, 4]], np.uint16))  # somebody has erased the others
+    table = write_object_table(tmp_path / "a.csv", (4, "dirt", (0, 2, 1, 3)), (7, "cell", (0, 0, 1, 1)))
+    assert classes_of(WrittenObjects(mask, table, ("cell", "dirt")).render()).tolist() == [[1, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))],
+    ids=["number of none", "background", "another class"],
+)
+def test_written_objects_that_are_not_those_of_the_mask_are_refused(tmp_path, row):
+    table = write_object_table(tmp_path / "a.csv", row)
+    with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
+        WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
+
+
+@pytest.fixture
+def written_job(tmp_path) -> ImageJob:
+    """An image whose objects are written, with their table."""
+    write_labels(tmp_path / "a.png")
+    job = replace(image_job(tmp_path, size=LABELS.shape), output=tmp_path / "a", root=tmp_path)
+    write_object_table(job.file(TABLE), *LABEL_ROWS)
+    return job
+
+
+def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(written_job):
+    output_format = ObjectFormat(NAMES)
+    written = output_format.written_mask(written_job)
+    target = output_format.reader_of(written).of_mask(written.render(), "a")
+    assert np.array_equal(numbers_of(target.prediction), LABELS)
+    assert np.array_equal(classes_of(target.prediction), np.array([0, 1, 2, 1])[LABELS])
+
+
+def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
+    assert CELLS.written_mask(written_job) == (tmp_path / "a.png", 0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "found", "precision"),
+    [((0, 1, 2, 1), 3, 1.0), ((0, 1, 2, 2), 2, 0.5)],
+    ids=["the third is a cell", "the third is dirt"],
+)
+def test_written_objects_of_several_classes_are_scored_against_annotations(written_job, classes, found, precision):
+    drawn = (LABELS.astype(int), np.array(classes))
+    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1, 2))
+    scorer = ImageScorer(ObjectFormat(NAMES), Objects(Classes(NAMES)))
+    entry = scorer.score(replace(written_job, truth=truth)).to_json("a.tif")
+    assert entry["found"] == found
+    assert entry["ap50"] == precision
+
+
+ANNOTATED_CLASSES = [(1, "cell"), (2, "dust"), (255, "crowd"), (0, "nothing"), ((1, 2, 3), "color"), (7, "dirt")]
+
+
+def test_values_of_annotated_classes_are_those_of_the_model():
+    indices = indices_of_values(ANNOTATED_CLASSES, ("dirt", "cell"))
+    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1}
+    assert len(indices) == 256
+
+
+def test_values_of_any_annotated_class_are_the_only_class_of_a_model():
+    indices = indices_of_values(ANNOTATED_CLASSES, ("anything",))
+    assert {value for value, index in enumerate(indices) if index == 1} == {1, 2, 7}
+
+
+def test_values_of_annotations_without_classes_are_the_only_class_of_a_model():
+    assert indices_of_values((), ("cell",)) == (0, 1, *[0] * 254)
+
+
+def test_annotated_objects_have_the_classes_of_the_model():
+    drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
+    source = SimpleNamespace(render_objects=lambda: drawn)
+    annotated = AnnotatedObjects(source, indices_of_values(ANNOTATED_CLASSES, ("dirt", "cell")))
+    objects = annotated.render()
+    target = ObjectFormat(("nothing", "dirt", "cell")).reader_of(annotated).of_mask(objects, "a")
+    assert np.array_equal(classes_of(target.prediction), [[0, 2, 1], [255, 0, 0]])
+    assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
+    assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
+
+
+def test_objects_have_the_colors_of_their_prediction():
+    detected = [DETECTED._replace(number=1, shade=5), DETECTED._replace(number=2, shade=3)]
+    rows = pack_labels(np.array([[0, 2, 1, 1]]), np.array([[0, 1, 1, 1]]))
+    assert CELLS.of_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
+
+
+def test_outlines_of_an_object_have_its_color():
+    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, shade=7)])
+    rows = np.zeros((20, 20), np.int32)
+    rows[5:15, 5:15] = 2
+    shown = CELLS.of_prediction(decoder).overlay(np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows)))
+    assert shown[5, 10].tolist() == CELLS.colors[7].tolist()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([0], "0 objects"),
+        ([0, 2], "1 object"),
+        ([0, 2, 1, 1], "2 objects"),
+        ([2, 1, 1], "2 objects"),
+        (range(1235), "1,234 objects"),
+    ],
+    ids=["none", "one", "two", "two without background", "many"],
+)
+def test_the_legend_of_objects_counts_them(numbers, text):
+    numbers = np.array([*numbers])[None]
+    assert CELLS.legend_entries(pack_labels(numbers, np.sign(numbers)))[0] == (None, text)
+
+
+def decoder_of(count: int) -> SimpleNamespace:
+    """A decoder that has found so many objects."""
+    return SimpleNamespace(objects=[DETECTED] * count)
+
+
+NUMBERS = np.random.default_rng(0).integers(0, 70_000, (150, 3))
+
+
+@pytest.fixture
+def of_many(monkeypatch) -> None:
+    """A PNG holds no more than two objects."""
+    monkeypatch.setattr(objects_module, "MOST_IN_PNG", 2)
+
+
+@pytest.fixture
+def job(tmp_path) -> ImageJob:
+    """An image whose objects are to be written."""
+    (tmp_path / "out").mkdir()
+    return image_job(tmp_path, size=SIZE)
+
+
+def write_mask(job: ImageJob, numbers: np.ndarray, count: int) -> None:
+    """Write the mask of an image with so many objects."""
+    with CELLS.open_mask(job, numbers.shape, decoder_of(count)) as mask:
+        mask.write(CELLS.mask_values(pack_labels(numbers, np.ones((1, 1), int))))
+
+
+def test_a_mask_of_very_many_objects_is_a_tiff_that_comes_in_strips(job, of_many):
+    with CELLS.open_mask(job, NUMBERS.shape, decoder_of(3)) as mask:
+        for top in range(0, 150, 7):
+            mask.write(CELLS.mask_values(pack_labels(NUMBERS[top : top + 7], np.ones((1, 1), int))))
+    assert np.array_equal(tifffile.imread(job.file(".tif")), NUMBERS)
+
+
+def test_a_mask_of_very_many_objects_takes_the_place_of_an_earlier_png(job, of_many):
+    job.file(MASK).write_bytes(b"of an earlier call")
+    write_mask(job, NUMBERS, 3)
+    assert CELLS.mask_file(job) == job.file(".tif")
+    assert not job.file(MASK).exists()
+
+
+def test_a_mask_of_few_objects_takes_the_place_of_an_earlier_tiff(job, of_many):
+    write_mask(job, NUMBERS, 3)
+    write_mask(job, NUMBERS[:1] % 3, 2)
+    assert np.array_equal(np.asarray(Image.open(job.file(MASK))), NUMBERS[:1] % 3)
+    assert not job.file(".tif").exists()
+
+
+def test_a_mask_of_few_objects_is_no_tiff_that_lies_beside_it(job, of_many):
+    write_mask(job, NUMBERS[:1] % 3, 2)
+    job.file(".tif").write_bytes(b"of somebody else")
+    assert CELLS.mask_file(job) == job.file(MASK)
+
+
+def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
+    job = tilted_volume_job(tmp_path)
+    job.output.parent.mkdir()
+    job.output.with_suffix(".tif").write_bytes(b"of an image")
+    assert CELLS.mask_file(job) == job.output.with_name("v.nii.gz")
+
+
+@pytest.mark.parametrize("height", [63, 128, 150])
+def test_a_large_mask_may_come_whole(tmp_path, height):
+    numbers = np.random.default_rng(0).integers(0, 70_000, (height, 3), dtype=np.uint32)
+    with LabelTiff(tmp_path / "a.tif", numbers.shape) as mask:
+        mask.write(numbers)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert np.array_equal(tiff.asarray(), numbers)
+        assert len(tiff.pages) == 1
+
+
+def test_nothing_is_written_of_an_image_that_is_given_up(tmp_path):
+    with pytest.raises(RuntimeError, match="stopped"), LabelTiff(tmp_path / "a.tif", (300, 3)) as mask:
+        mask.write(np.ones((100, 3), np.uint32))
+        raise RuntimeError("stopped")
+    assert not (tmp_path / "a.tif").exists()
+
+
+@pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
+def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
+    job = RasterJob(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
+    numbers = np.array([[0, objects], [1, 2]])
+    with CELLS.open_mask(job, (2, 2), decoder_of(objects)) as mask:
+        mask.write(numbers[:1], np.array([[True, False]]))
+        mask.write(numbers[1:])
+    written = tifffile.imread(tmp_path / "out.tif")
+    assert written.dtype == dtype
+    assert written.tolist() == [[nodata, objects], [1, 2]]
+
+
+def random_logits(size: tuple[int, ...], seed: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Logits of objects of one class, and their probabilities."""
+    logits = torch.randn(3, *size, generator=torch.Generator().manual_seed(seed))
+    return logits, torch.cat([logits[:2].softmax(0), logits[2:].sigmoid()]).numpy()
+
+
+def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_known(tmp_path):
+    job = RasterJob(image=tmp_path / "a.tif", size=(6, 4), output=tmp_path / "out", place=PLACE)
+    logits, expected = random_logits(job.size, seed=0)
+    missing = np.zeros((6, 4), bool)
+    missing[0, 3] = missing[4, 1] = True
+    writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
+    writer.write(job, job.size, logits.split(2, dim=1), None, None, lambda top, bottom: missing[top:bottom])
+    written = tifffile.imread(job.file(PROBABILITIES))
+    np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
+
+
+def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_known(tmp_path):
+    job = tilted_volume_job(tmp_path, (6, 4, 5))
+    logits, expected = random_logits(job.size, seed=1)
+    writer = VolumeWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
+    writer.write(job, job.size, logits.split(2, dim=1))
+    written, _ = read_volume(VolumeFile((str(job.file(PROBABILITIES)),)), "v")
+    np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)
+
+
+@pytest.fixture
+def scratch_folders(monkeypatch) -> list[Path]:
+    """The folders in which the numbers of pixels lie until they are written; none is kept in memory."""
+    folders = []
+
+    def open_file(dir: Path) -> BinaryIO:
+        folders.append(dir)
+        return TemporaryFile(dir=dir)
+
+    monkeypatch.setattr(canvas, "IN_MEMORY", 0)
+    monkeypatch.setattr(canvas, "TemporaryFile", open_file)
+    return folders
+
+
+def test_numbers_of_many_pixels_lie_beside_the_outputs_of_an_image(tmp_path, job, scratch_folders):
+    ImageWriter(CELLS, Objects(), (MASK, TABLE)).write(job, SIZE, [torch.zeros(3, *SIZE)], None, None)
+    assert scratch_folders == [tmp_path / "out"]
+
+
+def test_numbers_of_many_voxels_lie_beside_the_outputs_of_a_volume(tmp_path, scratch_folders):
+    job = tilted_volume_job(tmp_path)
+    VolumeWriter(CELLS, Objects(), (MASK, TABLE)).write(job, job.size, [torch.zeros(3, *job.size)])
+    assert scratch_folders == [tmp_path / "out"]

@@ -1,0 +1,154 @@
+"""Tables of objects: of an image, of a volume, of all images, and those that somebody has changed.
+
+Modules: inference/outputs/object_tables.py.
+"""
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from prediction import image_job
+from written import DETECTED, TILTED, tilted_volume_job, write_object_table
+
+from inference.outputs.jobs import MASK, ImageJob
+from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.objects import TABLE, ObjectFormat
+from runtime.errors import DataError
+
+FORMAT = ObjectFormat(("nothing", "cell", "dirt"))
+SOLID = DETECTED._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
+
+
+def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):
+    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, class_index=1)])
+    with (tmp_path / "a.csv").open("wb") as file:
+        FORMAT.write_tables({TABLE: file}, decoder, None)
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
+    assert b"\r" not in (tmp_path / "a.csv").read_bytes()
+
+
+def test_areas_of_objects_have_the_number_beside_the_class_of_the_object():
+    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, class_index=1)])
+    assert FORMAT.area_properties(0, 1, decoder) == {"number": 1, "class": "dirt"}
+    assert FORMAT.area_properties(0, 2, decoder) == {"number": 2, "class": "cell"}
+
+
+def test_the_table_of_a_volume_is_in_millimeters(tmp_path):
+    header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=np.diag([2.0, 1.5, 3.0, 1.0]))
+    with (tmp_path / "v.csv").open("wb") as file:
+        FORMAT.write_tables({TABLE: file}, SimpleNamespace(objects=[SOLID]), header)
+    assert (tmp_path / "v.csv").read_text().splitlines() == [
+        "number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,first_y,first_x,end_z,end_y,end_x,score",
+        "1,dirt,10,90,1.000,3.000,3.000,0,1,0,3,4,2,0.5432",
+    ]
+
+
+def test_cells_of_an_object_in_an_image_say_its_place_in_pixels():
+    assert image_cells(DETECTED) == ["1.25", "2.50", "0", "1", "3", "4"]
+
+
+def test_cells_of_an_object_in_a_volume_say_its_place_in_millimeters():
+    header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=TILTED)
+    x, y, z, _ = TILTED @ [0.5, 2.0, 1.0, 1]
+    expected = ["90", f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "0", "1", "0", "3", "4", "2"]
+    assert volume_cells(SOLID, header) == expected
+    assert volume_cells(SOLID._replace(size=137), header)[0] == "1233"
+
+
+@pytest.fixture
+def jobs(tmp_path) -> list[ImageJob]:
+    """An image with mask and table, one without a mask, one without a table, and a volume with both."""
+    jobs = [image_job(tmp_path, name) for name in ("sub/a\udce9", "no_mask", "no_table")]
+    jobs.append(tilted_volume_job(tmp_path))
+    for job in jobs:
+        job.file(MASK).parent.mkdir(parents=True, exist_ok=True)
+    for job in (jobs[0], jobs[2], jobs[3]):
+        job.file(MASK).write_bytes(b"mask")
+    for job in jobs[:2]:
+        write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)))
+    row = dict.fromkeys(VOLUME_COLUMNS, "7") | {"class": "cell"}
+    jobs[3].file(TABLE).write_text(",".join(VOLUME_COLUMNS) + "\n" + ",".join(row.values()) + "\n")
+    return jobs
+
+
+def read_joined(folder: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns and rows of the table of all objects."""
+    with (folder / "objects.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        table = csv.DictReader(file)
+        rows = list(table)
+    return table.fieldnames, rows
+
+
+def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path, jobs):
+    FORMAT.write_joined(tmp_path / "out", jobs)
+    _, rows = read_joined(tmp_path / "out")
+    assert [row["image"] for row in rows] == ["sub/a\udce9.tif", "sub/a\udce9.tif", "v.nii"]
+    assert [row["area"] for row in rows] == ["4", "4", ""]
+    assert [row["voxels"] for row in rows] == ["", "", "7"]
+
+
+def test_a_table_of_all_objects_has_each_column_of_images_or_volumes_once(tmp_path, jobs):
+    FORMAT.write_joined(tmp_path / "out", jobs)
+    columns, _ = read_joined(tmp_path / "out")
+    assert len(columns) == len(set(columns))
+    assert set(columns) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
+
+
+def test_a_table_of_all_objects_of_images_has_no_columns_of_volumes(tmp_path, jobs):
+    FORMAT.write_joined(tmp_path / "out", jobs[:1])
+    columns, _ = read_joined(tmp_path / "out")
+    assert ",".join(columns) == "image,number,class,area,center_y,center_x,top,left,bottom,right,score"
+
+
+def test_a_table_of_all_objects_of_volumes_has_no_columns_of_images(tmp_path, jobs):
+    FORMAT.write_joined(tmp_path / "out", jobs[3:])
+    columns, _ = read_joined(tmp_path / "out")
+    assert ",".join(columns).startswith("image,number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,")
+
+
+def test_a_table_of_all_objects_is_named_with_the_number_of_its_objects(tmp_path, jobs, capsys):
+    FORMAT.write_joined(tmp_path / "out", jobs)
+    printed = capsys.readouterr().out
+    assert "3 objects in 2 images" in printed
+    assert str(tmp_path / "out" / "objects.csv") in printed
+
+
+def test_a_table_of_objects_is_read_by_its_columns(tmp_path):
+    table = write_object_table(tmp_path / "a.csv", (1, "cell", (0, 0, 2, 2)))
+    (row,) = table_rows(table, IMAGE_COLUMNS)
+    assert row["number"] == "1"
+    assert row["class"] == "cell"
+    assert row["bottom"] == "2"
+    assert row["score"] == "0.75"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x,cell,4,0,0,0,0,2,2,0.5",
+        "1,cell,4.5,0,0,0,0,2,2,0.5",
+        "1,cell,4,0,0,a,0,2,2,0.5",
+        "1,cell,4,0,0,0,b,2,2,0.5",
+        "1,cell,4,0,0,0,0,c,2,0.5",
+        "1,cell,4,0,0,0,0,2,2.5,0.5",
+        "1,cell,4,0,0,0,0,2,2,high",
+        "1,cell",
+        pytest.param("1," + 200_000 * "x", id="a cell that csv refuses"),
+    ],
+)
+def test_a_table_of_objects_with_a_changed_row_is_refused(tmp_path, line):
+    table = write_object_table(tmp_path / "a.csv", (1, "cell", (0, 0, 2, 2)))
+    with table.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"a\.csv: is not as prediction wrote it"):
+        list(table_rows(table, IMAGE_COLUMNS))
+
+
+@pytest.mark.parametrize("text", ["number,class\n", ""], ids=["two columns", "empty"])
+def test_a_table_of_objects_with_other_columns_is_refused(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match="expected the columns number, class, area"):
+        list(table_rows(tmp_path / "a.csv", IMAGE_COLUMNS))

@@ -1,0 +1,171 @@
+"""Predicted and written points against true ones, and whose true ones they are.
+
+Modules: inference/scoring/points.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from points import landmarks
+from prediction import image_job
+
+from data_utils.sources.points.files import content
+from data_utils.sources.points.table import PointTable
+from inference.decoding.landmarks import PredictedPoints
+from inference.outputs.jobs import ImageJob
+from inference.outputs.objects import ObjectFormat
+from inference.outputs.points import PointFormat
+from inference.scoring import new_image_scorer, new_volume_scorer
+from inference.scoring.points import PointScorer, true_points, with_truths
+from inference.scoring.truth import ImageScorer, ScoreError
+from inference.scoring.volume import VolumeScorer
+from runtime.errors import DataError
+from tasks.objects import Objects
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+TASK = landmarks("long", "pixels")
+
+
+def write_noses(file: Path, *images: str) -> None:
+    """A table with the nose of each image."""
+    count = len(images)
+    states = np.full((count, 1), PRESENT)
+    table = PointTable("long", ("nose",), images, np.zeros((count, 1, 2)), states, (file.name,) * count)
+    file.write_bytes(content(table))
+
+
+def image_at(folder: Path, path: str) -> ImageJob:
+    return replace(image_job(folder), image=folder / path)
+
+
+@pytest.fixture
+def noses(tmp_path) -> Path:
+    """A table with points of images in folders, also by the path of another system, and of cases."""
+    write_noses(tmp_path / "t.csv", "day1/a.png", "day2\\a.png", "b.jpg", "case_7", "case_8_0000")
+    return tmp_path / "t.csv"
+
+
+@pytest.mark.parametrize(
+    ("path", "row"),
+    [
+        ("day2/a.png", 1),
+        ("day1/a.png", 0),
+        ("day3/a.png", 0),
+        ("other/b.tif", 2),
+        ("case_7_0000.nii.gz", 3),
+        ("case_8_0000.nii.gz", 4),
+    ],
+)
+def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, noses, path, row):
+    (job,) = with_truths([image_at(tmp_path, path)], noses, replace(TASK, names=("nose", "tail")))
+    assert job.truth == (noses, row)
+
+
+def test_true_points_are_those_of_the_path_that_agrees_from_its_end_on(tmp_path):
+    write_noses(tmp_path / "u.csv", "day1/b/a.png", "c/a.png")
+    (job,) = with_truths([image_at(tmp_path, "day1/c/a.png")], tmp_path / "u.csv", TASK)
+    assert job.truth == (tmp_path / "u.csv", 1)
+
+
+def test_true_points_are_found_where_a_relative_path_leaves_out_the_folder(tmp_path, noses, monkeypatch):
+    (tmp_path / "day2").mkdir()
+    monkeypatch.chdir(tmp_path / "day2")
+    (job,) = with_truths([replace(image_job(tmp_path), image=Path("a.png"))], noses, TASK)
+    assert job.truth == (noses, 1)
+
+
+def test_true_points_that_are_missing_are_counted_with_the_first_image(tmp_path, noses):
+    jobs = [image_at(tmp_path, name) for name in ("b.tif", "x.png", "y.png")]
+    with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png$"):
+        with_truths(jobs, noses, TASK)
+
+
+def test_true_points_that_are_none_of_the_model_are_refused(tmp_path, noses):
+    with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
+        with_truths([image_at(tmp_path, "b.tif")], noses, replace(TASK, names=("tail", "ear")))
+
+
+@pytest.mark.parametrize(("absent", "state"), [("not-there", ABSENT), ("unknown", UNKNOWN)])
+def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path, absent, state):
+    (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
+    truth = true_points(tmp_path / "t.csv", replace(TASK, names=("ear", "nose"), absent=absent))
+    assert truth.states.tolist() == [[state, PRESENT]]
+
+
+def test_points_have_one_scorer_for_images_or_volumes():
+    scorer = PointScorer(TASK, ".csv")
+    assert new_image_scorer(PointFormat(TASK), TASK, boundary=False) == scorer
+    assert new_volume_scorer(PointFormat(TASK), TASK, surfaces=False) == scorer
+
+
+@pytest.mark.parametrize("has_boundary", [False, True])
+def test_masks_have_a_scorer_for_images_beside_one_for_volumes(has_boundary):
+    output_format, task = ObjectFormat(("nothing", "cell")), Objects()
+    image_scorer = new_image_scorer(output_format, task, boundary=has_boundary)
+    volume_scorer = new_volume_scorer(output_format, task, surfaces=has_boundary)
+    assert image_scorer == ImageScorer(output_format, task, has_boundary)
+    assert volume_scorer == VolumeScorer(output_format, task, has_boundary)
+
+
+POSITIONS = np.array([[13.0, 14.0], [1.0, 2.0], [3.0, 4.0]])
+PREDICTION = np.column_stack([(POSITIONS[:, ::-1] + 0.5) / (30, 40), [0.9, 0.8, 0.7], [0.6, 0.6, 0.6]])
+
+
+@pytest.fixture
+def true_job(tmp_path) -> ImageJob:
+    """An image whose nose lies at (10, 10), whose ear is not there, and whose tail is unknown."""
+    states = np.array([[PRESENT, ABSENT, UNKNOWN]])
+    places = np.array([np.full((3, 2), 2.0), np.full((3, 2), 10.0)])
+    truth = PointTable("long", TASK.names, ("b.tif", "a.tif"), places, np.repeat(states, 2, axis=0), ("t.csv",) * 2)
+    (tmp_path / "t.csv").write_bytes(content(truth))
+    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
+    return job
+
+
+@pytest.fixture
+def written_job(true_job) -> ImageJob:
+    """That image, whose predicted points are written."""
+    output_format = PointFormat(TASK)
+    true_job.output.parent.mkdir()
+    table = output_format.table("a.tif", PredictedPoints.of(PREDICTION), POSITIONS, (30, 40))
+    output_format.write(true_job, table, None)
+    return true_job
+
+
+def test_written_points_have_an_error_where_a_point_is_present(written_job):
+    entry = PointScorer(TASK, ".csv").score(written_job).to_json("a.tif")
+    assert entry["image"] == "a.tif"
+    assert entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
+    assert entry["mean_radial_error"] == pytest.approx(5)
+
+
+def test_written_points_that_are_not_there_are_not_close(written_job):
+    entry = PointScorer(TASK, ".csv").score(written_job).to_json("a.tif")
+    assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
+
+
+def test_written_points_are_scored_as_predicted_ones(written_job):
+    scorer = PointScorer(TASK, ".csv")
+    of_written, of_predicted = scorer.score(written_job), scorer.score_mask(written_job, PREDICTION)
+    np.testing.assert_allclose(of_written.scores.by_image, of_predicted.scores.by_image, atol=1e-3)
+
+
+def test_written_points_may_be_in_another_order(written_job):
+    scorer = PointScorer(TASK, ".csv")
+    entry = scorer.score(written_job).to_json("a.tif")
+    header, *lines = written_job.file(".csv").read_text().splitlines()
+    written_job.file(".csv").write_text("\n".join([header, *lines[::-1], ""]))
+    assert scorer.score(written_job).to_json("a.tif") == entry
+
+
+def test_points_that_are_not_written_have_no_score(true_job):
+    with pytest.raises(ScoreError):
+        PointScorer(TASK, ".csv").score(true_job)
+
+
+def test_points_whose_file_is_damaged_have_no_score(written_job):
+    written_job.file(".csv").write_text("damaged\n")
+    with pytest.raises(ScoreError):
+        PointScorer(TASK, ".csv").score(written_job)

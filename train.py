@@ -48,6 +48,9 @@ from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.kernel_tuning import KernelTuning
+from train_utils.memory.estimate import Copies, largest_evaluation
+from train_utils.memory.preflight import Preflight
+from train_utils.memory.step_memory import StepMemory
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
@@ -56,7 +59,6 @@ from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import Copies, check_evaluation, fit_batch_split, largest_evaluation
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -70,7 +72,6 @@ from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import gathered_weights, prepare_sharding, share_statistics, unsharded
 from train_utils.slabs import Slabs, check_slabs, new_step_loss, split_network
-from train_utils.step_memory import StepMemory
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 
 
@@ -325,7 +326,6 @@ def main() -> None:
     model = origin.build(info.channels, task, preprocess)
     check_scale(info, typed_scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
-    trial_loss = StepLoss(task, strides=model.head_strides)  # it needs no other process
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
@@ -334,15 +334,17 @@ def main() -> None:
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
     copies = Copies.of_training(args.planned_optimizer, averages=args.ema_decay > 0)
+    trial_loss = StepLoss(task, strides=model.head_strides)  # it needs no other process
+    preflight = Preflight(accelerator, model, trial_loss, copies)
     if shapes.differ:
         grow_segments(device)
     total_steps = run.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.for_shape(shapes.largest):
-        batch_split = fit_batch_split(accelerator, model, trial_loss, largest_shape, batch_split, copies)
+        batch_split = preflight.fit_batch_split(largest_shape, batch_split)
     target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
     evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
-    check_evaluation(accelerator, model, trial_loss, info.channels, evaluation_size, copies)
+    preflight.check_evaluation(evaluation_size)
     memory = StepMemory(accelerator, run.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders

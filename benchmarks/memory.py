@@ -25,7 +25,7 @@ from data_utils.loading.draws import draw, pack_draws
 from runtime.memory import keep_freed_memory
 from tasks.classes import Classes, ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils.preflight import Copies, input_bytes, step_bytes
+from train_utils.memory.estimate import Copies, input_bytes, step_bytes
 from unet import UNet, UNetConfig
 
 STEPS = 3

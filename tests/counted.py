@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from runtime.cache import cached, digest
-from train_utils import preflight
+from train_utils.memory import preflight
 from train_utils.monitoring import flops
 from unet import Preprocess, UNet
 

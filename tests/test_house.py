@@ -46,8 +46,8 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "gradient_buckets compilation metrics_log microbatch preflight schedule kernel_tuning muon optim ema nan_guard"
-        " step_memory sharding slabs sync_batchnorm evaluation run_state",
+        "gradient_buckets compilation metrics_log microbatch memory schedule kernel_tuning muon optim ema nan_guard"
+        " sharding slabs sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

@@ -1,8 +1,7 @@
-"""How a global batch is cut into micro-batches, and the limit that a run records when they do not fit into memory."""
+"""How a global batch is cut into micro-batches."""
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,16 +10,12 @@ from torch.utils.data import DataLoader
 
 from data_utils.loading.augment import Recolor, augment
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.console import say
 from runtime.device import upload
-from runtime.documents import read_json
-from runtime.errors import SettingsError, one_line
+from runtime.errors import SettingsError
 from runtime.launch_profile import LaunchProfile
 from tasks.target import Target
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
-
-MEMORY_FILE = "memory.json"
 
 
 def split_from_args(args: TrainSettings, profile: LaunchProfile, saved_size: int | None) -> BatchSplit:
@@ -112,31 +107,3 @@ def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor, recolor: Recolo
         batch["images"], batch["targets"], batch["draws"], batch["packed_draws"], fill=fill, std=std, recolor=recolor
     )
     return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)
-
-
-class MemoryLimit(NamedTuple):
-    """The limits that a run has recorded in memory.json, in its output folder, after running out of memory."""
-
-    micro_batch_size: int | None = None
-    activation_checkpointing: bool = False
-
-    def check(self) -> None:
-        """Raise ValueError for values that no run records."""
-        size = self.micro_batch_size
-        is_size = size is None or (type(size) is int and size >= 1)
-        if not is_size or not isinstance(self.activation_checkpointing, bool):
-            raise ValueError(f"it holds {self}")
-
-
-def read_memory_limit(folder: Path) -> MemoryLimit:
-    """Read the largest micro-batch and the need for activation checkpointing that a run in this folder has recorded."""
-    file = folder / MEMORY_FILE
-    try:
-        limit = MemoryLimit(**read_json(file))
-        limit.check()
-    except FileNotFoundError:
-        return MemoryLimit()
-    except (OSError, ValueError, TypeError) as error:
-        say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
-        return MemoryLimit()
-    return limit

@@ -19,7 +19,7 @@ from runtime.files import remove_leftovers, replaced_file, tolerated
 from runtime.lock import lock_folder
 from runtime.redact import redact_all
 from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
-from train_utils.microbatch import MemoryLimit, read_memory_limit
+from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import Plan, plan_run

@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "check_evaluation(accelerator, model, criterion, info.channels, evaluated, copies)",
+        "preflight.check_evaluation(evaluation_size)",
         "pass",
         "test_preflight.py",
     ),

@@ -7,10 +7,10 @@ import os
 import runpy
 import sys
 
-import train_utils.preflight
+import train_utils.memory.preflight
 
 rank, available = sys.argv[1], float(sys.argv[2])
 if os.environ.get("RANK", "0") == rank:
-    train_utils.preflight.available_bytes = lambda: available
+    train_utils.memory.preflight.available_bytes = lambda: available
 sys.argv = sys.argv[3:]
 runpy.run_path(sys.argv[0], run_name="__main__")

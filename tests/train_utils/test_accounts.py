@@ -14,6 +14,7 @@ from in_process import run_train
 
 import train
 from data_utils.analysis.dataset_info import DatasetInfo
+from train_utils.memory.preflight import Preflight
 from train_utils.monitoring.flops import training_flops
 
 
@@ -76,15 +77,15 @@ def run(tmp_path_factory: pytest.TempPathFactory):
             calls["steps"].append("finish")
             super().finish()
 
-    fit_batch_split = train.fit_batch_split
+    fit_batch_split = Preflight.fit_batch_split
 
-    def fit_noted(*arguments):
-        calls["average"].append(arguments[-1].all_weights)
-        return fit_batch_split(*arguments)
+    def fit_noted(self, *arguments):
+        calls["average"].append(self.copies.all_weights)
+        return fit_batch_split(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "Monitor", Monitor)
-        patch.setattr(train, "fit_batch_split", fit_noted)
+        patch.setattr(Preflight, "fit_batch_split", fit_noted)
         patch.setattr(train, "Pace", Pace)
         patch.setattr(train, "RunLog", RunLog)
         patch.setattr(train, "first_on_each_machine", lambda accelerator: opened("first of its machine"))

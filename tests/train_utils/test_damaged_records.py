@@ -8,7 +8,7 @@ from conftest import write_folder
 from in_process import run_train
 
 from train_utils.checkpoints.find import find_checkpoint, fingerprint
-from train_utils.microbatch import MemoryLimit, read_memory_limit
+from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.run_state import RunState
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]

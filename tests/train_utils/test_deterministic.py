@@ -23,7 +23,7 @@ from tasks import confusion as metrics
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.preflight import StepFit
+from train_utils.memory.preflight import Preflight
 from unet import UNet, UNetConfig
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
 from unet.model import DeeplySupervisedUNet
@@ -128,7 +128,7 @@ def as_on_cuda(monkeypatch) -> None:
     """The network, the memory check and the count of pixels choose as on CUDA."""
     for module in (UNet, DeeplySupervisedUNet, DoubleConv, Up):  # blocks run again in the backward pass
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
-    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)
+    monkeypatch.setattr(Preflight, "step_fits_by_estimate", Preflight.step_fits_by_trial)
     monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)  # pictures and report
 

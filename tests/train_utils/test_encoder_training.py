@@ -23,9 +23,9 @@ import train
 from data_utils.loading.batch_sampler import BatchSplit
 from inference import Predictor
 from runtime.errors import CheckpointError
+from train_utils.memory.estimate import Copies, step_bytes
 from train_utils.monitoring import rehearsal
 from train_utils.optim import build_optimizer
-from train_utils.preflight import Copies, step_bytes
 from train_utils.results import Publisher
 from train_utils.settings.encoder import load_encoder
 from train_utils.sharding import prepare_sharding, whole_network

@@ -37,6 +37,7 @@ from runtime.mesh import Mesh
 from tasks import TASKS
 from tasks.classes import Classes
 from tasks.points import ABSENT, PRESENT, UNKNOWN
+from train_utils.memory.preflight import Preflight
 from train_utils.settings import flags as flags_of_train
 from unet import UNet
 
@@ -494,7 +495,7 @@ def check_sizes(run, folder, monkeypatch):
     def seen(*flags: str) -> tuple[set, set]:
         """(H, W) in training and in evaluation."""
         shapes.clear()
-        with mock.patch.object(train, "fit_batch_split", lambda *given: given[4]):
+        with mock.patch.object(Preflight, "fit_batch_split", lambda self, shape, batch_split: batch_split):
             run.fresh(*flags)
         return {tuple(s[2:]) for s in shapes if s[0] == 8}, {tuple(s[2:]) for s in shapes if s[0] != 8}
 
@@ -653,7 +654,7 @@ def check_micro_batches(run, folder, monkeypatch):
     sizes = []
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
-    with mock.patch.object(train, "fit_batch_split", lambda *given: given[4]):
+    with mock.patch.object(Preflight, "fit_batch_split", lambda self, shape, batch_split: batch_split):
         result = run.fresh("--micro-batch-size", "3")
     assert sizes == [3, 3, 2, 3]  # the step's images, and the validation images
     assert (result.settings["micro_batch_size"], result.settings["accumulation"]) == (3, 3)

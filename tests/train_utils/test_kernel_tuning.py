@@ -12,7 +12,7 @@ import train
 import train_utils.kernel_tuning
 from runtime.launch import tune_kernels
 from train_utils.kernel_tuning import KernelTuning
-from train_utils.preflight import StepFit
+from train_utils.memory.preflight import Preflight
 from unet import UNet
 
 SHAPES = np.array([(8, 8)] * 10 + [(8, 16)] * 6 + [(32, 32)] * 4)  # of twenty training images
@@ -74,7 +74,7 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
     on_cuda = torch.device("cuda")
     monkeypatch.setattr(train_utils.kernel_tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
     monkeypatch.setattr(train_utils.kernel_tuning, "ENOUGH_STEPS", 8)
-    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
+    monkeypatch.setattr(Preflight, "step_fits_by_estimate", Preflight.step_fits_by_trial)  # on the CPU as on a GPU
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     growing = []
     monkeypatch.setattr(train, "grow_segments", growing.append)

@@ -1,4 +1,7 @@
-"""How a batch is cut into micro-batches, and the record of what has fitted."""
+"""How a batch is cut into micro-batches, and the record of what has fitted.
+
+Modules: train_utils/microbatch.py, train_utils/memory/limit.py.
+"""
 
 from types import SimpleNamespace
 
@@ -9,7 +12,8 @@ import torch
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from runtime.errors import SettingsError
 from train_utils import microbatch
-from train_utils.microbatch import MemoryLimit, read_memory_limit, split_batch, steps_ahead
+from train_utils.memory.limit import MemoryLimit, read_memory_limit
+from train_utils.microbatch import split_batch, steps_ahead
 
 
 def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():

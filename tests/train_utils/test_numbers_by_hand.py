@@ -28,7 +28,7 @@ from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.evaluation import Evaluation
-from train_utils.microbatch import MemoryLimit
+from train_utils.memory.limit import MemoryLimit
 from train_utils.reporting import charts
 from train_utils.reporting.charts import curve
 from train_utils.reporting.classes import ClassSection

@@ -22,7 +22,7 @@ from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.objects import ObjectReader
 from runtime.errors import SettingsError
 from train_utils.checkpoints.find import FoundCheckpoint
-from train_utils.microbatch import MemoryLimit
+from train_utils.memory.limit import MemoryLimit
 from train_utils.run_dir import OpenedRun
 from train_utils.settings import mask_detail, run_length, sizes
 from train_utils.settings.data_checks import check_axes, check_scale

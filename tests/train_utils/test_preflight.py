@@ -1,4 +1,7 @@
-"""Before the first step: which micro-batch fits into memory, whether an evaluation does, and what is said of it."""
+"""Before the first step: which micro-batch fits into memory, whether an evaluation does, and what is said of it.
+
+Modules: train_utils/memory/preflight.py, train_utils/memory/estimate.py.
+"""
 
 import gc
 import subprocess
@@ -25,19 +28,16 @@ from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import SettingsError
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils import preflight
-from train_utils.preflight import (
+from train_utils.memory import preflight
+from train_utils.memory.estimate import (
     Copies,
-    EvaluationFit,
     EvaluationSize,
-    StepFit,
-    check_evaluation,
-    fit_batch_split,
     input_bytes,
     largest_evaluation,
     largest_tensor,
     step_bytes,
 )
+from train_utils.memory.preflight import Preflight
 from unet import UNet, UNetConfig
 from unet.model import DeeplySupervisedUNet
 
@@ -50,9 +50,11 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     batch_split = BatchSplit(4, 1, 4, 1)
     for averages in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(StepFit, "fits_by_estimate", lambda self, batch_split: calls.append(self.copies) or True)
+            patch.setattr(
+                Preflight, "step_fits_by_estimate", lambda self, *arguments: calls.append(self.copies) or True
+            )
             copies = Copies.of_training(optimizer, averages=averages)
-            preflight.fit_batch_split(accelerator, network, None, (1, 8, 8), batch_split, copies)
+            Preflight(accelerator, network, None, copies).fit_batch_split((1, 8, 8), batch_split)
     assert calls == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
     size = EvaluationSize((8, 8), (8, 8), 1)
@@ -60,7 +62,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
     for free, fits in ((needed, False), (needed + 1, True)):
         monkeypatch.setattr(preflight, "available_bytes", lambda free=free: free)
         with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate a validation image"):
-            preflight.check_evaluation(accelerator, network, None, 1, size, copies)
+            Preflight(accelerator, network, None, copies).check_evaluation(size)
 
 
 def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):
@@ -75,23 +77,23 @@ def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):
 def test_a_pixel_on_the_device_takes_what_it_was_loaded_and_augmented_as():
     batch_split = BatchSplit(8, 1, 2, accumulation=3)
     images = 2 * 3 * 2  # of this step and of the next one
-    assert preflight.input_bytes((3, 4, 5), batch_split) == images * 20 * (3 + 1 + 12 + 8)
-    assert preflight.input_bytes((1, 2, 4, 5), batch_split) == images * 40 * (4 + 1 + 4 + 8)
+    assert input_bytes((3, 4, 5), batch_split) == images * 20 * (3 + 1 + 12 + 8)
+    assert input_bytes((1, 2, 4, 5), batch_split) == images * 40 * (4 + 1 + 4 + 8)
 
 
 def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that_are_known():
     config = UNetConfig(in_channels=1, base_channels=2, depth=1)
     inputs = np.array([(8, 8), (8, 8), (4, 4)])
-    largest = preflight.largest_evaluation(config, inputs, np.zeros_like(inputs), pixels=10**6)
+    largest = largest_evaluation(config, inputs, np.zeros_like(inputs), pixels=10**6)
     assert largest == EvaluationSize((8, 8), (8, 8), 2)
     targets = np.array([(8, 8), (0, 0), (400, 400)])
-    assert preflight.largest_evaluation(config, inputs, targets, 10**6) == EvaluationSize((4, 4), (400, 400), 1)
+    assert largest_evaluation(config, inputs, targets, 10**6) == EvaluationSize((4, 4), (400, 400), 1)
 
 
 def test_images_share_an_evaluation_by_their_size_at_the_network():
     config = UNetConfig(in_channels=1, base_channels=2, depth=1)
     inputs = np.array([(8, 8)] * 3)
-    largest = preflight.largest_evaluation(config, inputs, 4 * inputs, pixels=2 * 64)
+    largest = largest_evaluation(config, inputs, 4 * inputs, pixels=2 * 64)
     assert largest == EvaluationSize((8, 8), (32, 32), 2)
 
 
@@ -108,13 +110,14 @@ def checked(
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = recomputes
 
-    def fits_by_estimate(self: StepFit, candidate: BatchSplit) -> bool:
+    def fits_by_estimate(self: Preflight, shape: tuple[int, ...], candidate: BatchSplit) -> bool:
         return candidate.micro_batch_size <= room and self.network.activation_checkpointing >= needs_recomputing
 
-    monkeypatch.setattr(StepFit, "fits_by_estimate", fits_by_estimate)
+    monkeypatch.setattr(Preflight, "step_fits_by_estimate", fits_by_estimate)
     criterion = StepLoss(classes(2))
     accelerator = new_accelerator(batch_split.groups, agreed)
-    return fit_batch_split(accelerator, network, criterion, (3, 16, 24), batch_split, Copies(3)), network
+    agreed_split = Preflight(accelerator, network, criterion, Copies(3)).fit_batch_split((3, 16, 24), batch_split)
+    return agreed_split, network
 
 
 def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):
@@ -162,12 +165,12 @@ def test_activations_are_computed_again_where_not_even_one_image_fits(monkeypatc
 def test_no_size_is_tried_twice_where_activations_are_computed_again_already(monkeypatch):
     tried = []
     monkeypatch.setattr(
-        StepFit, "fits_by_estimate", lambda self, batch_split: tried.append(batch_split.micro_batch_size)
+        Preflight, "step_fits_by_estimate", lambda self, shape, split: tried.append(split.micro_batch_size)
     )
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = True
     with pytest.raises(SettingsError, match="no memory for a micro-batch of 1 images"):
-        fit_batch_split(new_accelerator(), network, None, (3, 16, 24), BatchSplit(8, 1, 8, 1), Copies(3))
+        Preflight(new_accelerator(), network, None, Copies(3)).fit_batch_split((3, 16, 24), BatchSplit(8, 1, 8, 1))
     assert tried == [8, 4, 3, 2, 1]
 
 
@@ -201,7 +204,7 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     monkeypatch.setattr(preflight, "input_bytes", lambda shape, batch_split: calls.append(shape) or 50)
     monkeypatch.setattr(preflight, "available_bytes", lambda: free)
     batch_split = BatchSplit(8, 1, 4, 2)
-    assert StepFit(None, None, None, (3, 16, 24), Copies(3)).fits_by_estimate(batch_split) is fits
+    assert Preflight(None, None, None, Copies(3)).step_fits_by_estimate((3, 16, 24), batch_split) is fits
     assert calls == [(4, 3, 16, 24), (3, 16, 24)]
 
 
@@ -214,12 +217,11 @@ def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a
 
 
 def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(StepFit, "fits_by_estimate", lambda self, batch_split: batch_split.micro_batch_size <= 1)
+    monkeypatch.setattr(Preflight, "step_fits_by_estimate", lambda self, shape, split: split.micro_batch_size <= 1)
     network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1, dims=3))
     criterion = StepLoss(classes(2))
-    batch_split = fit_batch_split(
-        new_accelerator(), network, criterion, (1, 8, 16, 24), BatchSplit(2, 1, 2, 1), Copies(3)
-    )
+    memory_check = Preflight(new_accelerator(), network, criterion, Copies(3))
+    batch_split = memory_check.fit_batch_split((1, 8, 16, 24), BatchSplit(2, 1, 2, 1))
     assert batch_split.accumulation == 2
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "memory: micro-batches of 1 patches of 8 x 16 x 24 fit, 2 were wanted"
@@ -228,10 +230,10 @@ def test_a_shortage_of_patches_and_of_images_in_tiles_says_so(monkeypatch, capsy
     size = EvaluationSize((9000, 10_000), (9000, 10_000), 1)
     line = "no memory to evaluate a validation image of 9000 x 10000, in [^;]*tiles[^;]*; choose a lower --scale or"
     with pytest.raises(SettingsError, match=line):
-        preflight.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
+        Preflight(new_accelerator(), network, criterion, Copies(2)).check_evaluation(size)
     size = EvaluationSize((10, 20), (9000, 10_000), 1)  # the network sees it whole
     with pytest.raises(SettingsError, match="image of 9000 x 10000; choose"):
-        preflight.check_evaluation(new_accelerator(), network, criterion, 3, size, Copies(2))
+        Preflight(new_accelerator(), network, criterion, Copies(2)).check_evaluation(size)
 
 
 @pytest.mark.parametrize(("agreed", "fits"), [(1, True), (0, False)])
@@ -240,7 +242,7 @@ def test_an_evaluation_must_fit_on_every_process(monkeypatch, agreed, fits):
     network = UNet(UNetConfig(base_channels=2, depth=1))
     size = EvaluationSize((8, 8), (8, 8), 1)
     with nullcontext() if fits else pytest.raises(SettingsError, match="no memory to evaluate"):
-        preflight.check_evaluation(new_accelerator(2, agreed), network, StepLoss(classes(2)), 3, size, Copies(2))
+        Preflight(new_accelerator(2, agreed), network, StepLoss(classes(2)), Copies(2)).check_evaluation(size)
 
 
 @pytest.fixture
@@ -265,8 +267,8 @@ def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others
     accelerator = new_accelerator(4)
     accelerator.distributed_type = kind
     size = EvaluationSize((8, 8), (8, 8), 1)
-    copies = Copies(2, all_weights=1)
-    assert EvaluationFit(accelerator, network, StepLoss(classes(2)), 3, copies).fits_by_trial(size)
+    copies = Copies(3, all_weights=1)
+    assert Preflight(accelerator, network, StepLoss(classes(2)), copies).evaluation_fits_by_trial(size)
     weights = sum(parameter.nbytes for parameter in network.parameters())
     assert reserved == [3 * weights // shards + 77]
 
@@ -347,7 +349,8 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
     network = UNet(UNetConfig(base_channels=4, depth=2))
     batch_split = BatchSplit(24, 4, 2, 3)
     accelerator = new_accelerator(4, kind=kind)
-    assert StepFit(accelerator, network, StepLoss(classes(2, "ce")), (3, 32, 40), Copies(3)).fits_by_trial(batch_split)
+    memory_check = Preflight(accelerator, network, StepLoss(classes(2, "ce")), Copies(3))
+    assert memory_check.step_fits_by_trial((3, 32, 40), batch_split)
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     images = 2 * 3 * 2  # of two steps of three micro-batches of two
     assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
@@ -389,7 +392,8 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     before = {name: value.clone() for name, value in network.state_dict().items()}
     batch_split = BatchSplit(2, 1, 2, 1)
     criterion = StepLoss(classes(2, "ce"))
-    assert StepFit(new_accelerator(), network, criterion, (3, 32, 32), Copies(3)).fits_by_trial(batch_split)
+    memory_check = Preflight(new_accelerator(), network, criterion, Copies(3))
+    assert memory_check.step_fits_by_trial((3, 32, 32), batch_split)
     assert calls == [True, (2, 4, 32, 32)]  # forward and backward
     assert not network.training
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -433,13 +437,12 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
     monkeypatch.setattr(UNet, "forward", forward_noted)
     monkeypatch.setattr(torch, "empty", empty_noted)
     monkeypatch.setattr(preflight, "_forget_trial", forget_noted)
-    step_fit = StepFit(accelerator, network, criterion, (3, 32, 32), Copies(3))
-    evaluation_fit = EvaluationFit(accelerator, network, criterion, 3, Copies(1))
+    memory_check = Preflight(accelerator, network, criterion, Copies(3))
     size = EvaluationSize((40, 56), (80, 112), 3)
     gc.disable()  # no collection is to be needed
     try:
-        assert step_fit.fits_by_trial(BatchSplit(2, 1, 2, 1)) is not is_short
-        assert evaluation_fit.fits_by_trial(size) is not is_short
+        assert memory_check.step_fits_by_trial((3, 32, 32), BatchSplit(2, 1, 2, 1)) is not is_short
+        assert memory_check.evaluation_fits_by_trial(size) is not is_short
     finally:
         gc.enable()
     assert len(references) == 6
@@ -449,12 +452,12 @@ def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch
 
 @pytest.mark.parametrize(("device", "way"), [("cpu", "estimate"), ("cuda", "trial"), ("mps", "trial")])
 def test_a_cpu_has_an_estimate_and_an_accelerator_tries(monkeypatch, device, way):
-    for fit in (StepFit, EvaluationFit):
-        monkeypatch.setattr(fit, "fits_by_estimate", lambda *arguments: "estimate")
-        monkeypatch.setattr(fit, "fits_by_trial", lambda *arguments: "trial")
-    accelerator = new_accelerator(device=device)
-    assert StepFit(accelerator, None, None, (3, 8, 8), Copies(3)).fits(None) == way
-    assert EvaluationFit(accelerator, None, None, 3, Copies(1)).fits(None) == way
+    for name in ("step_fits", "evaluation_fits"):
+        monkeypatch.setattr(Preflight, f"{name}_by_estimate", lambda *arguments: "estimate")
+        monkeypatch.setattr(Preflight, f"{name}_by_trial", lambda *arguments: "trial")
+    memory_check = Preflight(new_accelerator(device=device), None, None, Copies(3))
+    assert memory_check.step_fits((3, 8, 8), None) == way
+    assert memory_check.evaluation_fits(None) == way
 
 
 def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
@@ -464,9 +467,9 @@ def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
     shape = (3, 32, 32)
     free = step_bytes(network, (5, *shape), Copies(0)) / preflight.MAX_ESTIMATE_FACTOR
     monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: free)
-    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
-    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), Copies(3)
-    batch_split = fit_batch_split(new_accelerator(), *arguments)
+    monkeypatch.setattr(Preflight, "step_fits_by_estimate", Preflight.step_fits_by_trial)  # on the CPU as on a GPU
+    memory_check = Preflight(new_accelerator(), network, StepLoss(classes(2, "ce")), Copies(3))
+    batch_split = memory_check.fit_batch_split(shape, BatchSplit(16, 1, 16, 1))
     assert batch_split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
     assert [size for device, size in tried if device == "cpu"] == [4]
 
@@ -484,10 +487,10 @@ def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkey
     for network.activation_checkpointing in (True, False):
         assert largest_tensor(network, (1, 3, 32, 40)) == largest
     monkeypatch.setattr(preflight, "MOST_ELEMENTS", int(images * largest))
-    monkeypatch.setattr(StepFit, "fits_by_trial", lambda *arguments: True)
+    monkeypatch.setattr(Preflight, "step_fits_by_trial", lambda *arguments: True)
     monkeypatch.setattr(preflight, "upload", lambda tensor, device: tensor)
-    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), Copies(3)
-    batch_split = fit_batch_split(new_accelerator(device="meta"), *arguments)
+    memory_check = Preflight(new_accelerator(device="meta"), network, StepLoss(classes(2, "ce")), Copies(3))
+    batch_split = memory_check.fit_batch_split((3, 32, 40), BatchSplit(16, 1, 16, 1, fixed))
     assert batch_split.micro_batch_size == size
     assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
 
@@ -502,8 +505,9 @@ def test_a_trial_gives_its_memory_back_and_is_no_peak_of_the_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for name in ("empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
-    monkeypatch.setattr(EvaluationFit, "_try_evaluation", lambda self, size: None)
-    assert EvaluationFit(new_accelerator(), None, None, 3, Copies(1)).fits_by_trial(EvaluationSize((8, 8), (8, 8), 1))
+    monkeypatch.setattr(Preflight, "_try_evaluation", lambda self, size: None)
+    memory_check = Preflight(new_accelerator(), None, None, Copies(2))
+    assert memory_check.evaluation_fits_by_trial(EvaluationSize((8, 8), (8, 8), 1))
     assert calls == ["empty_cache", "reset_peak_memory_stats"]
 
 
@@ -517,15 +521,9 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
         return forward(self, images)
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
-    monkeypatch.setattr(StepFit, "fits_by_estimate", StepFit.fits_by_trial)  # on the CPU as on a GPU
-    batch_split = fit_batch_split(
-        new_accelerator(),
-        network,
-        StepLoss(classes(2, "ce")),
-        (3, 32, 32),
-        BatchSplit(8, 1, 8, 1),
-        Copies(3),
-    )
+    monkeypatch.setattr(Preflight, "step_fits_by_estimate", Preflight.step_fits_by_trial)  # on the CPU as on a GPU
+    memory_check = Preflight(new_accelerator(), network, StepLoss(classes(2, "ce")), Copies(3))
+    batch_split = memory_check.fit_batch_split((3, 32, 32), BatchSplit(8, 1, 8, 1))
     assert (batch_split.micro_batch_size, batch_split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
@@ -538,19 +536,20 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
 
     monkeypatch.setattr(UNet, "forward", fail)
     network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
-    step_fit = StepFit(new_accelerator(), network, StepLoss(classes(2, "ce")), (3, 32, 32), Copies(3))
+    memory_check = Preflight(new_accelerator(), network, StepLoss(classes(2, "ce")), Copies(3))
     with pytest.raises(type(error)) as caught:
-        step_fit.fits_by_trial(split)
+        memory_check.step_fits_by_trial((3, 32, 32), split)
     assert caught.value is error
 
 
 def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
-    network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), StepLoss(classes(2, "ce")), (3, 32, 32)
+    network, shape = UNet(UNetConfig(base_channels=4, depth=2)), (3, 32, 32)
+    memory_check = Preflight(new_accelerator(), network, StepLoss(classes(2, "ce")), Copies(3))
 
     def found(batch_split: BatchSplit, room: int) -> tuple[int, int, bool]:
         monkeypatch.setattr(preflight, "available_bytes", lambda: room / 0.65)
         network.activation_checkpointing = False
-        batch_split = fit_batch_split(new_accelerator(), network, criterion, shape, batch_split, Copies(3))
+        batch_split = memory_check.fit_batch_split(shape, batch_split)
         return batch_split.micro_batch_size, batch_split.accumulation, network.activation_checkpointing
 
     for wanted, accumulation, less in [
@@ -595,9 +594,9 @@ def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, t
         run_train(tmp_path / "fixed", "--dataset", tiny_folder, *TINY, *ROOM_FLAGS, "--micro-batch-size", "3")
 
 
-def evaluation_of(size: EvaluationSize, network: UNet) -> tuple:
-    """The arguments of `check_evaluation`, with SGD."""
-    return new_accelerator(), network, StepLoss(classes(2, "ce+logdice")), 3, size, Copies(2)
+def preflight_with_sgd(network: UNet) -> Preflight:
+    """The memory checks of a process that trains with SGD."""
+    return Preflight(new_accelerator(), network, StepLoss(classes(2, "ce+logdice")), Copies(2))
 
 
 def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixels():
@@ -625,20 +624,19 @@ def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch
     # weights and a moment of each, activations, logits at the target's size and what becomes of them
     needed = 2 * weights + 400 * 500 * 32 * 4 + 4 * 800 * 1000 * 2 * 4
     monkeypatch.setattr(preflight, "available_bytes", lambda: needed + 1)
-    check_evaluation(*evaluation_of(size, network))
+    preflight_with_sgd(network).check_evaluation(size)
     monkeypatch.setattr(preflight, "available_bytes", lambda: needed)
     line = "no memory to evaluate a validation image of 800 x 1000; choose a lower --scale or --base-channels, or cut"
     with pytest.raises(SettingsError, match=line):
-        check_evaluation(*evaluation_of(size, network))
+        preflight_with_sgd(network).check_evaluation(size)
     volumes = UNet(UNetConfig(base_channels=2, depth=1, dims=3))
     line = "a validation volume of 160 x 180 x 150; choose a lower --base-channels, or cut such volumes into smaller"
     with pytest.raises(SettingsError, match=line):
-        check_evaluation(*evaluation_of(EvaluationSize((160, 180, 150), (160, 180, 150), 1), volumes))
+        preflight_with_sgd(volumes).check_evaluation(EvaluationSize((160, 180, 150), (160, 180, 150), 1))
 
 
 @pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)
 def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_tiles(monkeypatch, error):
-    accelerator = new_accelerator()
     network = UNet(UNetConfig(base_channels=4, depth=2)).train()
     shapes = []
     forward = UNet.forward
@@ -655,8 +653,7 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
 
     def fits(size: EvaluationSize) -> bool:
         shapes.clear()
-        evaluation_fit = EvaluationFit(accelerator, network, StepLoss(classes(2, "ce+logdice")), 3, Copies(1))
-        return evaluation_fit.fits_by_trial(size)
+        return preflight_with_sgd(network).evaluation_fits_by_trial(size)
 
     assert fits(EvaluationSize((40, 56), (80, 112), 3)) == (error is None)
     assert shapes == [(3, 3, 40, 56)]
@@ -670,7 +667,7 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
 
 def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
     sizes = []
-    monkeypatch.setattr("train.check_evaluation", lambda *given: sizes.append(given[4]) or sys.exit(3))
+    monkeypatch.setattr(Preflight, "check_evaluation", lambda self, size: sizes.append(size) or sys.exit(3))
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
     assert run.exit_code == 3
     assert sizes == [((20, 28), (40, 56), 5)]

@@ -41,7 +41,8 @@ from train_utils.checkpoints.find import (
     peek,
 )
 from train_utils.evaluation import Evaluation
-from train_utils.microbatch import MemoryLimit, split_from_args
+from train_utils.memory.limit import MemoryLimit
+from train_utils.microbatch import split_from_args
 from train_utils.reporting.sections import new_section
 from train_utils.results import Publisher, facts, finish_run
 from train_utils.run_dir import OpenedRun, finished_line, mark_finished

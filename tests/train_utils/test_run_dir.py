@@ -22,7 +22,7 @@ from runtime.lock import locks_released
 from train_utils import run_dir
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
-from train_utils.microbatch import MemoryLimit
+from train_utils.memory.limit import MemoryLimit
 from train_utils.run_dir import OpenedRun, make_run_dir, open_run
 from train_utils.run_state import RunState
 from train_utils.settings.plan import Plan

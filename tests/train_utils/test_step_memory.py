@@ -18,14 +18,16 @@ from in_process import run_train
 from shortages import OTHERS, SHORTAGES, name_of
 
 import train
+import train_utils.memory.step_memory
 import train_utils.microbatch
-import train_utils.step_memory
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
-from train_utils.microbatch import MemoryLimit, MicroBatch, read_memory_limit
-from train_utils.step_memory import StepMemory, can_repeat_steps
+from train_utils.memory.limit import MemoryLimit, read_memory_limit
+from train_utils.memory.preflight import Preflight
+from train_utils.memory.step_memory import StepMemory, can_repeat_steps
+from train_utils.microbatch import MicroBatch
 from unet import UNet, UNetConfig
 
 
@@ -189,7 +191,7 @@ def test_only_one_process_on_one_gpu_repeats_a_step(device, processes, kind, rep
 
 
 def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    monkeypatch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
     network = UNet(UNetConfig(base_channels=4, depth=2))
     guard = SimpleNamespace(undo_passes=lambda: None)
     error = torch.OutOfMemoryError()
@@ -223,7 +225,7 @@ def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(t
         return forward(self, images)
 
     monkeypatch.setattr(UNet, "forward", forward_if_few)
-    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    monkeypatch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     flags = ["--dataset", tmp_path / "data", *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
     flags += ["--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3"]
@@ -268,7 +270,7 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
     limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
     (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
     monkeypatch.setattr(
-        "train.fit_batch_split", lambda accelerator, network, *rest: sys.exit(network.activation_checkpointing)
+        Preflight, "fit_batch_split", lambda self, *arguments: sys.exit(self.network.activation_checkpointing)
     )
     resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
     assert resumed.exit_code == was_needed, resumed.output

@@ -21,8 +21,8 @@ from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
 from tasks.pixels_and_regions import LOSSES
+from train_utils.memory.estimate import Copies, input_bytes, step_bytes
 from train_utils.monitoring.flops import training_flops
-from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
 from unet.blocks import BLOCKS, NORMS, channels_last, fold_batch_norm

@@ -17,7 +17,8 @@ from runtime.console import say
 from runtime.errors import MemoryShortage, one_line
 from runtime.files import replaced_file
 from runtime.memory import is_out_of_memory
-from train_utils.microbatch import MEMORY_FILE, MemoryLimit, MicroBatch
+from train_utils.memory.limit import MEMORY_FILE, MemoryLimit
+from train_utils.microbatch import MicroBatch
 from train_utils.nan_guard import StepGuard
 
 

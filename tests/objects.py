@@ -1,11 +1,16 @@
-"""Pictures of discs, half of which touch another one, their label images, and records of masks in memory."""
+"""Pictures of discs, half of which touch another one, their label images, targets, and records of masks in memory."""
 
 from pathlib import Path
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from PIL import Image
+from torch import Tensor
 
 from data_utils.sources.records import ListRecords
+from tasks.matching import pack_labels
+from tasks.objects import ObjectTarget
 
 
 def discs(size: tuple[int, int], count: int, seed: int, radii: tuple[float, float] = (4, 8)) -> np.ndarray:
@@ -63,6 +68,19 @@ def true_answers(ids: np.ndarray) -> np.ndarray:
     levels = np.rint(LEVELS * depth).astype(np.int32)
     answers = pack_answers(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
     return np.where(ids > 0, answers, 0)
+
+
+def target_of(ids: ArrayLike, mask: ArrayLike | None = None) -> ObjectTarget:
+    """A batch of one target, from the numbers and the classes (H, W) of its pixels; by default all are of class 1."""
+    numbers = np.asarray(ids, np.int64)
+    classes = (numbers > 0).astype(np.uint8) if mask is None else np.asarray(mask, np.uint8)
+    return ObjectTarget(torch.from_numpy(classes)[None], torch.from_numpy(numbers)[None])
+
+
+def labels_of(ids: ArrayLike, classes: ArrayLike | None = None) -> Tensor:
+    """A prediction (1, H, W) of objects with these numbers; by default all are of class 1."""
+    numbers = np.asarray(ids)
+    return torch.from_numpy(pack_labels(numbers, numbers > 0 if classes is None else np.asarray(classes)))[None]
 
 
 class Masks(ListRecords):

@@ -194,13 +194,13 @@ MUTANTS = [
         "count_bits(predicted, classes)",
         "test_overlapping.py",
     ),
-    Mutant("tasks/overlapping.py", "OverlapScores.add", "tables[:len(self.names)]", "tables", "test_overlapping.py"),
+    Mutant("tasks/overlapping.py", "OverlapScores.add", "tables[:len(self.names)]", "tables", "test_regions.py"),
     Mutant(
         "tasks/overlapping.py",
         "OverlapScores.report",
         "self.sums[: len(self.names)].tolist()",
         "self.sums.tolist()",
-        "test_overlapping.py",
+        "test_regions.py",
     ),
     Mutant(
         "tasks/overlapping.py",
@@ -279,7 +279,7 @@ MUTANTS = [
         "LandmarkScores._closeness",
         "closeness * (is_found == (states == PRESENT))",
         "closeness * (is_found | (states == ABSENT))",
-        "test_landmarks.py",
+        "test_point_scores.py",
     ),
     Mutant("tasks/point_scores.py", "", "FOUND = 0.5", "FOUND = 0.4", "test_point_scores.py"),
     Mutant("tasks/point_scores.py", "", "OUTLIER_DISTANCE = 10.0", "OUTLIER_DISTANCE = 20.0", "test_point_scores.py"),
@@ -314,9 +314,9 @@ MUTANTS = [
     ),
     Mutant("tasks/point_scores.py", "score_cell", '"radial" in key', '"mean" in key', "test_point_scores.py"),
     Mutant(
-        "tasks/point_scores.py", "LandmarkScores.values", "relative <= radius", "relative < radius", "test_landmarks.py"
+        "tasks/point_scores.py", "LandmarkScores.values", "relative <= radius", "relative < radius", "test_point_scores.py"
     ),
-    Mutant("tasks/point_scores.py", "LandmarkScores.merge", "super().merge(other)", "pass", "test_landmarks.py"),
+    Mutant("tasks/point_scores.py", "LandmarkScores.merge", "super().merge(other)", "pass", "test_point_scores.py"),
     Mutant(
         "tasks/points.py",
         "PointTarget.moved",
@@ -329,37 +329,37 @@ MUTANTS = [
         "PointTarget.cropped",
         "states[(states == PRESENT) & ~is_inside] = OUTSIDE",
         "states[(states == PRESENT) & ~is_inside] = ABSENT",
-        "test_landmarks.py",
+        "test_moved_points.py",
     ),
     Mutant(
         "tasks/points.py",
         "PointTarget.cropped",
         "(states == PRESENT) & ~is_inside",
         "~is_inside",
-        "test_landmarks.py",
+        "test_moved_points.py",
     ),
-    Mutant("tasks/points.py", "PointTarget.locations", "self.points.round()", "self.points", "test_landmarks.py"),
+    Mutant("tasks/points.py", "PointTarget.locations", "self.points.round()", "self.points", "test_moved_points.py"),
     Mutant(
         "tasks/points.py",
         "PointTarget.to",
         "replace(super(PointTarget, target).to(device, non_blocking), size=self.size)",
         "super(PointTarget, target).to(device, non_blocking)",
-        "test_landmarks.py",
+        "test_moved_points.py",
     ),
     Mutant(
         "tasks/points.py",
         "PointTarget.to",
         "widest_float(device)",
         "torch.float64",
-        "test_landmarks.py",
+        "test_moved_points.py",
     ),
-    Mutant("tasks/points.py", "PointTarget.cropped", "points >= -0.5", "points >= 0", "test_landmarks.py"),
+    Mutant("tasks/points.py", "PointTarget.cropped", "points >= -0.5", "points >= 0", "test_moved_points.py"),
     Mutant(
-        "tasks/regions.py", "Regions.bits_of_labels", "region.values[0]", "region.values[-1]", "test_overlapping.py"
+        "tasks/regions.py", "Regions.bits_of_labels", "region.values[0]", "region.values[-1]", "test_regions.py"
     ),
-    Mutant("tasks/regions.py", "Region.label", "self.values[0]", "self.values[-1]", "test_overlapping.py"),
+    Mutant("tasks/regions.py", "Region.label", "self.values[0]", "self.values[-1]", "test_regions.py"),
     Mutant(
-        "tasks/regions.py", "RegionScores.record", "values['mean_dice']", "values['mean_iou']", "test_overlapping.py"
+        "tasks/regions.py", "RegionScores.record", "values['mean_dice']", "values['mean_iou']", "test_regions.py"
     ),
     Mutant(
         "tasks/step_loss.py",

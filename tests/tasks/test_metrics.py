@@ -1,7 +1,6 @@
-"""The scores: against torchmetrics, honest about absent classes, blind to ignored pixels, independent of batches.
+"""Scores of classes: against torchmetrics, with absent classes, ignored pixels and any batches."""
 
-Modules: tasks/confusion.py.
-"""
+import re
 
 import pytest
 import torch
@@ -20,6 +19,8 @@ from tasks.confusion import (
 )
 from tasks.overlapping import Overlapping
 from tasks.partly_labeled import PartlyLabeledClasses
+
+MATRIX = torch.tensor([[3, 1], [0, 2]])
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +72,7 @@ def test_a_device_counts_as_bincount_does(pixels, size):
     assert torch.equal(counts, torch.bincount(cells, minlength=size))
 
 
-def test_the_host_reads_nothing_of_a_device_to_count_and_to_score_an_image():
+def test_the_host_reads_nothing_of_a_device_to_score_an_image():
     # the meta device has no values: reading one raises
     preds, masks = (torch.zeros(2, 9, 7, dtype=torch.int64, device="meta") for _ in range(2))
     matrix = confusion_matrix(preds, masks, 3)
@@ -81,7 +82,7 @@ def test_the_host_reads_nothing_of_a_device_to_count_and_to_score_an_image():
         torch.bincount(preds.flatten())  # as on CUDA, where it reads the largest value
 
 
-def test_all_background_scores_zero_on_the_foreground():
+def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
     masks = torch.zeros(2, 8, 8, dtype=torch.int64)
     masks[:, 2:4, 2:4] = 1
     result = scores(confusion_matrix(torch.zeros_like(masks), masks, 3))
@@ -92,14 +93,18 @@ def test_all_background_scores_zero_on_the_foreground():
     assert "only 'background' was predicted" in summary_line(result, ["background", "cell", "other"])
 
 
-def test_one_class_is_called_the_only_one_predicted_when_it_is():
-    assert "only" not in summary_line(scores(torch.tensor([[90, 10], [5, 0]])), ["background", "cell"])
-    assert "only 'cell'" in summary_line(scores(torch.tensor([[0, 90], [0, 5]])), ["background", "cell"])
-    # there was nothing else to predict
-    assert "only" not in summary_line(scores(torch.tensor([[90, 0], [0, 0]])), ["background", "cell"])
+@pytest.mark.parametrize(
+    ("matrix", "names"),
+    [([[90, 10], [5, 0]], []), ([[0, 90], [0, 5]], ["cell"]), ([[90, 0], [0, 0]], [])],
+    ids=["two are predicted", "one is predicted", "there is no other"],
+)
+def test_a_class_is_called_the_only_one_predicted_where_there_are_others(matrix, names):
+    summary = summary_line(scores(torch.tensor(matrix)), ["background", "cell"])
+    assert re.findall(r"only '(\w+)'", summary) == names
+    assert summary.count("only") == len(names)
 
 
-def test_class_in_prediction_only_scores_zero_and_counts():
+def test_a_class_in_the_prediction_alone_scores_zero():
     masks = torch.zeros(1, 4, 4, dtype=torch.int64)
     preds = masks.clone()
     preds[0, 0, 0] = 1
@@ -126,7 +131,7 @@ def test_pixel_accuracy_is_a_share_of_the_true_pixels():
     assert scores_of(counts)["pixel_accuracy"] == 0.5
 
 
-def test_nothing_counted_has_no_score():
+def test_ignored_pixels_have_no_score():
     masks = torch.full((1, 3, 3), 255)
     result = scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
     assert result["mean_iou"] is None
@@ -140,17 +145,27 @@ def test_the_table_counts_the_true_pixels_of_each_class():
     assert {len(line) for line in lines} == {len(titles)}
 
 
-def test_dice_comes_before_iou_where_classes_are_listed():
-    for task in (Classes(("a", "b")), Overlapping(("a", "b"))):
-        scores = task.new_scores(1)
-        assert list(scores.by_class()) == ["dice", "iou"]
-        assert next(iter(scores.brief())) == "mean_iou"
-        assert task.loss == "ce+logdice"
-        assert list(scores.record())[-4:] == ["eval/iou/a", "eval/iou/b", "eval/dice/a", "eval/dice/b"]
+@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b"))], ids=["classes", "overlapping"])
+def test_scores_of_each_class_stand_last_in_a_record(task):
+    scores = task.new_scores(1)
+    assert list(scores.record())[-4:] == ["eval/iou/a", "eval/iou/b", "eval/dice/a", "eval/dice/b"]
+    assert list(scores.by_class()) == ["dice", "iou"]
+    assert next(iter(scores.brief())) == "mean_iou"
+
+
+@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b"))], ids=["classes", "overlapping"])
+def test_log_dice_is_learned_unless_another_loss_is_chosen(task):
+    assert task.loss == "ce+logdice"
+
+
+def test_scores_of_classes_alone_have_a_background():
     assert Classes(("a",)).new_scores(1).has_background
     assert not Overlapping(("a",)).new_scores(1).has_background
+
+
+def test_brief_scores_are_mean_iou_then_pixel_accuracy():
     assert list(Classes(("a",)).new_scores(1).brief()) == ["mean_iou", "pixel_accuracy"]
-    filled = ClassScores(("a", "b"), torch.tensor([[3, 1], [0, 2]]), torch.zeros(1, 1))
+    filled = ClassScores(("a", "b"), MATRIX, torch.zeros(1, 1))
     assert filled.brief() == {"mean_iou": (3 / 4 + 2 / 3) / 2, "pixel_accuracy": 5 / 6}
 
 
@@ -164,33 +179,53 @@ def test_scores_of_no_image_are_read_as_they_were_stored(task):
     assert restored.comparison == 0
 
 
-def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances():
-    counts = ClassCounts.of(torch.tensor([[3, 1], [0, 2]]))
-    boundary = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
-    names = ("a class of a long name", "b")
-    lines = format_table(counts, names, boundary).splitlines()
-    assert ClassScores(names, torch.tensor([[3, 1], [0, 2]]), torch.zeros(1, 1)).table(boundary).splitlines() == lines
+BOUNDARY = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
+LONG_NAMES = ("a class of a long name", "b")
+
+
+def test_a_table_is_as_wide_as_its_longest_name():
+    lines = format_table(ClassCounts.of(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
     assert len({len(line) for line in lines[:3]}) == 1
     titles = "      IoU     Dice   bound. IoU   HD95 (px)   precision   recall       pixels"
     assert lines[0] == f"{'class':22}{titles}"
     assert lines[1].startswith("a class of a long name  ")
-    columns = [" ".join(line.split()) for line in lines]
-    assert columns[0] == "class IoU Dice bound. IoU HD95 (px) precision recall pixels"
-    assert columns[1] == "a class of a long name 0.7500 0.8571 0.5000 2.0000 1.0000 0.7500 4"
-    assert columns[2] == "b 0.6667 0.8000 n/a n/a 0.6667 1.0000 2"
-    assert columns[3] == "mean 0.7083 0.8286 0.5000 2.0000 pixel accuracy 0.8333"
-    summary = summary_line(scores(torch.tensor([[3, 1], [0, 2]])), ["a", "b"])
+
+
+def test_a_table_has_a_row_of_scores_for_each_class():
+    lines = format_table(ClassCounts.of(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "class IoU Dice bound. IoU HD95 (px) precision recall pixels",
+        "a class of a long name 0.7500 0.8571 0.5000 2.0000 1.0000 0.7500 4",
+        "b 0.6667 0.8000 n/a n/a 0.6667 1.0000 2",
+        "mean 0.7083 0.8286 0.5000 2.0000 pixel accuracy 0.8333",
+    ]
+
+
+def test_the_table_of_scores_is_that_of_their_counts():
+    table = ClassScores(LONG_NAMES, MATRIX, torch.zeros(1, 1)).table(BOUNDARY)
+    assert table.splitlines() == format_table(ClassCounts.of(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
+
+
+def test_a_summary_has_means_of_iou_dice_and_pixel_accuracy():
+    summary = summary_line(scores(MATRIX), ["a", "b"])
     assert summary == "mean IoU 0.7083, mean Dice 0.8286, pixel accuracy 0.8333"
 
 
-def test_one_images_mean_iou_is_that_of_its_scores():
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_mean_iou_of_an_image_is_that_of_its_scores(classes):
     generator = torch.Generator().manual_seed(0)
-    for classes in (2, 5):
-        for _ in range(20):
-            matrix = torch.randint(0, 50, (classes, classes), generator=generator)
-            absent = torch.randint(0, classes, (), generator=generator)
-            matrix[absent], matrix[:, absent] = 0, 0
-            # divided and added in float32: measured 1.5e-8
-            assert image_iou(ClassCounts.of(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
-    assert image_iou(ClassCounts.of(torch.zeros(3, 3, dtype=torch.int64))).item() == 0
-    assert image_iou(ClassCounts.of(torch.tensor([[3, 1], [0, 0]]))).item() == 3 / 8  # one is in the prediction alone
+    for _ in range(20):
+        matrix = torch.randint(0, 50, (classes, classes), generator=generator)
+        absent = torch.randint(0, classes, (), generator=generator)
+        matrix[absent], matrix[:, absent] = 0, 0
+        # divided and added in float32: measured 1.5e-8
+        assert image_iou(ClassCounts.of(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "iou"),
+    [([[0, 0, 0], [0, 0, 0], [0, 0, 0]], 0), ([[3, 1], [0, 0]], 3 / 8)],
+    ids=["nothing is counted", "a class is in the prediction alone"],
+)
+def test_the_mean_iou_of_an_image_is_over_the_classes_that_are_in_it(matrix, iou):
+    assert image_iou(ClassCounts.of(torch.tensor(matrix))).item() == iou

@@ -1,14 +1,15 @@
 """Scores of landmarks: errors and radii, presence, and the digits in which they are shown."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
 
 from tasks.landmarks import Landmarks
-from tasks.point_scores import LandmarkScores, score_cell, score_titles
-from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget
-
-MARKS = Landmarks(names=("a", "b"), partners=(0, 1))
+from tasks.point_scores import LandmarkScores, auroc, score_cell, score_titles
+from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
 
 
 def score_of(unit: str, rows: list[list[float]]) -> LandmarkScores:
@@ -22,58 +23,79 @@ def test_the_errors_of_points_are_kept_in_double_precision():
     assert scores.by_image.dtype == torch.float64
 
 
-def test_radii_in_percent_are_of_the_longer_side_and_hold_their_border():
+def radius_counts(scores: LandmarkScores, points: int) -> dict[str, int]:
+    """How many of the points lie within each radius."""
+    return {key: round(points * value) for key, value in scores.values().items() if key.startswith("sdr/")}
+
+
+def test_radii_in_percent_of_the_longer_side_hold_their_border():
     errors = (2.0, 4.0, 6.0, 10.0, 20.0, 20.5)  # 1, 2, 3, 5, 10 and 10.25% of 200 pixels
     scores = score_of("px", [[PRESENT, error, 200, 250, 1] for error in errors])
-    values = scores.values()
-    shares = {key: round(6 * value) for key, value in values.items() if key.startswith("sdr/")}
-    assert shares == {"sdr/1_percent": 1, "sdr/2_percent": 2, "sdr/3_percent": 3, "sdr/5_percent": 4}
-    assert values["outliers"] == 1
+    expected = {"sdr/1_percent": 1, "sdr/2_percent": 2, "sdr/3_percent": 3, "sdr/5_percent": 4}
+    assert radius_counts(scores, 6) == expected
+    assert scores.values()["outliers"] == 1
 
 
-def test_radii_in_mm_are_those_of_cephalometry_and_no_share_of_a_side():
+def test_radii_in_mm_are_those_of_cephalometry():
     errors = (2.0, 2.5, 3.0, 4.0, 10.0, 10.5)
     scores = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in errors])
-    values = scores.values()
-    shares = {key: round(6 * value) for key, value in values.items() if key.startswith("sdr/")}
-    assert shares == {"sdr/2mm": 1, "sdr/2.5mm": 2, "sdr/3mm": 3, "sdr/4mm": 4}
-    assert values["outliers"] == 1
-    assert list(score_titles("mm").values())[:7] == [
-        "mean (mm)",
-        "std",
-        "median",
-        "<= 2 mm",
-        "<= 2.5 mm",
-        "<= 3 mm",
-        "<= 4 mm",
-    ]
-    assert list(score_titles("px").values()) == [
-        *("mean (px)", "std", "median", "<= 1%", "<= 2%", "<= 3%", "<= 5%", "outliers"),
-        *("precision", "recall", "AUROC", "present", "absent"),
-    ]
-    assert list(score_titles("px"))[-5:-2] == ["presence_precision", "presence_recall", "presence_auroc"]
-    three = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in (2, 2, 3)])
-    assert three.summary() == "mean radial error 2.33 mm, median 2.00 mm"
+    assert radius_counts(scores, 6) == {"sdr/2mm": 1, "sdr/2.5mm": 2, "sdr/3mm": 3, "sdr/4mm": 4}
+    assert scores.values()["outliers"] == 1
+
+
+@pytest.mark.parametrize(
+    ("unit", "mean", "radii"),
+    [("mm", "mean (mm)", ["2 mm", "2.5 mm", "3 mm", "4 mm"]), ("px", "mean (px)", ["1%", "2%", "3%", "5%"])],
+)
+def test_titles_name_the_radii_in_their_unit(unit, mean, radii):
+    titles = list(score_titles(unit).values())
+    assert titles[:7] == [mean, "std", "median", *[f"<= {radius}" for radius in radii]]
+
+
+def test_titles_of_presence_come_after_those_of_errors():
+    titles = score_titles("px")
+    assert list(titles.values())[7:] == ["outliers", "precision", "recall", "AUROC", "present", "absent"]
+    assert list(titles)[-5:-2] == ["presence_precision", "presence_recall", "presence_auroc"]
+
+
+def test_a_summary_tells_the_mean_from_the_median():
+    scores = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in (2, 2, 3)])
+    assert scores.summary() == "mean radial error 2.33 mm, median 2.00 mm"
 
 
 def test_a_point_is_found_from_even_chances_on():
     scores = score_of("px", [[PRESENT, 1, 100, 100, 0.5], [PRESENT, 1, 100, 100, 0.49], [ABSENT, 0, 100, 100, 0.5]])
-    values = scores.values()
-    assert (values["presence_precision"], values["presence_recall"]) == (0.5, 0.5)
+    assert scores.values()["presence_precision"] == 0.5
+    assert scores.values()["presence_recall"] == 0.5
     assert scores.comparison == pytest.approx(0.99 / 3)  # the absent one is found, which is as wrong as not to find one
-    invented = score_of("px", [[PRESENT, 1, 100, 100, 0.1], [ABSENT, 0, 100, 100, 0.9]]).values()
-    assert (invented["presence_precision"], invented["presence_recall"]) == (0, 0)
-    silent = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values()
-    assert (silent["presence_precision"], silent["presence_auroc"], silent["absent"]) == (None, None, 0)
 
 
-def test_where_no_point_is_absent_places_alone_are_compared():
-    points = [[PRESENT, 10, 100, 100, 0.1], [PRESENT, 30, 100, 100, 0.9]]
-    scores = score_of("px", points)
+def test_precision_is_zero_where_only_absent_points_are_found():
+    values = score_of("px", [[PRESENT, 1, 100, 100, 0.1], [ABSENT, 0, 100, 100, 0.9]]).values()
+    assert values["presence_precision"] == 0
+    assert values["presence_recall"] == 0
+
+
+def test_precision_is_unknown_where_no_point_is_found():
+    values = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values()
+    assert values["presence_precision"] is None
+    assert values["presence_auroc"] is None
+    assert values["absent"] == 0
+
+
+POINTS_IN_TWO_IMAGES = [[PRESENT, 10, 100, 100, 0.1], [PRESENT, 30, 100, 100, 0.9]]  # the first one is not found
+
+
+def test_places_alone_are_compared_where_no_point_is_absent():
+    scores = score_of("px", POINTS_IN_TWO_IMAGES)
     assert scores.comparison == pytest.approx(0.8)
     assert scores.image_comparison == pytest.approx([0.9, 0.7])
     assert scores.values()["presence_recall"] == 0.5
-    assert score_of("px", [*points, [ABSENT, 0, 100, 100, 0.1]]).comparison == pytest.approx((0 + 0.7 + 1) / 3)
+
+
+def test_presence_is_compared_too_where_a_point_is_absent():
+    scores = score_of("px", [*POINTS_IN_TWO_IMAGES, [ABSENT, 0, 100, 100, 0.1]])
+    assert scores.comparison == pytest.approx((0 + 0.7 + 1) / 3)
 
 
 def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
@@ -86,19 +108,29 @@ def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
     assert score_of("px", [[PRESENT, 300, 100, 120, 1], [PRESENT, 0, 100, 120, 1]]).comparison == 0.5
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
+def random_rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """States (7, 3) of three landmarks in seven images, and their rows (7, 3, 5) of scores."""
     rng = np.random.default_rng(seed)
     states = rng.choice([PRESENT, ABSENT, OUTSIDE], (7, 3))
     states[2] = ABSENT  # an image without a point
-    kept = np.zeros((7, 3, 5))
+    rows = np.zeros((7, 3, 5))
     is_inside = states != OUTSIDE
-    kept[is_inside, 0] = states[is_inside]
-    kept[..., 1] = rng.integers(0, 30, (7, 3)) * (states == PRESENT)
-    kept[is_inside, 2:4] = [100, 125]
-    kept[is_inside, 4] = rng.choice([0.2, 0.4, 0.5, 0.8], is_inside.sum())
-    scores = LandmarkScores(("a", "b", "c"), "px", torch.tensor([is_inside.sum()]), torch.from_numpy(kept))
-    present, absent = kept[states == PRESENT], kept[states == ABSENT]
+    rows[is_inside, 0] = states[is_inside]
+    rows[..., 1] = rng.integers(0, 30, (7, 3)) * (states == PRESENT)
+    rows[is_inside, 2:4] = [100, 125]
+    rows[is_inside, 4] = rng.choice([0.2, 0.4, 0.5, 0.8], is_inside.sum())
+    return states, rows
+
+
+def scores_of_rows(rows: np.ndarray) -> LandmarkScores:
+    count = int((rows[..., 2] > 0).sum())
+    return LandmarkScores(("a", "b", "c"), "px", torch.tensor([count]), torch.from_numpy(rows))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_are_those_that_are_counted_point_by_point(seed):
+    states, rows = random_rows(seed)
+    present, absent = rows[states == PRESENT], rows[states == ABSENT]
     errors = present[:, 1]
     predicted_count, invented = (present[:, 4] >= 0.5).sum(), (absent[:, 4] >= 0.5).sum()
     pairs = present[:, 4, None] - absent[:, 4]
@@ -114,19 +146,42 @@ def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
         "absent": len(absent),
     }
     expected |= {f"sdr/{percent}_percent": (errors <= percent).mean() for percent in (1, 2, 3, 5)}
+    scores = scores_of_rows(rows)
     assert scores.values() == pytest.approx(expected)
-    is_found = kept[..., 4] >= 0.5
-    closeness = np.where(is_found == (states == PRESENT), np.clip(1 - kept[..., 1] / 125, 0, 1), 0)
+    assert f"median {np.median(errors):.2f} px, AUROC of presence {expected['presence_auroc']:.4f}" in scores.summary()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_closeness_is_one_where_presence_is_right_less_the_error(seed):
+    states, rows = random_rows(seed)
+    is_right = (rows[..., 4] >= 0.5) == (states == PRESENT)
+    closeness = np.where(is_right, np.clip(1 - rows[..., 1] / 125, 0, 1), 0)
+    is_inside = states != OUTSIDE
+    scores = scores_of_rows(rows)
     assert scores.comparison == pytest.approx(closeness[is_inside].mean())
     by_image = [closeness[row][is_inside[row]] for row in range(7)]
     assert scores.image_comparison == pytest.approx([values.mean() if len(values) else 0 for values in by_image])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_report_has_the_error_of_each_landmark(seed):
+    states, rows = random_rows(seed)
+    scores = scores_of_rows(rows)
+    error = pytest.approx(rows[:, 1][states[:, 1] == PRESENT][:, 1].mean())
+    assert scores.report()["by_landmark"]["b"]["mean_radial_error"] == error
+    assert scores.record()["eval/mean_radial_error/b"] == error
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_report_has_the_closeness_with_unit_beside_the_points_that_it_counts(seed):
+    states, rows = random_rows(seed)
+    scores = scores_of_rows(rows)
     report = scores.report()
-    second = kept[:, 1][states[:, 1] == PRESENT]
-    assert report["by_landmark"]["b"]["mean_radial_error"] == pytest.approx(second[:, 1].mean())
-    assert scores.record()["eval/mean_radial_error/b"] == pytest.approx(second[:, 1].mean())
-    assert (report["unit"], report["closeness"], report["present"]) == ("px", scores.comparison, len(present))
-    assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": pytest.approx(errors.mean())}
-    assert f"median {np.median(errors):.2f} px, AUROC of presence {expected['presence_auroc']:.4f}" in scores.summary()
+    assert report["unit"] == "px"
+    assert report["closeness"] == scores.comparison
+    assert report["present"] == (states == PRESENT).sum()
+    error = rows[states == PRESENT][:, 1].mean()
+    assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": pytest.approx(error)}
 
 
 def test_landmarks_that_no_image_holds_have_no_errors():
@@ -138,33 +193,55 @@ def test_landmarks_that_no_image_holds_have_no_errors():
     assert scores.table().splitlines()[1].split() == ["a", *["n/a"] * 7, "0", *["n/a"] * 3, "0", "1"]
 
 
-def test_the_sides_of_an_image_are_those_of_its_file():
+@pytest.fixture
+def scores_of_file() -> LandmarkScores:
+    """Scores of an image with a point that is there, and one of which that was not asked; the file has 60 x 120."""
     target = PointTarget(
         points=torch.tensor([[[4.0, 9.0], [0.0, 0.0]]], dtype=torch.float64),
         states=torch.tensor([[PRESENT, OUTSIDE]]),
         size=torch.tensor([[30, 20]]),
-        unit=torch.tensor([[2.0, 6.0]], dtype=torch.float64),  # the file has 60 x 120 pixels
+        unit=torch.tensor([[2.0, 6.0]], dtype=torch.float64),
     )
-    scores = MARKS.new_scores(1)
+    scores = TWO.new_scores(1)
     center = (torch.tensor([4.0, 9.0], dtype=torch.float64) + 0.5 + torch.tensor([3.0, 4 / 3])) / torch.tensor([30, 20])
     prediction = torch.stack([torch.cat([center, torch.tensor([0.75, 0.25])]), torch.ones(4)])[None]
     scores.add(prediction, target, 0)
+    return scores
+
+
+def test_the_sides_of_an_image_are_those_of_its_file(scores_of_file):
     expected = [PRESENT, 10.0, 120.0, (60**2 + 120**2) ** 0.5, 0.75]
-    assert scores.by_image[0, 0].tolist() == pytest.approx(expected)
-    assert scores.by_image[0, 1].tolist() == [0] * 5  # whether it is there was not asked
-    assert scores.sums.tolist() == [1]
-    record = scores.record()
+    assert scores_of_file.by_image[0, 0].tolist() == pytest.approx(expected)
+
+
+def test_a_point_outside_is_not_counted(scores_of_file):
+    assert scores_of_file.by_image[0, 1].tolist() == [0] * 5
+    assert scores_of_file.sums.tolist() == [1]
+
+
+def test_a_record_has_the_error_of_each_landmark(scores_of_file):
+    record = scores_of_file.record()
     assert not {"eval/present", "eval/absent"} & record.keys()
     assert record["eval/mean_radial_error/a"] == pytest.approx(10)
     assert record["eval/mean_radial_error/b"] is None
 
 
-def test_cells_of_landmarks_have_digits_that_suit_them():
-    for key in ("mean_radial_error", "radial_error_std", "median_radial_error"):
-        assert score_cell(key, 1.23456) == "1.23"
-    assert [score_cell(key, 1.23456) for key in ("sdr/2mm", "presence_auroc")] == ["1.235", "1.235"]
-    assert [score_cell(key, 3.0) for key in ("outliers", "present", "absent")] == ["3", "3", "3"]
-    assert score_cell("outliers", None) == "n/a"
+@pytest.mark.parametrize(
+    ("key", "value", "cell"),
+    [
+        ("mean_radial_error", 1.23456, "1.23"),
+        ("radial_error_std", 1.23456, "1.23"),
+        ("median_radial_error", 1.23456, "1.23"),
+        ("sdr/2mm", 1.23456, "1.235"),
+        ("presence_auroc", 1.23456, "1.235"),
+        ("outliers", 3.0, "3"),
+        ("present", 3.0, "3"),
+        ("absent", 3.0, "3"),
+        ("outliers", None, "n/a"),
+    ],
+)
+def test_a_cell_has_the_digits_that_suit_its_score(key, value, cell):
+    assert score_cell(key, value) == cell
 
 
 def test_a_table_of_landmarks_is_as_wide_as_its_longest_name():
@@ -173,3 +250,120 @@ def test_a_table_of_landmarks_is_as_wide_as_its_longest_name():
     assert len(lines) == 4
     assert len({len(line) for line in lines}) == 1
     assert [line[:26].rstrip() for line in lines] == ["landmark", *names, "all"]
+
+
+SIZE = (50, 100)
+TRUE_POINTS = batch_of_points(torch.tensor([[[10.0, 10], [20, 20], [30, 30]]]), [[PRESENT, PRESENT, ABSENT]], SIZE)
+
+
+@pytest.fixture
+def scores_at_limits() -> LandmarkScores:
+    """Errors of 2 and 10 of 100 pixels; the second point is predicted with a chance of 0.4, the absent one of 0.5."""
+    scores = THREE.new_scores(1)
+    scores.add(point_prediction([[10, 12], [20, 30], [0, 0]], [0.5, 0.4, 0.5], SIZE), TRUE_POINTS, 0)
+    return scores
+
+
+def test_an_error_exactly_at_a_limit_is_within_it(scores_at_limits):
+    values = scores_at_limits.values()
+    assert [values[f"sdr/{radius}_percent"] for radius in (1, 2, 3, 5)] == [0, 0.5, 0.5, 0.5]
+    assert values["outliers"] == 0  # 10% of the longer side
+
+
+def test_a_chance_exactly_at_one_half_is_a_point_that_is_found(scores_at_limits):
+    assert scores_at_limits.values()["presence_precision"] == 0.5
+    assert scores_at_limits.values()["presence_recall"] == 0.5
+
+
+def test_brief_scores_are_closeness_then_the_mean_error(scores_at_limits):
+    assert scores_at_limits.brief() == {"closeness": scores_at_limits.comparison, "mean_radial_error": 6}
+
+
+def test_an_outlier_in_mm_is_beyond_ten():
+    scores = replace(THREE, unit="mm").new_scores(1)
+    scores.add(point_prediction([[10, 20], [20, 31], [0, 0]], [0.5, 0.5, 0.5], SIZE), TRUE_POINTS, 0)
+    assert scores.values()["outliers"] == 1
+
+
+def test_scores_of_no_image_compare_as_the_worst():
+    nothing = THREE.new_scores(1)
+    assert nothing.brief() == {"closeness": None, "mean_radial_error": None}
+    assert nothing.comparison == 0
+
+
+def scores_of_two_images() -> LandmarkScores:
+    """Scores with the errors 3 and 5, and 0 and 10, of points in two images whose diagonal is 100."""
+    scores = THREE.new_scores(2)
+    size = (60, 80)
+    points = torch.tensor([[[10.0, 10], [20, 20], [5, 5]]])
+    first = batch_of_points(points, [[PRESENT, PRESENT, ABSENT]], size)
+    second = batch_of_points(points, [[PRESENT, UNKNOWN, PRESENT]], size)
+    scores.add(point_prediction([[10, 13], [24, 23], [50, 70]], [0.9, 0.8, 0.3], size), first, 0)
+    scores.add(point_prediction([[10, 10], [0, 0], [5, 15]], [0.9, 0.1, 0.2], size), second, 1)
+    return scores
+
+
+def test_errors_are_averaged_over_the_points_of_all_images():
+    values = scores_of_two_images().values()
+    errors = [3, 5, 0, 10]
+    assert values["mean_radial_error"] == pytest.approx(np.mean(errors))
+    assert values["radial_error_std"] == pytest.approx(np.std(errors))
+    assert values["median_radial_error"] == pytest.approx(4)
+    # 1, 2, 3 and 5% of 80 pixels
+    assert [values[f"sdr/{radius}_percent"] for radius in (1, 2, 3, 5)] == [0.25, 0.25, 0.25, 0.5]
+    assert values["outliers"] == 1
+
+
+def test_presence_is_scored_over_the_known_points_of_all_images():
+    values = scores_of_two_images().values()
+    assert values["presence_precision"] == 1.0
+    assert values["presence_recall"] == 0.75
+    assert values["presence_auroc"] == pytest.approx(3 / 4)
+
+
+def test_images_are_compared_by_the_mean_closeness_of_their_points():
+    scores = scores_of_two_images()
+    # the absent one is not found, as it should be; the last one is not either, and so as far as the diagonal
+    assert scores.comparison == pytest.approx(np.mean([0.97, 0.95, 1, 1, 0]))
+    assert scores.image_comparison == pytest.approx([np.mean([0.97, 0.95, 1]), 0.5])
+
+
+def test_a_filler_changes_no_score():
+    scores = scores_of_two_images()
+    before = scores.by_image.tolist()
+    nothing = batch_of_points(torch.zeros(1, 3, 2), [[UNKNOWN] * 3], (60, 80))
+    scores.add(point_prediction([[1, 1]] * 3, [0.9] * 3, (60, 80)), nothing, 1)
+    assert scores.by_image.tolist() == before
+
+
+def test_scores_are_read_as_they_were_stored():
+    scores = scores_of_two_images()
+    restored = THREE.scores_from_json(scores.to_json())
+    assert restored.report() == scores.report()
+    assert restored.table() == scores.table()
+
+
+def test_merged_scores_are_those_of_all_images():
+    size = (60, 80)
+    whole, parts = THREE.new_scores(3), THREE.new_scores(0)
+    for index in range(3):
+        truth = batch_of_points(random_points(size, seed=index, count=1), [[PRESENT, ABSENT, UNKNOWN]], size)
+        answer = point_prediction(random_points(size, seed=9 + index, count=1)[0].tolist(), [0.6, 0.4, 0.1], size)
+        part = THREE.new_scores(1)
+        whole.add(answer, truth, index)
+        part.add(answer, truth, 0)
+        parts.merge(part)
+    assert parts.report() == whole.report()
+    assert parts.sums.tolist() == whole.sums.tolist() == [6]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_auroc_counts_pairs_with_ties_by_half(seed):
+    rng = np.random.default_rng(seed)
+    positive, negative = rng.integers(0, 6, 17) / 5, rng.integers(0, 5, 11) / 5
+    wins = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
+    assert auroc(torch.from_numpy(positive), torch.from_numpy(negative)) == pytest.approx(wins)
+
+
+def test_auroc_of_one_kind_of_points_is_unknown():
+    assert auroc(torch.ones(3), torch.zeros(0)) is None

@@ -1,8 +1,4 @@
-"""How sure predictions are, and how often they are right: against NumPy, and where the calibration is known.
-
-Modules: tasks/calibration.py, tasks/classes.py, tasks/overlapping.py, tasks/partly_labeled.py,
-train_utils/run_state.py.
-"""
+"""Calibration, which is how sure predictions are and how often they are right: against NumPy, and of known models."""
 
 import numpy as np
 import pytest
@@ -49,59 +45,103 @@ def sample(pixels: int, factor: float = 1.0) -> tuple[Tensor, ClassTarget]:
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.3, 3.0])
-def test_the_error_is_that_of_the_definition_and_near_zero_where_the_model_knows_how_sure_it_may_be(factor):
+def test_the_error_is_that_of_the_definition(factor):
     logits, target = sample(100_000, factor)
-    counts = TASK.reliability(logits, target)
     probs = logits.softmax(1)[0, :, :, 0].numpy()
     expected = by_hand(probs.max(0), probs.argmax(0) == target.mask[0, :, 0].numpy())
-    assert calibration_error(counts) == pytest.approx(expected, abs=3e-5)  # a confidence is a whole number of steps
-    assert expected < 0.005 if factor == 1 else expected > 0.05
+    error = calibration_error(TASK.reliability(logits, target))
+    assert error == pytest.approx(expected, abs=3e-5)  # a confidence is a whole number of steps
+
+
+def test_the_error_of_a_model_that_is_as_sure_as_it_may_be_is_near_zero():
+    assert calibration_error(TASK.reliability(*sample(100_000))) < 0.005
+
+
+@pytest.mark.parametrize(("factor", "sign"), [(0.3, -1), (3.0, 1)], ids=["too sure", "too little sure"])
+def test_bins_tell_a_model_that_is_too_sure_from_one_that_is_too_little_sure(factor, sign):
+    counts = TASK.reliability(*sample(100_000, factor))
+    assert calibration_error(counts) > 0.05
     gaps = [point["accuracy"] - point["confidence"] for point in reliability_curve(counts)]
-    if factor != 1:
-        assert (np.mean(gaps) > 0) == (factor > 1)  # too little sure of itself, or too much
+    assert sign * np.mean(gaps) > 0
 
 
-def test_counts_add_up_exactly_over_images_strips_and_copies(monkeypatch):
+@pytest.fixture
+def partly_known() -> tuple[Tensor, ClassTarget]:
+    """A sample of 1,000 pixels of which every seventh is unknown."""
     logits, target = sample(1000)
     target.mask[0, ::7] = 255
-    whole = TASK.reliability(logits, target)
-    assert whole[:, 0].sum() == (target.mask != 255).sum()
-    assert whole.dtype == torch.int64
+    return logits, target
+
+
+def test_known_pixels_are_counted(partly_known):
+    logits, target = partly_known
+    counts = TASK.reliability(logits, target)
+    assert counts[:, 0].sum() == (target.mask != 255).sum()
+    assert counts.dtype == torch.int64
+
+
+def test_counts_of_strips_add_up_exactly(partly_known):
+    logits, target = partly_known
     parts = [TASK.reliability(logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
-    assert torch.equal(sum(parts), whole)
+    assert torch.equal(sum(parts), TASK.reliability(logits, target))
+
+
+def test_pixels_that_are_counted_in_parts_add_up(partly_known, monkeypatch):
+    whole = TASK.reliability(*partly_known)
     monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
-    assert torch.equal(TASK.reliability(logits, target), whole)
+    assert torch.equal(TASK.reliability(*partly_known), whole)
+
+
+def test_a_device_sums_as_bincount_does():
     bins = torch.arange(999) % (BINS + 1)
     values = torch.arange(999) * STEPS
     expected = torch.bincount(bins, values.double(), minlength=BINS + 1).long()
-    assert torch.equal(replicated_sums(bins, values), expected)  # as on a device
+    assert torch.equal(replicated_sums(bins, values), expected)
     assert no_counts("meta").device.type == "meta"
 
 
-def test_half_precision_is_counted_as_in_single():
+def test_a_confidence_in_half_precision_is_counted_in_its_bin():
     counted = torch.tensor([True])
     assert count_confidences(torch.tensor([0.5]).half(), counted, counted)[7].tolist() == [1, 1, STEPS // 2]
+
+
+def test_half_precision_is_counted_as_in_single():
     logits, target = sample(200)
     assert torch.equal(TASK.reliability(logits.half(), target), TASK.reliability(logits.half().float(), target))
+
+
+def test_half_precision_of_overlapping_classes_is_counted_as_in_single():
+    logits, target = sample(200)
     task = Overlapping(("a", "b", "c"))
     bits = OverlapTarget(target.mask, torch.full_like(target.mask, 7))
     assert torch.equal(task.reliability(logits.half(), bits), task.reliability(logits.half().float(), bits))
 
 
-def test_the_edges_of_bins_and_the_columns_are_those_that_are_documented():
+@pytest.fixture
+def counts_at_edges() -> Tensor:
+    """Counts of five pixels at the edges of bins; one more pixel is not counted."""
     confidence = torch.tensor([0.0, 1 / 15, 1 / 15 + 1e-4, 0.5, 1.0, 1.0])
     is_right = torch.tensor([False, True, True, False, True, True])
-    counts = count_confidences(confidence, is_right, torch.tensor([True] * 5 + [False]))
-    assert counts[:, 0].nonzero().flatten().tolist() == [0, 1, 7, 14]
-    assert counts[0].tolist() == [2, 1, round(STEPS / 15)]
-    assert counts[14].tolist() == [1, 1, STEPS]
+    return count_confidences(confidence, is_right, torch.tensor([True] * 5 + [False]))
+
+
+def test_the_edge_of_a_bin_belongs_to_it(counts_at_edges):
+    assert counts_at_edges[:, 0].nonzero().flatten().tolist() == [0, 1, 7, 14]
+    assert counts_at_edges[0].tolist() == [2, 1, round(STEPS / 15)]  # pixels, right ones, steps of confidence
+    assert counts_at_edges[14].tolist() == [1, 1, STEPS]
+
+
+def test_a_report_has_the_bins_that_hold_pixels(counts_at_edges):
+    bins = calibration_report(counts_at_edges)["bins"]
+    assert [point["pixels"] for point in bins] == [2, 1, 1, 1]
+    assert bins[0]["accuracy"] == 0.5
+    assert bins[2]["confidence"] == 0.5
+
+
+def test_an_error_is_unknown_where_nothing_is_counted():
     assert calibration_error(no_counts()) is None
     assert calibration_report(None) is None
     assert calibration_report(no_counts()) is None
-    report = calibration_report(counts)
-    assert [point["pixels"] for point in report["bins"]] == [2, 1, 1, 1]
-    assert report["bins"][0]["accuracy"] == 0.5
-    assert report["bins"][2]["confidence"] == 0.5
 
 
 def test_each_class_that_may_overlap_is_a_question_of_its_own():
@@ -112,42 +152,81 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     assert counts[:, 0].sum() == 3
     assert counts[:, 1].sum() == 3
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
+
+
+def test_a_class_at_even_chances_is_predicted_absent():
     absent = OverlapTarget(torch.tensor([[[0]]]), torch.tensor([[[1]]]))
     counts = Overlapping(("a",)).reliability(torch.zeros(1, 1, 1, 1), absent)
-    assert counts[:, 1].sum() == 1  # a class is there where that is likelier than not
+    assert counts[:, 1].sum() == 1  # it is right that the class is not there
 
 
-def test_of_images_that_are_labeled_for_some_classes_the_labeled_pixels_count():
+@pytest.fixture
+def partly_labeled() -> PartlyLabeledClasses:
+    """A task with images that are labeled for all classes, or for the second one alone."""
+    return PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[True, True, True], [False, True, False]]))
+
+
+def test_pixels_of_labeled_classes_are_counted(partly_labeled):
     logits, target = sample(50)
-    flags = torch.tensor([[True, True, True], [False, True, False]])
-    task = PartlyLabeledClasses(("a", "b", "c"), flags=flags)
-    counts = task.reliability(logits, PartlyLabeledTarget(target.mask, torch.tensor([1])))
+    counts = partly_labeled.reliability(logits, PartlyLabeledTarget(target.mask, torch.tensor([1])))
     assert counts[:, 0].sum() == (target.mask == 1).sum()
-    assert torch.equal(
-        task.reliability(logits, PartlyLabeledTarget(target.mask, torch.tensor([0]))), TASK.reliability(logits, target)
-    )
 
 
-def test_an_evaluation_records_the_error_and_a_checkpoint_keeps_the_counts():
+def test_all_pixels_of_a_completely_labeled_image_are_counted(partly_labeled):
+    logits, target = sample(50)
+    counts = partly_labeled.reliability(logits, PartlyLabeledTarget(target.mask, torch.tensor([0])))
+    assert torch.equal(counts, TASK.reliability(logits, target))
+
+
+@pytest.fixture
+def reliability() -> Tensor:
+    """The counts of an image."""
+    return TASK.reliability(*sample(400))
+
+
+def evaluation_of(reliability: Tensor | None) -> Evaluation:
+    """An evaluation of one image that has these counts."""
     logits, target = sample(400)
     scores = TASK.new_scores(1)
-    reliability = no_counts()
-    prediction, _ = read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, reliability)
+    prediction, _ = read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, no_counts())
     scores.add(prediction, target, 0)
-    assert "eval/calibration_error" not in Evaluation(1, 0.5, scores).record()
     scores.reliability = reliability
-    evaluation = Evaluation(1, 0.5, scores)
-    assert evaluation.record()["eval/calibration_error"] == calibration_error(TASK.reliability(logits, target))
+    return Evaluation(1, 0.5, scores)
+
+
+def test_strips_that_are_read_are_counted(reliability):
+    logits, target = sample(400)
+    counts = no_counts()
+    read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, counts)
+    assert torch.equal(counts, reliability)
+
+
+def test_an_evaluation_records_the_error(reliability):
+    assert evaluation_of(reliability).record()["eval/calibration_error"] == calibration_error(reliability)
+    assert "eval/calibration_error" not in evaluation_of(None).record()
+
+
+def test_a_checkpoint_keeps_the_counts(reliability):
     state = RunState()
-    state.update(evaluation)
+    state.update(evaluation_of(reliability))
     assert torch.equal(state.best_evaluation(TASK).scores.reliability, reliability)
-    del state.best_scores["reliability"]  # a checkpoint of an earlier version
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_counts(reliability):
+    state = RunState()
+    state.update(evaluation_of(reliability))
+    del state.best_scores["reliability"]
     assert state.best_evaluation(TASK).scores.reliability is None
-    scores.reliability = no_counts()  # of a task that does not count them
-    assert "reliability" not in scores.to_json()
-    new_scores = TASK.new_scores(1)
-    new_scores.reliability = reliability
+
+
+def test_scores_of_a_task_that_counts_nothing_have_no_counts():
+    assert "reliability" not in evaluation_of(no_counts()).scores.to_json()
+
+
+def test_counts_of_merged_scores_add_up(reliability):
+    scores = TASK.new_scores(1)
+    scores.reliability = reliability
     merged = TASK.new_scores(1)
-    merged.merge(new_scores)
-    merged.merge(new_scores)
+    merged.merge(scores)
+    merged.merge(scores)
     assert torch.equal(merged.reliability, 2 * reliability)

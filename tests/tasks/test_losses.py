@@ -1,7 +1,4 @@
-"""The loss: against written-out formulas, independent of how a step is split, blind to ignored pixels.
-
-Modules: tasks/classes.py, tasks/task.py, tasks/step_loss.py.
-"""
+"""The loss of a step: against written-out formulas, however it is split, and with ignored pixels."""
 
 import math
 
@@ -62,7 +59,7 @@ def written_out(logits, masks, kind, weights) -> tuple[torch.Tensor, torch.Tenso
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 1.0, 2.0)])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_sums_counts_and_gradient_equal_the_formula_written_out(kind, weights, layout):
+def test_the_loss_equals_the_formula_written_out(kind, weights, layout):
     logits, masks = sample()
     masks[3] = 255  # an image of which nothing counts
     criterion = ClassLoss(3, kind, torch.tensor(weights))
@@ -89,16 +86,16 @@ def test_weighted_cross_entropy_is_the_weighted_mean():
     assert torch.isclose(whole(ClassLoss(3, "ce", weights), logits, masks), expected, **FLOAT64)
 
 
-def test_dice_is_the_mean_over_images_and_classes_present():
+def test_dice_is_the_mean_over_the_classes_that_are_in_an_image():
     logits, masks = sample()
+    is_valid = masks != 255
+    pairs = [(image, index) for image in range(4) for index in range(3) if (masks[image] == index).any()]
+    assert len(pairs) == 11  # of 12: one class is absent from one image
     values = []
-    for probs, mask in zip(logits.softmax(dim=1), masks, strict=True):
-        for c in range(3):
-            truth, valid = (mask == c).double(), (mask != 255).double()
-            if truth.sum() > 0:
-                overlap, size = (probs[c] * truth).sum(), (probs[c] * valid).sum() + truth.sum()
-                values.append(1 - 2 * overlap / size)
-    assert len(values) == 11  # of 12: one class is absent from one image
+    for image, index in pairs:
+        probs, truth = logits[image].softmax(dim=0)[index], masks[image] == index
+        overlap, size = probs[truth].sum(), probs[is_valid[image]].sum() + truth.sum()
+        values.append(1 - 2 * overlap / size)
     assert torch.isclose(whole(ClassLoss(3, "dice"), logits, masks), torch.stack(values).mean(), **FLOAT64)
 
 
@@ -112,7 +109,7 @@ def test_focal_is_cross_entropy_scaled_by_the_squared_error():
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 2.0])])
-def test_shares_of_any_split_add_up_to_the_whole_with_the_same_gradient(kind, weights):
+def test_shares_of_any_split_add_up_to_the_whole(kind, weights):
     logits, masks = sample()
     criterion = ClassLoss(3, kind, weights)
     gradients, losses = [], []
@@ -140,17 +137,22 @@ def test_logits_under_ignored_pixels_change_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_a_filler_adds_nothing_and_an_empty_step_is_zero(kind):
+def test_a_filler_adds_nothing(kind):
     logits, masks = sample()
     criterion = ClassLoss(3, kind)
     filled = torch.cat([masks, torch.full_like(masks[:1], 255)])
     with_filler = whole(criterion, torch.cat([logits, logits[:1]]), filled)
     torch.testing.assert_close(with_filler, whole(criterion, logits, masks), **FLOAT64)
-    empty = logits.clone().requires_grad_()
-    loss = whole(criterion, empty, torch.full_like(masks, 255))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_an_empty_step_is_zero(kind):
+    logits, masks = sample()
+    logits.requires_grad_()
+    loss = whole(ClassLoss(3, kind), logits, torch.full_like(masks, 255))
     loss.backward()
     assert loss == 0
-    assert (empty.grad == 0).all()
+    assert (logits.grad == 0).all()
 
 
 def test_half_precision_logits_are_summed_in_float32():
@@ -168,7 +170,7 @@ THREE_POINTS = PointTarget(
     size=torch.tensor([[1, 4]]),
     unit=torch.ones(1, 2, dtype=torch.float64),
 )
-HALF_LOGITS = [
+EACH_TASK = [
     (Classes(("a", "b", "c")), ClassTarget(torch.tensor([[[0, 1, 2, 255]]]))),
     (
         PartlyLabeledClasses(("a", "b", "c"), flags=torch.ones(1, 3, dtype=torch.bool)),
@@ -182,9 +184,10 @@ HALF_LOGITS = [
     (Objects(), RenderedObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
     (Landmarks(names=("a", "b", "c"), partners=(0, 1, 2)), THREE_POINTS),
 ]
+TASK_IDS = ["classes", "completely labeled", "partly labeled", "overlapping", "objects", "landmarks"]
 
 
-@pytest.mark.parametrize(("task", "target"), HALF_LOGITS, ids=[type(task).__name__ for task, _ in HALF_LOGITS])
+@pytest.mark.parametrize(("task", "target"), EACH_TASK, ids=TASK_IDS)
 def test_logits_in_half_precision_are_summed_in_float32(task: Task, target):
     logits = (9 * torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0))).half()
     for half, single in zip(task.partial(logits, target), task.partial(logits.float(), target), strict=True):
@@ -205,13 +208,13 @@ def test_sums_over_many_pixels_lose_nothing_to_float32():
 
 
 @pytest.mark.parametrize("size", [1, 300, 2**30])
-def test_counts_are_those_of_all_rows_however_many_are_counted_at_once(monkeypatch, size):
+def test_counts_are_those_of_all_rows_in_any_parts(monkeypatch, size):
     monkeypatch.setattr("tasks.classes.BYTES_AT_ONCE", size)
     masks = torch.tensor([[[0, 0, 1], [0, 255, 0], [0, 2, 2]], [[1, 1, 1], [1, 1, 1], [1, 1, 255]]])
     assert ClassLoss(3, class_weights=torch.tensor([1.0, 2.0, 4.0])).counts(masks).tolist() == [31, 4]
 
 
-def test_with_many_classes_two_numbers_are_kept_for_each_class_and_pixel():
+def test_memory_of_many_classes_is_two_numbers_for_each_in_a_pixel():
     logits, bytes_of_tensor = torch.randn(2, 150, 16, 16, requires_grad=True), {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -237,18 +240,24 @@ def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
         bool((masks != 255).all())
 
 
-@pytest.mark.parametrize(("task", "target"), HALF_LOGITS, ids=[type(task).__name__ for task, _ in HALF_LOGITS])
-def test_the_loss_and_the_scores_of_each_task_lie_on_its_device(task: Task, target):
-    logits = torch.zeros(1, 3, 1, 4, device=META)
+@pytest.mark.parametrize(("task", "target"), EACH_TASK, ids=TASK_IDS)
+def test_the_loss_of_each_task_lies_on_its_device(task: Task, target):
     on_device = task.to(META)
-    partial = on_device.partial(logits, target.to(META))
-    tensors = [on_device.finish(partial), on_device.counts(target.to(META)), task.zero_targets((2, 6, 4), META).main]
+    sums = on_device.finish(on_device.partial(torch.zeros(1, 3, 1, 4, device=META), target.to(META)))
+    counts = on_device.counts(target.to(META))
+    assert sums.device == counts.device == task.zero_targets((2, 6, 4), META).main.device == META
+
+
+@pytest.mark.parametrize(("task", "target"), EACH_TASK, ids=TASK_IDS)
+def test_scores_of_each_task_lie_on_its_device(task: Task, target):
     scores = task.new_scores(2, device=META)
-    tensors += [scores.sums, scores.by_image]
-    if not isinstance(task, Objects | Landmarks):
-        tensors.append(on_device.reliability(logits, target.to(META)))
-    assert {tensor.device for tensor in tensors} == {META}
+    assert scores.sums.device == scores.by_image.device == META
     assert scores.sums.dtype == torch.int64  # float32 cannot count beyond 2^24
+
+
+@pytest.mark.parametrize(("task", "target"), EACH_TASK[:4], ids=TASK_IDS[:4])
+def test_reliability_of_pixels_lies_on_its_device(task: Task, target):
+    assert task.to(META).reliability(torch.zeros(1, 3, 1, 4, device=META), target.to(META)).device == META
 
 
 def test_regions_are_counted_on_a_device_too():
@@ -257,45 +266,42 @@ def test_regions_are_counted_on_a_device_too():
     assert scores.sums.dtype == torch.int64
 
 
-def test_tensors_of_a_task_go_to_its_device():
-    names = ("background", "a")
-    assert Objects(Classes(names)).to(META).classes.class_weights.device == META
-    partly = PartlyLabeledClasses(names, flags=torch.ones(1, 2, dtype=torch.bool))
-    assert partly.to(META).flags.device == partly.to(META).class_weights.device == META
-    assert partly.new_scores(1, META).flags.device == META
+def test_class_weights_of_objects_go_to_the_device():
+    assert Objects(Classes(("background", "a"))).to(META).classes.class_weights.device == META
 
 
-def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not_small():
-    """Of 1 - Dice it is as small as the probability that the class is given."""
+def test_flags_of_partly_labeled_images_go_to_the_device():
+    task = PartlyLabeledClasses(("background", "a"), flags=torch.ones(1, 2, dtype=torch.bool))
+    assert task.to(META).flags.device == task.to(META).class_weights.device == META
+    assert task.new_scores(1, META).flags.device == META
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [("dice", 0, 1e-4), ("ce+logdice", 0.01, 1)],
+    ids=["1 - Dice: as small as the probability", "log Dice: not small"],
+)
+def test_dice_of_a_class_that_is_not_found_has_a_gradient(kind, least, most):
     masks = torch.zeros(1, 32, 32, dtype=torch.int64)
     masks[0, 5, 5:9] = 1
-    gradients = {}
-    for kind in ("dice", "ce+logdice"):
-        logits = torch.zeros(1, 2, 32, 32, dtype=torch.float64)
-        logits[:, 0] = 12  # a probability of 6e-6
-        logits.requires_grad_()
-        regions = ClassLoss(2, kind).sums(logits, masks)[1]
-        regions.backward()
-        assert regions.isfinite()
-        gradients[kind] = -logits.grad[0, 1, masks[0] == 1].sum().item()
-    assert gradients["dice"] < 1e-4
-    assert 0.01 < gradients["ce+logdice"] < 1
+    logits = torch.zeros(1, 2, 32, 32, dtype=torch.float64)
+    logits[:, 0] = 12  # a probability of 6e-6
+    logits.requires_grad_()
+    regions = ClassLoss(2, kind).sums(logits, masks)[1]
+    regions.backward()
+    assert regions.isfinite()
+    assert least < -logits.grad[0, 1, masks[0] == 1].sum() < most
 
 
-@pytest.mark.parametrize("far", [1e3, 1e30])
-def test_log_dice_stays_finite_however_sure_the_network_is(far):
+@pytest.mark.parametrize("far", [1e3, 1e30, -1e3, -1e30], ids=["right", "very sure", "wrong", "wrong and very sure"])
+def test_log_dice_of_a_sure_network_is_finite(far):
     masks = torch.randint(0, 2, (2, 8, 8))
     logits = (masks * 2 - 1)[:, None] * torch.tensor([far, -far]).view(1, 2, 1, 1)
-    for sign in (1, -1):
-        leaf = (sign * logits).requires_grad_()
-        criterion = ClassLoss(2, "ce+logdice")
-        sums = criterion.sums(leaf, masks)
-        sums[1].backward()
-        assert sums[1].isfinite()
-        assert leaf.grad.isfinite().all()
-
-
-# deep supervision
+    logits.requires_grad_()
+    sums = ClassLoss(2, "ce+logdice").sums(logits, masks)
+    sums[1].backward()
+    assert sums[1].isfinite()
+    assert logits.grad.isfinite().all()
 
 
 def level_of(masks: torch.Tensor, level: int) -> torch.Tensor:
@@ -325,7 +331,7 @@ def test_a_level_is_smaller_than_the_mask_by_all_strides_above_it():
     assert levels[3][0, 1].tolist() == [12 * 24 + column for column in (2, 6, 10, 14, 18, 22)]
 
 
-def test_what_an_encoder_has_padded_counts_at_no_level():
+def test_pixels_that_an_encoder_has_padded_count_at_no_level():
     logits, masks = sample()
     small = torch.randn(4, 3, 4, 3, dtype=torch.float64)
     criterion = ClassLoss(3, strides=((2, 2),))
@@ -344,7 +350,7 @@ def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
     assert torch.isclose(shares, criterion(level_logits, masks, counts), **FLOAT64)
 
 
-def test_pixels_that_weigh_little_are_averaged_by_their_weight_too():
+def test_pixels_that_weigh_little_are_averaged_by_their_weight():
     logits = torch.tensor([[[[0.0, 2.0]], [[1.0, 0.0]]]], dtype=torch.float64)
     masks = torch.tensor([[[0, 1]]])
     losses = F.cross_entropy(logits, masks, reduction="none")[0, 0]

@@ -1,14 +1,11 @@
-"""Images that are labeled for some classes only: what the loss takes of them, and what they are scored by.
-
-Modules: tasks/partly_labeled.py, tasks/target.py.
-"""
+"""Images that are labeled for some classes only: what the loss takes of them, and what they are scored by."""
 
 import numpy as np
 import pytest
 import torch
 
 from tasks.classes import Classes, ClassTarget
-from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledScores, PartlyLabeledTarget
 from tasks.pixels_and_regions import LOSSES, SMOOTHING
 from tasks.step_loss import StepLoss
 
@@ -57,7 +54,7 @@ def reference(logits: np.ndarray, mask: np.ndarray, kind: str, weights: list[flo
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_pixels_of_other_classes_are_none_of_those_that_the_image_is_labeled_for(kind):
+def test_pixels_of_other_classes_are_learned_as_none_of_the_labeled_ones(kind):
     logits, targets = batch()
     weights = [0.5, 1.0, 2.0, 3.0]
     task = PartlyLabeledClasses(NAMES, kind, torch.tensor(weights), flags=FLAGS)
@@ -69,7 +66,7 @@ def test_pixels_of_other_classes_are_none_of_those_that_the_image_is_labeled_for
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_images_that_are_labeled_for_all_classes_count_as_without_label_files(kind):
+def test_completely_labeled_images_are_learned_as_without_label_files(kind):
     logits, targets = batch()
     complete = PartlyLabeledTarget(targets.mask, torch.zeros(len(SETS), dtype=torch.int64))
     gradients = []
@@ -84,7 +81,7 @@ def test_images_that_are_labeled_for_all_classes_count_as_without_label_files(ki
     assert torch.equal(*gradients)
 
 
-def test_what_an_image_is_not_labeled_for_gets_no_gradient_where_it_is_another_class():
+def test_unlabeled_classes_get_no_gradient_of_their_own_in_other_pixels():
     logits, targets = batch()
     leaf = logits.requires_grad_()
     loss = StepLoss(PartlyLabeledClasses(NAMES, "ce", flags=FLAGS))
@@ -111,61 +108,90 @@ def test_a_step_in_parts_has_the_loss_of_the_whole():
     torch.testing.assert_close(sum(loss.counts(targets.at(part)) for part in parts), counts, rtol=0, atol=0)
     shares = [loss([level[part] for level in levels], targets.at(part), counts) for part in parts]
     assert sum(shares).item() == pytest.approx(whole.item(), abs=1e-12)
-    # and strips of an image add up before the logarithm
-    task = loss.task
+
+
+def test_strips_of_an_image_add_up_before_the_logarithm():
+    logits, targets = batch()
+    task = PartlyLabeledClasses(NAMES, "ce+logdice", flags=FLAGS)
     sums = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(0, 2), slice(2, 6))]
     finished = task.finish(tuple(map(torch.add, *sums)))
-    torch.testing.assert_close(finished, loss.sums(logits, targets))
+    torch.testing.assert_close(finished, StepLoss(task).sums(logits, targets))
 
 
 def predictions(seed: int) -> torch.Tensor:
     return torch.randint(0, len(NAMES), (len(SETS), *SIZE), generator=torch.Generator().manual_seed(seed))
 
 
-def test_each_class_is_scored_on_the_images_that_are_labeled_for_it():
+def scores_of_batch() -> tuple[PartlyLabeledScores, np.ndarray, np.ndarray]:
+    """The scores of all images, with their true and predicted masks (B, H, W)."""
     _, targets = batch()
     preds = predictions(1)
     scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(len(SETS))
     for index in range(len(SETS)):
         scores.add(preds[index][None], targets.at(index).as_batch(), index)
-    truth, pred = targets.mask.numpy(), preds.numpy()
-    values = scores.values
-    for c in range(len(NAMES)):
-        images = [index for index, number in enumerate(SETS) if FLAGS[number, c]]
-        is_known = truth[images] != 255
-        true, predicted = (truth[images] == c) & is_known, (pred[images] == c) & is_known
-        assert values["iou"][c] == (true & predicted).sum() / (true | predicted).sum()
-        assert values["recall"][c] == (true & predicted).sum() / true.sum()
-        assert values["precision"][c] == (true & predicted).sum() / predicted.sum()
-        hits, _, _ = scores.counts
-        negatives = scores.sums[c, -1] - (true | predicted).sum()
-        assert (hits[c], negatives) == ((true & predicted).sum(), (is_known & ~true & ~predicted).sum())
-    assert scores.comparison == pytest.approx(np.mean(values["iou"]))
+    return scores, targets.mask.numpy(), preds.numpy()
+
+
+@pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
+def test_each_class_is_scored_on_the_images_that_are_labeled_for_it(index):
+    scores, truth, pred = scores_of_batch()
+    images = [image for image, number in enumerate(SETS) if FLAGS[number, index]]
+    is_known = truth[images] != 255
+    true, predicted = (truth[images] == index) & is_known, (pred[images] == index) & is_known
+    assert scores.values["iou"][index] == (true & predicted).sum() / (true | predicted).sum()
+    assert scores.values["recall"][index] == (true & predicted).sum() / true.sum()
+    assert scores.values["precision"][index] == (true & predicted).sum() / predicted.sum()
+    assert scores.counts[0][index] == (true & predicted).sum()
+    negatives = scores.sums[index, -1] - (true | predicted).sum()
+    assert negatives == (is_known & ~true & ~predicted).sum()
+
+
+def test_models_are_compared_by_the_mean_iou():
+    scores = scores_of_batch()[0]
+    assert scores.comparison == pytest.approx(np.mean(scores.values["iou"]))
+
+
+def test_the_confusion_matrix_is_that_of_completely_labeled_images():
+    scores, truth, pred = scores_of_batch()
     complete = truth[0] != 255
     expected = np.zeros((len(NAMES), len(NAMES)), int)
     np.add.at(expected, (truth[0][complete], pred[0][complete]), 1)
-    assert scores.report()["confusion_matrix"] == expected.tolist()  # only the first is labeled for all classes
+    assert scores.report()["confusion_matrix"] == expected.tolist()
+
+
+def test_an_image_is_compared_by_the_classes_that_it_is_labeled_for():
+    scores, truth, pred = scores_of_batch()
     true, predicted = truth[1] == 1, (pred[1] == 1) & (truth[1] != 255)  # the second is labeled for cars
     assert scores.image_comparison[1] == pytest.approx((true & predicted).sum() / (true | predicted).sum())
 
 
-def test_a_class_that_no_image_is_labeled_for_has_no_score():
-    _, targets = batch()
-    task = PartlyLabeledClasses(NAMES, flags=FLAGS)
-    scores = task.new_scores(1)
-    scores.add(predictions(1)[:1], targets.at(slice(1, 2)), 0)  # labeled for cars
-    assert scores.unscored == ("background", "dog", "person")
-    assert [value is None for value in scores.values["iou"]] == [True, False, True, True]
-    assert scores.matrix.sum() == 0
-    assert scores.record()["eval/iou/dog"] is None
-    assert scores.comparison == scores.values["iou"][1]
-    stored = task.scores_from_json(scores.to_json())
-    assert stored.report() == scores.report()
-    assert torch.equal(stored.by_image, scores.by_image)
-    before = scores.image_comparison
+@pytest.fixture
+def scores_of_cars() -> PartlyLabeledScores:
+    """The scores of an image that is labeled for cars."""
+    scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
+    scores.add(predictions(1)[:1], batch()[1].at(slice(1, 2)), 0)
+    return scores
+
+
+def test_a_class_that_no_image_is_labeled_for_has_no_score(scores_of_cars):
+    assert scores_of_cars.unscored == ("background", "dog", "person")
+    assert [value is None for value in scores_of_cars.values["iou"]] == [True, False, True, True]
+    assert scores_of_cars.matrix.sum() == 0
+    assert scores_of_cars.record()["eval/iou/dog"] is None
+    assert scores_of_cars.comparison == scores_of_cars.values["iou"][1]
+
+
+def test_scores_are_read_as_they_were_stored(scores_of_cars):
+    restored = PartlyLabeledClasses(NAMES, flags=FLAGS).scores_from_json(scores_of_cars.to_json())
+    assert restored.report() == scores_of_cars.report()
+    assert torch.equal(restored.by_image, scores_of_cars.by_image)
+
+
+def test_a_filler_changes_no_score(scores_of_cars):
+    before = scores_of_cars.image_comparison
     filler = PartlyLabeledTarget(torch.full((1, *SIZE), 255), torch.tensor([0]))
-    scores.add(predictions(1)[:1], filler, 0)
-    assert scores.image_comparison == before != [0]
+    scores_of_cars.add(predictions(1)[:1], filler, 0)
+    assert scores_of_cars.image_comparison == before != [0]
 
 
 def test_a_class_that_images_are_labeled_for_and_lack_is_scored():
@@ -175,24 +201,37 @@ def test_a_class_that_images_are_labeled_for_and_lack_is_scored():
     assert scores.unscored == ("background", "dog", "person")
 
 
-def test_the_number_of_an_image_stays_in_crops_padding_and_batches():
-    target = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
-    crop = target.at((slice(1, 4), slice(2, 5)))
-    assert crop.shape == (3, 3)
-    assert crop.label_set == 3
-    assert isinstance(crop.label_set, np.ndarray)
-    padded = crop.padded((4, 5))
+TARGET = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
+CROP = TARGET.at((slice(1, 4), slice(2, 5)))
+
+
+def test_the_label_set_of_an_image_stays_in_crops():
+    assert CROP.shape == (3, 3)
+    assert CROP.label_set == 3
+    assert isinstance(CROP.label_set, np.ndarray)
+
+
+def test_the_label_set_of_an_image_stays_in_padding():
+    padded = CROP.padded((4, 5))
     assert padded.shape == (4, 5)
     assert padded.label_set == 3
     assert (padded.mask[3:] == 255).all()
-    assert target.as_batch().label_set.shape == (1,)
-    assert PartlyLabeledTarget.unknown(SIZE).label_set == 0
-    tensors = [crop.map(torch.from_numpy)] * 2
-    stacked = PartlyLabeledTarget.stack(tensors)
+
+
+def test_the_label_sets_of_images_stay_in_a_batch():
+    assert TARGET.as_batch().label_set.shape == (1,)
+    stacked = PartlyLabeledTarget.stack([CROP.map(torch.from_numpy)] * 2)
     assert stacked.label_set.tolist() == [3, 3]
     assert stacked.at((slice(None), slice(0, 2))).shape == (2, 2, 3)
     assert stacked.at(1).label_set.shape == ()
     assert stacked.at(slice(0, 1)).label_set.tolist() == [3]
+
+
+def test_unknown_targets_are_completely_labeled():
+    assert PartlyLabeledTarget.unknown(SIZE).label_set == 0
+
+
+def test_zeros_have_a_label_set_for_each_image():
     zeros = PartlyLabeledTarget.zeros((2, 4, 4), torch.device("cpu"))
     assert zeros.label_set.shape == (2,)
     assert zeros.mask.shape == (2, 4, 4)

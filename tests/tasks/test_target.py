@@ -1,4 +1,4 @@
-"""Targets of images: what padding adds, which rows a strip holds, and how they are copied to a device."""
+"""Targets of images in padding, strips and copies on a device."""
 
 from types import SimpleNamespace
 
@@ -8,24 +8,36 @@ import torch
 from tasks.classes import ClassTarget
 from tasks.objects import ObjectTarget
 
+TARGET = ClassTarget(np.arange(9, dtype=np.uint8).reshape(3, 3))
 
-def test_padding_lies_behind_an_image_and_strips_end_before_their_last_row():
-    target = ClassTarget(np.arange(9, dtype=np.uint8).reshape(3, 3))
-    assert target.padded((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
-    batch = ClassTarget.stack([target.map(torch.from_numpy)])
+
+def test_padding_lies_behind_an_image():
+    assert TARGET.padded((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
+
+
+def test_a_strip_ends_before_its_last_row():
+    batch = ClassTarget.stack([TARGET.map(torch.from_numpy)])
     assert batch.strip(1, 2).mask.tolist() == [[[3, 4, 5]]]
     assert batch.for_loss().mask.dtype == torch.int64
 
 
-def test_each_field_keeps_its_type_and_has_its_own_number_where_nothing_is_known():
+def test_each_field_has_its_type_where_nothing_is_known():
     nothing = ObjectTarget.unknown((2, 3))
-    assert (nothing.mask.dtype, nothing.ids.dtype) == (np.uint8, np.int32)
+    assert nothing.mask.dtype == np.uint8
+    assert nothing.ids.dtype == np.int32
+
+
+def test_each_field_is_padded_with_its_own_number():
     target = ObjectTarget(np.ones((1, 1), np.uint8), np.full((1, 1), 70_000, np.int32)).padded((1, 2))
-    assert (target.mask.tolist(), target.ids.tolist()) == ([[1, 255]], [[70_000, 0]])
-    zeros = ObjectTarget.zeros((2, 3, 4), torch.device("meta"))
-    assert [(field.dtype, field.shape, field.device.type) for field in zeros.arrays()] == [
-        (torch.int64, (2, 3, 4), "meta")
-    ] * 2
+    assert target.mask.tolist() == [[1, 255]]
+    assert target.ids.tolist() == [[70_000, 0]]
+
+
+def test_zeros_of_each_field_lie_on_the_device():
+    for field in ObjectTarget.zeros((2, 3, 4), torch.device("meta")).arrays():
+        assert field.dtype == torch.int64
+        assert field.shape == (2, 3, 4)
+        assert field.device.type == "meta"
 
 
 def test_the_host_waits_for_a_copy_unless_it_is_told_not_to():

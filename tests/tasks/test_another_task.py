@@ -1,13 +1,10 @@
-"""A task that the packages do not know, tests/programs/grey_task.py, trains and predicts as classes do.
-
-Modules: tasks/target.py, data_utils/targets/reader.py, inference/decoding/decoder.py,
-train_utils/reporting/section.py, train_utils/reporting/sections.py.
-"""
+"""A task that the packages do not know, tests/programs/grey_task.py, trains and predicts as classes do."""
 
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -83,6 +80,27 @@ def closeness(output: Path) -> list[float]:
     return [record["eval/closeness"] for record in records(output) if "eval/closeness" in record]
 
 
+def stored_weights(output: Path) -> list[bytes]:
+    """The weights and the optimizer of the newest checkpoint, and the best model."""
+    newest = last_checkpoint(output)
+    files = [newest / "model.safetensors", newest / "optimizer.safetensors", output / "model" / "model.safetensors"]
+    return [file.read_bytes() for file in files]
+
+
+class Prediction(NamedTuple):
+    """A prediction of the large images: its folder, what was printed, and metrics.json."""
+
+    folder: Path
+    printed: str
+    metrics: dict
+
+    def masks(self) -> list[np.ndarray]:
+        return [read(file) for file in sorted(self.folder.glob("[0-9][0-9].png"))]
+
+    def probabilities(self) -> list[np.ndarray]:
+        return [np.load(file) for file in sorted(self.folder.glob("*.npy"))]
+
+
 @pytest.fixture(scope="module")
 def waves(tmp_path_factory) -> Path:
     """11 training and 5 validation images, and under large/ two to predict in tiles."""
@@ -110,7 +128,7 @@ def classes_run(tiny_folder, tmp_path_factory) -> Run:
     return run
 
 
-def test_it_learns(grey_run, waves):
+def test_another_task_learns(grey_run, waves):
     truth = np.concatenate([mask.ravel() for mask in true_masks(waves / "val")])
     of_one_grey = 1 - np.abs(truth - np.median(truth)).mean() / 255
     assert max(closeness(grey_run)) > 0.9 > 0.75 > of_one_grey  # measured 0.947
@@ -125,25 +143,32 @@ def test_every_evaluation_is_recorded_under_its_own_scores(grey_run):
     )
 
 
-def test_report_and_card_name_its_scores(grey_run):
-    best = max(closeness(grey_run))
+def test_a_report_names_the_scores_of_another_task(grey_run):
     report = (grey_run / "report.html").read_text()
     assert "<h2>Grey values</h2>" in report
-    assert f"<b>{best:.4f}</b>closeness" in report
+    assert f"<b>{max(closeness(grey_run)):.4f}</b>closeness" in report
     assert "By their own closeness, worst first. Unknown pixels are of another grey." in report
     assert "IoU" not in re.sub(r"base64,[^\"]*", "", report)  # pictures may hold any letters
+
+
+def test_a_model_card_names_another_task(grey_run):
+    card = (grey_run / "model" / "README.md").read_text()
+    assert "(H, W) grey values" in card
+    assert "The grey value of each pixel." in card
+    assert "logdice" not in card
+    assert "semantic" not in card
+
+
+def test_a_model_card_has_the_scores_of_another_task(grey_run):
+    best = max(closeness(grey_run))
     card = (grey_run / "model" / "README.md").read_text()
     result = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][0]
     assert result["task"]["name"] == "Grey regression"
-    assert "(H, W) grey values" in card
-    assert "logdice" not in card
-    assert "semantic" not in card
     assert {metric["type"]: metric["value"] for metric in result["metrics"]}["closeness"] == round(best, 6)
-    assert "The grey value of each pixel." in card
     assert f"closeness {best:.4f}" in card
 
 
-def test_pictures_show_image_truth_and_prediction_as_its_section_has_them(grey_run, waves):
+def test_pictures_show_image_truth_and_prediction(grey_run, waves):
     for file, mask in zip(sorted((grey_run / "predictions").iterdir()), true_masks(waves / "val"), strict=True):
         image, truth, prediction = np.split(read(file), 3, axis=1)
         assert (image == read(waves / "val" / "images" / file.name)[:, :, None]).all()
@@ -159,20 +184,16 @@ def test_config_json_names_every_task_but_classes(grey_run, classes_run):
 def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(grey_run, waves, tmp_path):
     output = tmp_path / "run"
     shutil.copytree(grey_run, output)
-    for step in (30, 40):
-        shutil.rmtree(output / "checkpoints" / f"step-{step:08}")
+    shutil.rmtree(output / "checkpoints" / "step-00000030")
+    shutil.rmtree(output / "checkpoints" / "step-00000040")
     # a loader's worker process sends targets to the run, which changes nothing
     printed = train_grey(waves, output, *FLAGS, "--resume", "auto", "--tracker", "none", "--num-workers", "1")
     assert "step-00000020, at step 20 of 40" in printed
     assert without_speed(output) == without_speed(grey_run)
-    newest = last_checkpoint(grey_run).relative_to(grey_run)
-    for file in (newest / "model.safetensors", newest / "optimizer.safetensors", Path("model/model.safetensors")):
-        assert (output / file).read_bytes() == (grey_run / file).read_bytes(), file
+    assert stored_weights(output) == stored_weights(grey_run)
 
 
-def test_a_checkpoint_of_another_task_is_refused_in_a_line_that_names_both(
-    classes_run, tiny_folder, tmp_path, fails_with
-):
+def test_a_checkpoint_of_another_task_is_refused_by_both_names(classes_run, tiny_folder, tmp_path, fails_with):
     arguments = ["train.py", "--task", "grey", "--dataset", tiny_folder, "--output-dir", tmp_path, *SMALL]
     arguments += ["--max-steps", "1", "--tracker", "none", "--resume", last_checkpoint(classes_run.folder)]
     fails_with(launch(GREY_TASK, *arguments), "the checkpoint's task is classes, this run's is grey", 1)
@@ -190,7 +211,7 @@ def test_a_model_of_another_task_gives_all_weights_but_its_head(classes_run, tin
         assert is_statistic or torch.equal(ours[name], weight) == (name not in heads), name
 
 
-def test_a_head_of_the_same_shape_is_left_out_too_where_it_means_something_else():
+def test_a_head_of_the_same_shape_is_left_out_where_it_means_something_else():
     source, model = (UNet(UNetConfig(1, 2, base_channels=4, depth=1, task=task)) for task in (None, {"name": "grey"}))
     before = model.head.conv.weight.clone()
     said = copy_weights(source, model)
@@ -216,32 +237,59 @@ def test_two_processes_evaluate_as_one(grey_run, waves, tmp_path):
     assert best_scores["sums"][1] == sum(mask.size for mask in true_masks(waves / "val"))
 
 
-def test_tiles_predict_what_the_whole_image_does(grey_run, waves, tmp_path):
-    model, folder = grey_run / "model", waves / "large"
-    printed, of_whole = predict_grey(model, folder, tmp_path / "whole", "--overlay")
-    assert "tiles of" not in printed
-    printed, of_tiles = predict_grey(model, folder, tmp_path / "tiles", "--tile-size", "64")
-    assert "2 images in tiles of 64 x 64 overlapping by 48 (equal to the whole image's result)" in printed
-    errors = []
-    for index, truth in enumerate(true_masks(folder)):
-        masks = [read(tmp_path / way / f"{index:02}.png") for way in ("whole", "tiles")]
-        probabilities = [np.load(tmp_path / way / f"{index:02}.npy") for way in ("whole", "tiles")]
-        assert probabilities[0].shape == (1, *truth.shape)
-        assert (masks[0] == (255 * probabilities[0][0]).round()).all()
+@pytest.fixture(scope="module")
+def whole(grey_run, waves, tmp_path_factory) -> Prediction:
+    """The large images predicted as a whole, with overlays."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    return Prediction(folder, *predict_grey(grey_run / "model", waves / "large", folder, "--overlay"))
+
+
+@pytest.fixture(scope="module")
+def tiled(grey_run, waves, tmp_path_factory) -> Prediction:
+    """The large images predicted in tiles."""
+    folder = tmp_path_factory.mktemp("tiles") / "out"
+    return Prediction(folder, *predict_grey(grey_run / "model", waves / "large", folder, "--tile-size", "64"))
+
+
+def test_tiles_are_said_where_images_are_cut(whole, tiled):
+    assert "tiles of" not in whole.printed
+    assert "2 images in tiles of 64 x 64 overlapping by 48 (equal to the whole image's result)" in tiled.printed
+
+
+def test_tiles_predict_what_the_whole_image_does(whole, tiled):
+    for ours, theirs in zip(whole.probabilities(), tiled.probabilities(), strict=True):
         # float32: measured 1.2e-7; a value between two greys may then be rounded the other way
-        np.testing.assert_allclose(*probabilities, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(*masks, rtol=0, atol=1)
-        image, shown = read(folder / "images" / f"{index:02}.png"), read(tmp_path / "whole" / f"{index:02}.overlay.png")
-        tinted = (image + masks[0] + 1) // 2
-        assert (shown == np.where(masks[0] > 0, tinted, image)[:, :, None]).all()
-        errors.append(np.abs(masks[0] - truth))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    for ours, theirs in zip(whole.masks(), tiled.masks(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1)
+
+
+def test_a_mask_is_the_rounded_prediction(whole, waves):
+    truths = true_masks(waves / "large")
+    for mask, probabilities, truth in zip(whole.masks(), whole.probabilities(), truths, strict=True):
+        assert probabilities.shape == (1, *truth.shape)
+        assert (mask == (255 * probabilities[0]).round()).all()
+
+
+def test_an_overlay_tints_what_is_not_black(whole, waves):
+    for index, mask in enumerate(whole.masks()):
+        image, shown = (
+            read(waves / "large" / "images" / f"{index:02}.png"),
+            read(whole.folder / f"{index:02}.overlay.png"),
+        )
+        tinted = (image + mask + 1) // 2
+        assert (shown == np.where(mask > 0, tinted, image)[:, :, None]).all()
+
+
+def test_scores_of_another_task_are_written(whole, tiled, waves):
+    pairs = zip(whole.masks(), true_masks(waves / "large"), strict=True)
+    errors = [np.abs(mask - truth) for mask, truth in pairs]
     error = np.concatenate([image.ravel() for image in errors]).mean()
-    assert of_whole["grey_error"] == pytest.approx(error)
-    assert sorted(image["grey_error"] for image in of_whole["by_image"]) == pytest.approx(
-        sorted(image.mean() for image in errors)
-    )
-    assert of_tiles["grey_error"] == pytest.approx(error, abs=1e-3)
-    assert of_tiles["pixels"] == of_whole["pixels"] == sum(image.size for image in errors)
+    assert whole.metrics["grey_error"] == pytest.approx(error)
+    by_image = sorted(image["grey_error"] for image in whole.metrics["by_image"])
+    assert by_image == pytest.approx(sorted(image.mean() for image in errors))
+    assert tiled.metrics["grey_error"] == pytest.approx(error, abs=1e-3)
+    assert tiled.metrics["pixels"] == whole.metrics["pixels"] == sum(image.size for image in errors)
 
 
 def test_a_script_that_does_not_know_the_task_refuses_its_model(grey_run, waves, tmp_path, fails_with):

@@ -1,6 +1,9 @@
-"""What a look at small splits of one empty picture finds."""
+"""What a look at small splits of one empty picture finds, and images that are looked at in windows."""
+
+from pathlib import Path
 
 import numpy as np
+import tifffile
 
 from data_utils.analysis.inspect import Inspection, SplitInspection
 from data_utils.sources.records import ListRecords
@@ -22,3 +25,15 @@ def split_of(*pixels: dict, kind: str = "numbers", **attributes) -> tuple[SplitI
     for number, counts in enumerate(pixels):
         inspection.add(number, Inspection((4, 5), (4, 5), "L", kind, counts))
     return inspection, records_of(len(pixels), **attributes)
+
+
+def write_tiffs(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:
+    """Pairs of tiled TIFFs, which can be read in windows; the right half of each mask is 1."""
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for stem, (height, width) in sizes.items():
+        mask = np.zeros((height, width), np.uint8)
+        mask[:, width // 2 :] = 1
+        image = np.stack([mask * 40, mask * 90, mask * 200], axis=2)
+        tifffile.imwrite(folder / "images" / f"{stem}.tif", image, photometric="rgb", tile=(32, 32))
+        tifffile.imwrite(folder / "masks" / f"{stem}.tif", mask, photometric="minisblack", tile=(32, 32))

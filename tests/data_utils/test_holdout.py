@@ -1,11 +1,101 @@
-"""Whole files of a stream are held out for validation."""
+"""Images, groups of them and whole files of a stream that are held out for validation."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import load_info, write_folder
+from PIL import Image
 
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.holdout import hold_out_shards
 from data_utils.sources.records import StreamRecords
 from runtime.errors import DataError
+
+
+def write_groups(folder: Path, slices_of_volume: dict[str, int]) -> list[str]:
+    """Pairs called <volume>_<slice>.png; the names of all."""
+    names = [f"{volume}_{i}.png" for volume, slices in slices_of_volume.items() for i in range(slices)]
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir()
+        for name in names:
+            Image.new("L", (8, 8), int(name[-5]) % 2).save(folder / kind / name)
+    return names
+
+
+def names_of(info: DatasetInfo) -> tuple[list[str], list[str]]:
+    """The names of the training and of the validation images."""
+    train, val = ([record["name"] for record in split.records] for split in (info.train, info.val))
+    return train, val
+
+
+def volumes_of(names: list[str]) -> set[str]:
+    return {name.split("_")[0] for name in names}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("group", [r"^(\w+)_", r"^[a-z]+", r"^([a-z]+)_\d+", r"([a-z]+)_(\d+)\.png$"])
+def test_groups_are_held_out_whole(tmp_path, group, seed):
+    write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 5})
+    train, val = names_of(load_info(tmp_path, val_group=group, seed=seed, val_fraction=0.2))
+    assert train
+    assert not volumes_of(train) & volumes_of(val)
+    assert len(train) + len(val) == 20
+    assert len(val) >= 4
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [("(", "is no regular expression"), ("z", "matches nothing in the name cell_00.png"), ("cell", "into one group")],
+)
+def test_a_group_that_cannot_split_is_one_line(tmp_path, group, message):
+    with pytest.raises(DataError, match=message):
+        load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
+
+
+FOLDS = [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"([a-z]+)_\d+", 2, 11)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("group", "folds", "most"), FOLDS)
+def test_folds_hold_out_each_image_once(tmp_path, group, folds, most, seed):
+    names = write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
+    infos = [load_info(tmp_path, val_group=group, seed=seed, fold=(k, folds)) for k in range(1, folds + 1)]
+    held_out = []
+    for train, val in map(names_of, infos):
+        assert sorted([*train, *val]) == sorted(names)
+        assert 1 <= len(val) <= most
+        held_out += val
+    assert sorted(held_out) == sorted(names)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("group", "folds"), [(group, folds) for group, folds, _ in FOLDS if group])
+def test_folds_hold_out_groups_whole(tmp_path, group, folds, seed):
+    write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
+    for k in range(1, folds + 1):
+        train, val = names_of(load_info(tmp_path, val_group=group, seed=seed, fold=(k, folds)))
+        assert not volumes_of(train) & volumes_of(val)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fold": (1, 5)}, "there are only 4 images"),
+        ({"fold": (1, 3), "val_group": r"_(\d)"}, "into one group"),
+        ({"fold": (1, 3), "streaming": True}, "is a stream"),
+    ],
+    ids=["few images", "few groups", "stream"],
+)
+def test_folds_that_cannot_be_are_one_line(tmp_path, settings, message):
+    folder = write_folder(tmp_path / "data", 4, seed=0)
+    with pytest.raises(DataError, match=message):
+        load_info(folder, **settings)
+
+
+def test_folds_of_a_data_set_with_validation_images_are_refused():
+    with pytest.raises(DataError, match="shapes has its own validation images"):
+        load_info("shapes", fold=(1, 5))
 
 
 class Stream(StreamRecords):
@@ -25,18 +115,21 @@ class Stream(StreamRecords):
     ("sizes", "fraction", "held_out"),
     [((10, 10), 0.01, 10), ((10, 10), 1.0, 10), ((10, 10, 10, 10), 0.25, 10), ((10, 10, 10, 10), 0.26, 20)],
 )
-def test_whole_files_of_a_stream_are_held_out_and_one_is_left_to_train_on(sizes, fraction, held_out):
+def test_whole_files_of_a_stream_are_held_out(sizes, fraction, held_out):
     groups = np.array([(number, 0) for number in range(len(sizes))])
     for seed in range(3):
         train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, np.array(sizes)), fraction, seed)
         assert len(val) == held_out
         assert len(train) == sum(sizes) - held_out
         assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
+
+
+def test_a_stream_of_one_file_cannot_be_split():
     with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
-        hold_out_shards(Stream(["a"], groups[:1], np.array([10])), fraction, 0)
+        hold_out_shards(Stream(["a"], np.array([(0, 0)]), np.array([10])), 0.5, 0)
 
 
-def test_files_of_a_stream_are_drawn_by_the_seed_until_their_groups_hold_enough_records():
+def test_files_of_a_stream_are_drawn_by_the_seed_until_they_hold_enough_records():
     groups = np.array([(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)])
     sizes = np.array([30, 30, 10, 10, 10])
     held_out_files = set()

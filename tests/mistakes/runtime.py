@@ -8,7 +8,7 @@ MUTANTS = [
         "_size_and_time",
         "(stat.st_size, stat.st_mtime_ns)",
         "(0, stat.st_mtime_ns)",
-        "test_dataset_info.py",
+        "test_remembered_inspections.py",
     ),
     Mutant("runtime/cache.py", "digest", "checksum.update(b'%d:' % len(content))", "pass", "test_cache.py"),
     Mutant("runtime/cache.py", "cached", "keep(value)", "True", "test_cache.py"),

@@ -1,0 +1,121 @@
+"""What looks like a mistake in a data set is said before training starts.
+
+Modules: data_utils/analysis/label_warnings.py, data_utils/analysis/findings.py.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import load_info, write_folder
+from PIL import Image
+
+from data_utils.analysis.inspect import Content, SplitInspection
+from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.validate import check_data
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+
+
+def test_good_masks_give_no_warning(tmp_path):
+    assert load_info(write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))).warnings == ()
+
+
+@pytest.fixture
+def stray(tmp_path) -> Path:
+    """A data set of two values and one pixel of a third."""
+    folder = write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))
+    mask = np.array(Image.open(folder / "masks" / "cell_03.png"))
+    mask[0, 0] = 37
+    Image.fromarray(mask).save(folder / "masks" / "cell_03.png")
+    return folder
+
+
+def test_a_rare_value_is_warned_of(stray):
+    (line,) = load_info(stray).warnings
+    assert "0.01% of all mask pixels, became classes: 37 (pixels: 1; masks: 1, the first is cell_03.png);" in line
+    assert "to check: rare mask values, each less than 0.01%" in check_data(DataConfig(str(stray)))[0]
+
+
+def test_a_rare_value_that_is_ignored_gives_no_warning(stray):
+    assert load_info(stray, ignore_index="37").warnings == ()
+
+
+def test_a_named_class_that_no_validation_mask_holds_is_warned_of(stray):
+    (line,) = load_info(stray, classes="0=a,1=b,37=c").warnings
+    assert line.startswith("no validation mask holds c, which cannot be scored; choose the validation images")
+
+
+def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
+    def split(kind: str, *values):
+        contents = {Content(kind, values, None): Counter()}
+        return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
+
+    splits = [split("colors", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
+    class_map = ClassMap(("ground", "car"), ((0, 0, 0), (255, 0, 0)), None)
+    (line,) = label_warnings(splits, {}, class_map, has_names=True, ignores_values=True, has_flag=False)
+    assert line.startswith("no validation mask holds car, which")
+
+
+@pytest.fixture
+def two_encodings(tmp_path) -> Path:
+    """A data set of which one mask holds 0 and 255, the others 0 and 1."""
+    folder = write_folder(tmp_path / "data", 8, seed=0, values=(0, 1))
+    mask = np.array(Image.open(folder / "masks" / "cell_05.png")) * 255
+    Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
+    return folder
+
+
+def test_one_class_stored_in_two_ways_is_warned_of(two_encodings):
+    (line,) = load_info(two_encodings).warnings
+    assert line.startswith("some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first")
+
+
+def test_a_mask_of_both_values_makes_255_a_border(two_encodings):
+    mask = np.where(np.array(Image.open(two_encodings / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
+    Image.fromarray(mask).save(two_encodings / "masks" / "cell_04.png")
+    assert load_info(two_encodings).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("masks", "settings", "count"),
+    [
+        ([(0, 1), (0, 255)], {}, 1),
+        ([(0, 1), (0, 255), (1,), (255,)], {}, 1),
+        ([(0, 1), (0, 255)], {"classes": "0=ground,1=cell"}, 1),  # 255 is ignored then, too
+        ([(0, 1), (0, 255)], {"ignore_index": "255"}, 0),  # somebody has said what it means
+        ([(0, 1, 2), (0, 255)], {}, 0),  # several classes, and masks that are ignored in part
+        ([(0, 1), (0, 1, 255)], {}, 0),
+        ([(0, 1)], {}, 0),
+        ([(0, 255)], {}, 0),
+    ],
+)
+def test_two_encodings_of_a_class_are_told_from_ignored_pixels(tmp_path, masks, settings, count):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    for index in range(12):
+        mask = np.resize(np.repeat(np.array(masks[index % len(masks)], np.uint8), 56), (40, 56))
+        Image.fromarray(mask).save(folder / "masks" / f"cell_{index:02}.png")
+    lines = load_info(folder, **settings).warnings
+    assert sum(line.startswith("some masks hold 1 (masks: ") for line in lines) == count
+
+
+def test_images_of_another_depth_than_the_others_are_warned_of(tmp_path):
+    folder = write_folder(tmp_path / "data", 6, seed=0)
+    Image.fromarray(np.full((40, 56), 4000, np.uint16)).save(folder / "images" / "cell_02.png")
+    info = load_info(folder)
+    (line,) = info.warnings
+    assert "(RGB: 5, I;16: 1)" in line
+    assert info.normalization.pixel_types == ("uint16", "uint8")
+
+
+def test_swapped_folders_are_guessed(tmp_path):
+    folder = write_folder(tmp_path, 12, seed=0)
+    (folder / "images").rename(folder / "x")
+    (folder / "masks").rename(folder / "images")
+    (folder / "x").rename(folder / "masks")
+    with pytest.raises(DataError, match="are images and masks swapped"):
+        load_info(folder)
+    assert "swapped" in check_data(DataConfig(str(folder)))[0]

@@ -1,0 +1,221 @@
+"""What a look at a data set found is remembered until a file changes.
+
+Modules: data_utils/analysis/inspectors.py.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import load_info, rewrite, unnoticed_changes, write_folder
+from inspections import write_tiffs
+from PIL import Image
+
+from data_utils.analysis import inspectors
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.inspect import Inspection, Problem, inspect
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
+from data_utils.sources.records import Record
+from runtime.cache import cache_folder
+from runtime.errors import DataError
+
+
+@pytest.fixture
+def looks(monkeypatch) -> list[str]:
+    """Names of the records that have been looked at, in any thread."""
+    calls: list[str] = []
+
+    def noted(record: Record, **rules: bool) -> Inspection | Problem:
+        calls.append(record["name"])
+        return inspect(record, **rules)
+
+    monkeypatch.setattr(inspectors, "inspect", noted)
+    return calls
+
+
+def same(a: DatasetInfo, b: DatasetInfo) -> bool:
+    arrays = np.array_equal(a.train.sizes, b.train.sizes) and np.array_equal(a.val.sizes, b.val.sizes)
+    return arrays and (a.reader, a.normalization) == (b.reader, b.normalization)
+
+
+def test_a_second_start_looks_at_no_file(tmp_path, looks):
+    folder = write_folder(tmp_path / "data", 20, seed=0)
+    first = load_info(folder)
+    assert sorted(looks) == sorted(path.name for path in (folder / "images").iterdir())  # each once
+    looks.clear()
+    assert same(load_info(folder), first)
+    assert looks == []
+
+
+def test_findings_are_not_kept_in_the_folder_of_the_data_set(tmp_path):
+    folder = write_folder(tmp_path / "data", 20, seed=0)
+    load_info(folder)
+    assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
+
+
+def draw_mask(image: Path, mask: Path) -> None:
+    Image.fromarray(np.full((40, 56), 9, np.uint8)).save(mask)
+
+
+def draw_image(image: Path, mask: Path) -> None:
+    Image.new("RGB", (56, 40)).save(image)
+
+
+def add_pair(image: Path, mask: Path) -> None:
+    for file in (mask, image):
+        file.with_name("new.png").write_bytes(file.read_bytes())
+
+
+def remove_pair(image: Path, mask: Path) -> None:
+    mask.unlink()
+    image.unlink()
+
+
+def rename_pair(image: Path, mask: Path) -> None:
+    for file in (mask, image):
+        file.rename(file.with_name("cell_03a.png"))  # still in the same place of the order
+
+
+def change_time(image: Path, mask: Path) -> None:
+    rewrite(mask, mask.read_bytes(), mask.stat().st_mtime_ns + 1)
+
+
+def change_size(image: Path, mask: Path) -> None:
+    rewrite(mask, mask.read_bytes() + b" ", mask.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("change", "images", "new_values"),
+    [
+        (draw_mask, 20, {9}),
+        (draw_image, 20, set()),
+        (add_pair, 21, set()),
+        (remove_pair, 19, set()),
+        (rename_pair, 20, set()),
+        (change_time, 20, set()),
+        (change_size, 20, set()),
+    ],
+)
+def test_a_changed_folder_is_looked_at_again(tmp_path, looks, monkeypatch, change, images, new_values):
+    folder = write_folder(tmp_path / "data", 20, seed=0)
+    load_info(folder)
+    looks.clear()
+    change(folder / "images" / "cell_03.png", folder / "masks" / "cell_03.png")
+    again = load_info(folder)
+    assert {*again.reader.class_map.values} - {0, 255} == new_values
+    assert len(looks) == images
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert same(again, load_info(folder))
+
+
+def test_a_change_of_each_file_is_noticed(tmp_path):
+    folder = write_folder(tmp_path / "data", 5, seed=0)
+    assert unnoticed_changes(folder.rglob("*.png"), lambda: load_records(DataConfig(str(folder)))[0].digest) == []
+
+
+def test_a_moved_folder_is_known(tmp_path, looks):
+    load_info(write_folder(tmp_path / "data", 12, seed=0))
+    looks.clear()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    load_info(tmp_path / "elsewhere")
+    assert looks == []
+
+
+def test_a_damaged_cache_only_costs_time(tmp_path, looks, monkeypatch):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = load_info(folder)
+    files = list(cache_folder().glob("*.json"))
+    assert len(files) == 4  # both splits, the task, and the brightness
+    for file in files:
+        file.write_text(file.read_text()[:-5])
+    looks.clear()
+    assert same(load_info(folder), first)
+    assert len(looks) == 12
+    checksum, content = files[0].read_text().split("\n")
+    assert len(checksum) == 64
+    assert json.loads(content)
+
+
+def test_an_impossible_cache_only_costs_time(tmp_path, looks, monkeypatch):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    first = load_info(folder)
+    looks.clear()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert same(load_info(folder), first)
+    assert len(looks) == 12
+
+
+def test_problems_are_not_remembered(tmp_path):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    file, content = folder / "masks" / "cell_03.png", (folder / "masks" / "cell_03.png").read_bytes()
+    stamp = file.stat().st_mtime_ns
+    file.write_bytes(b"x" * len(content))
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"cell_03\.png: mask cannot be read"):
+            load_info(folder)
+    file.write_bytes(content)
+    os.utime(file, ns=(stamp, stamp))
+    assert len(load_info(folder).train) == 11
+
+
+def test_each_division_of_a_folder_is_looked_at_by_itself(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for height in range(8, 16):
+            Image.new("L", (8, height), height % 2).save(tmp_path / kind / f"{height}.png")
+    held_out = set()
+    for seed in range(4):
+        info = load_info(tmp_path, seed=seed, val_fraction=0.25)
+        for split in (info.train, info.val):
+            assert [f"{height}.png" for height, _ in split.sizes] == [record["name"] for record in split.records]
+        held_out.add(tuple(info.val.sizes[:, 0].tolist()))
+    assert len(held_out) > 1
+
+
+def test_the_normalization_is_that_of_the_images_that_this_run_measures(tmp_path, monkeypatch):
+    """Images drawn by another seed, or no longer left out, or read in windows, are measured anew."""
+    write_tiffs(tmp_path / "train", {f"{width}": (40, width) for width in range(48, 60, 2)})
+    write_tiffs(tmp_path / "val", {"c": (40, 56)})
+    for number, file in enumerate(sorted((tmp_path / "train" / "images").iterdir())):
+        pixels = np.random.default_rng(number).integers(0, 40 * number + 2, (40, 48 + 2 * number, 3), np.uint8)
+        tifffile.imwrite(file, pixels, photometric="rgb", tile=(32, 32))
+    mask = np.zeros((40, 48), np.uint8)
+    mask[3] = 9
+    tifffile.imwrite(tmp_path / "train" / "masks" / "48.tif", mask, photometric="minisblack", tile=(32, 32))
+    monkeypatch.setattr("data_utils.analysis.normalization.STATISTICS_IMAGES", 4)
+    monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 8)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 40 * 48)
+    ways = [
+        {"seed": 0},
+        {"seed": 1},
+        {"seed": 0, "crop_size": (16, 16)},
+        *({"seed": seed, "classes": "0=a,1=b", "on_bad_sample": "skip"} for seed in (0, 1)),
+    ]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    normalizations = [load_info(tmp_path, **way).normalization for way in ways]
+    for number, way in enumerate(ways):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache_{number}"))
+        assert load_info(tmp_path, **way).normalization == normalizations[number], way
+    assert len({normalization.mean for normalization in normalizations}) >= 4
+
+
+def test_findings_depend_on_how_records_are_looked_at():
+    """Whether in windows, and whether values are classes: what was found otherwise is not taken for it."""
+    ways = [(windows, has_classes) for windows in (False, True) for has_classes in (False, True)]
+    keys = {inspectors.ImageInspector(windows=windows, has_classes=classes).key for windows, classes in ways}
+    assert len(keys) == 4
+    assert inspectors.VolumeInspector(has_classes=True).key != inspectors.VolumeInspector(has_classes=False).key
+
+
+def test_a_look_at_whole_images_is_not_taken_for_one_in_windows(tmp_path, monkeypatch):
+    write_tiffs(tmp_path / "train", {"a": (40, 56), "b": (40, 56)})
+    write_tiffs(tmp_path / "val", {"c": (40, 56)})
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 40 * 56)
+    assert not load_info(tmp_path).train.class_locations
+    assert [*load_info(tmp_path, crop_size=(16, 16)).train.class_locations] == [0, 1]

@@ -1,6 +1,6 @@
-"""The tests notice mistakes: each of `mistakes`, put into a copy of the repository by mutants.py."""
+"""The tests notice mistakes: each of mistakes.py, put into a copy of the repository by mutate.py."""
 
-import mutants
+import mutate
 import pytest
 from rewrite import rewrite
 
@@ -47,9 +47,9 @@ def test_what_is_not_there_exactly_once_is_not_changed(place, before):
 @pytest.mark.slow
 def test_every_mutant_has_its_place_and_its_tests():
     stale = []
-    names = {path.name for path in (mutants.ROOT / "tests").rglob("test_*.py")}
-    for number, mutant in enumerate(mutants.MUTANTS):
-        source = (mutants.ROOT / mutant.file).read_text(encoding="utf-8")
+    names = {path.name for path in (mutate.ROOT / "tests").rglob("test_*.py")}
+    for number, mutant in enumerate(mutate.MUTANTS):
+        source = (mutate.ROOT / mutant.file).read_text(encoding="utf-8")
         changed = rewrite(source, mutant.place, mutant.before, mutant.after)
         if changed in (None, source) or not set(mutant.tests.split()) <= names:
             stale.append(f"{number}: {mutant.file}: {mutant.place}: {mutant.before}")
@@ -57,6 +57,6 @@ def test_every_mutant_has_its_place_and_its_tests():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=[f"{mutant.file}-{mutant.place}" for mutant in mutants.MUTANTS])
+@pytest.mark.parametrize("mutant", mutate.MUTANTS, ids=[f"{mutant.file}-{mutant.place}" for mutant in mutate.MUTANTS])
 def test_a_mutant_is_noticed(mutant, tmp_path):
-    assert mutants.is_noticed(mutant, tmp_path, whole_suite=False)
+    assert mutate.is_noticed(mutant, tmp_path, whole_suite=False)

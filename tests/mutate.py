@@ -1,7 +1,7 @@
-"""Mutants: small mistakes, listed in `mistakes`, that the tests must notice.
+"""Mutants: small mistakes, listed in mistakes.py, that the tests must notice.
 
-    python tests/mutants.py            # every mutant against the tests named for it, survivors against the whole suite
-    python tests/mutants.py 3 17       # only some, by number
+    python tests/mutate.py            # every mutant against the tests named for it, survivors against the whole suite
+    python tests/mutate.py 3 17       # only some, by number
 
 Each mutant is put into a copy of the repository, where its tests are run with -x. Exit code 1 if more than ALLOWED
 survive. `pytest -m slow tests/test_mutants.py` does the same without the whole suite.
@@ -17,8 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mistakes import MUTANTS
-from mistakes.mutant import Mutant
+from mistakes import MUTANTS, Mutant
 from rewrite import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +31,7 @@ def change(folder: Path, mutant: Mutant) -> None:
     file = folder / mutant.file
     source = rewrite(file.read_text(encoding="utf-8"), mutant.place, mutant.before, mutant.after)
     if source is None:
-        raise SystemExit(f"mutants: {mutant.file}: {mutant.place} has no single {mutant.before!r}: correct the list")
+        raise SystemExit(f"mutate: {mutant.file}: {mutant.place} has no single {mutant.before!r}: correct the list")
     file.write_text(source, encoding="utf-8")
 
 
@@ -50,7 +49,7 @@ def fails(folder: Path, tests: list[str]) -> bool:
     except subprocess.TimeoutExpired:
         return True  # it hangs, which nobody overlooks
     if done.returncode not in (0, 1, 2):  # 2: interrupted, an import that fails
-        raise SystemExit(f"mutants: {' '.join(command)} ended with {done.returncode}:\n{done.stdout.decode()}")
+        raise SystemExit(f"mutate: {' '.join(command)} ended with {done.returncode}:\n{done.stdout.decode()}")
     return done.returncode != 0
 
 

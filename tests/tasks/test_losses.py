@@ -1,4 +1,7 @@
-"""The loss of a step: against written-out formulas, however it is split, and with ignored pixels."""
+"""The loss of a step: against written-out formulas, however it is split, and with ignored pixels.
+
+Modules: tasks/classes.py, tasks/task.py, tasks/step_loss.py.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Scores of classes: against torchmetrics, with absent classes, ignored pixels and any batches."""
+"""Scores of classes: against torchmetrics, with absent classes, ignored pixels and any batches.
+
+Modules: tasks/confusion.py.
+"""
 
 import re
 

@@ -1,4 +1,7 @@
-"""Classes that may overlap: loss and scores against written-out ones, exact however they are split."""
+"""Classes that may overlap: loss and scores against written-out ones, exact however they are split.
+
+Modules: tasks/pixels_and_regions.py, inference/decoding/overlapping.py.
+"""
 
 import numpy as np
 import pytest

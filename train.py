@@ -272,41 +272,41 @@ def rehearse(
 @locks_released()
 @workers_ended()
 def main() -> None:
-    args = parse_args(__doc__)
-    args = replace(args, tracker=available_tracker(args.tracker))
-    check_token(args.push_to_hub)
+    flags = parse_args(__doc__)
+    flags = replace(flags, tracker=available_tracker(flags.tracker))
+    check_token(flags.push_to_hub)
 
     # 1. Launch: devices, processes and precision come from the launch profile
-    set_launch_environment(args.deterministic)
+    set_launch_environment(flags.deterministic)
     check_launch()
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
-        log_with=None if args.tracker == "none" else args.tracker,
+        log_with=None if flags.tracker == "none" else flags.tracker,
         project_dir=".",  # named below: all processes must agree on it
-        kwargs_handlers=distributed_options(args.ddp_comm_hook),
+        kwargs_handlers=distributed_options(flags.ddp_comm_hook),
     )
     device = accelerator.device
-    configure_process(accelerator, args.ddp_comm_hook)
+    configure_process(accelerator, flags.ddp_comm_hook)
     profile = describe_profile(accelerator)
-    mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
+    mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, flags.processes_per_volume)
     # `profile` keeps the launch's value: `backward` would divide by it, but the loss already counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
-    set_seed(args.seed, deterministic=args.deterministic)
-    if args.check_data:
-        report_data(accelerator, DataConfig.from_args(args))
-    run = on_main(accelerator, lambda: open_run(args))
+    set_seed(flags.seed, deterministic=flags.deterministic)
+    if flags.check_data:
+        report_data(accelerator, DataConfig.from_args(flags))
+    run = on_main(accelerator, lambda: open_run(flags))
     if run.finished_line:
         say(run.finished_line)
         return accelerator.end_training()
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(profile)
 
-    # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
-    args = replace(args, place=on_main(accelerator, lambda: run.reads_places(args)))
-    info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
+    # 2. Data: one process reads, however many train; `args` are the flags and what the plan chooses from the data
+    reads_places = on_main(accelerator, lambda: run.reads_places(flags))
+    data_config = replace(DataConfig.from_args(flags), place=reads_places)
+    info = on_main(accelerator, lambda: load_dataset_info(data_config))
     say("\n".join([f"data: {info}", *info.warnings]))
-    typed_scale = args.scale
-    args = on_main(accelerator, lambda: run.with_plan(args, info))
+    args = on_main(accelerator, lambda: run.with_plan(flags, info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
         info.open_here()
@@ -324,7 +324,7 @@ def main() -> None:
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(device)
     model = origin.build(info.channels, task, preprocess)
-    check_scale(info, typed_scale, model.config)
+    check_scale(info, flags.scale, model.config)
     model.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
 
     # 4. Batch: the same images in every step, cut so that they fit into memory

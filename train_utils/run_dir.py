@@ -91,11 +91,11 @@ class OpenedRun:
         return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def with_plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-        """The settings, with the task of the data; the checkpoint or the plan decides the flags that are still open.
+        """The settings: the data decide task and place, the checkpoint or the plan the other flags that are still open.
 
         The plan of a new run is printed.
         """
-        args = replace(args, task=info.config.task)
+        args = replace(args, task=info.config.task, place=info.config.place)
         if args.plan == "auto":
             plan = self._recorded_plan(args)
             if plan is None:

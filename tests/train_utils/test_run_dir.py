@@ -16,6 +16,7 @@ import pytest
 import torch
 from in_process import parsed
 
+from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, SettingsError
 from runtime.lock import locks_released
@@ -136,7 +137,7 @@ def test_only_a_run_that_goes_on_by_itself_is_found_finished(tmp_path, monkeypat
 
 
 def test_a_run_that_goes_on_needs_neither_its_first_model_nor_a_new_plan(tmp_path, capsys):
-    info = SimpleNamespace(config=SimpleNamespace(task="classes"), train=SimpleNamespace(records=ListRecords([])))
+    info = SimpleNamespace(config=DataConfig(task="classes"), train=SimpleNamespace(records=ListRecords([])))
     flags = {name: None for name in Plan.names()} | {"batch_size": 7}
     state = CheckpointState(RunSettings(flags=flags), MODEL, RunState(), None, None)
     start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit(), "gone")
@@ -149,7 +150,7 @@ def test_a_run_that_goes_on_needs_neither_its_first_model_nor_a_new_plan(tmp_pat
 
 
 def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
-    info = SimpleNamespace(config=SimpleNamespace(task="classes"), train=SimpleNamespace(records=ListRecords([])))
+    info = SimpleNamespace(config=DataConfig(task="classes"), train=SimpleNamespace(records=ListRecords([])))
     flags = {name: None for name in Plan.names()} | {"encoder_weights": "pretrained", "freeze_encoder": True}
     state = CheckpointState(RunSettings(flags=flags), MODEL, RunState(), None, None)
     start = OpenedRun(tmp_path, FoundCheckpoint(None, state, []), MemoryLimit())

@@ -782,7 +782,7 @@ LABELS_OF_ANNOTATIONS = [
         "LabelmeMask.render_classes",
         "~(1 << bit_of[value])",
         "0",
-        "test_annotations_labelme.py",
+        "test_labelme_mask.py",
     ),
 ]
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from conftest import launch
+from exports import KINDS
 from PIL import Image
 
 from data_utils.visualize import palette
@@ -74,49 +75,88 @@ def core() -> None:
         pytest.skip("needs the pydantic of requirements-export.txt")
 
 
-def test_a_package_says_whose_it_is_and_what_it_takes(package):
-    content = yaml.safe_load((package / "rdf.yaml").read_text())
-    assert [author["name"] for author in content["authors"]] == ["A. Person", "Another"]
-    assert content["license"] == "MIT"
-    (image,), (answer,) = content["inputs"], content["outputs"]
+@pytest.fixture(scope="module")
+def description(package) -> dict:
+    """What a package says of its model."""
+    return yaml.safe_load((package / "rdf.yaml").read_text())
+
+
+def test_a_package_says_whose_it_is(description):
+    assert [author["name"] for author in description["authors"]] == ["A. Person", "Another"]
+    assert description["license"] == "MIT"
+
+
+def test_a_package_says_what_it_takes_as_well_as_what_it_answers(description):
+    (image,), (answer,) = description["inputs"], description["outputs"]
     assert image["axes"][1]["channel_names"] == ["red", "green", "blue"]
     assert image["data"]["range"] == [0, 255]
     assert answer["axes"][1]["channel_names"] == ["sky", "land_and_sea"]
-    assert content["config"]["unet_accelerate"]["config"] == yaml.safe_load(
-        yaml.safe_dump(small_model().config.to_json())
-    )
-    for entry in (image["test_tensor"], answer["test_tensor"], *content["weights"].values()):
+
+
+def test_a_package_holds_the_config_of_its_model(description):
+    config = yaml.safe_load(yaml.safe_dump(small_model().config.to_json()))
+    assert description["config"]["unet_accelerate"]["config"] == config
+
+
+def test_a_package_has_the_checksums_of_its_files(package, description):
+    (image,), (answer,) = description["inputs"], description["outputs"]
+    for entry in (image["test_tensor"], answer["test_tensor"], *description["weights"].values()):
         assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
-    torchscript, onnx = content["weights"]["torchscript"], content["weights"]["onnx"]
+
+
+def test_a_package_says_what_its_weights_are_of(description):
+    torchscript, onnx = description["weights"]["torchscript"], description["weights"]["onnx"]
     assert torchscript["pytorch_version"] == torch.__version__.split("+")[0]  # without the name of a build
     assert onnx["opset_version"] == 17
     assert onnx["parent"] == "torchscript"
-    assert Image.open(package / content["covers"][0]).size == (800, 400)
-    assert "overlap by" in (package / content["documentation"]).read_text()
 
 
+def test_a_package_has_a_cover(package, description):
+    assert Image.open(package / description["covers"][0]).size == (800, 400)
+
+
+def test_a_package_says_how_tiles_are_to_overlap(package, description):
+    assert "overlap by" in (package / description["documentation"]).read_text()
+
+
+def onnx_probabilities(package: Path, images: np.ndarray) -> np.ndarray:
+    """What onnxruntime answers."""
+    (probabilities,) = onnxruntime.InferenceSession(package / "weights.onnx").run(None, {"images": images})
+    return probabilities
+
+
+def torch_probabilities(package: Path, images: np.ndarray) -> np.ndarray:
+    """What torch answers."""
+    with torch.inference_mode():
+        return torch.jit.load(package / "weights.pt")(torch.from_numpy(images)).numpy()
+
+
+@pytest.mark.parametrize("answer", [onnx_probabilities, torch_probabilities], ids=["onnx", "torch"])
 @pytest.mark.parametrize("size", [(97, 131), (15, 15), (1, 2)])
-def test_both_weights_give_the_probabilities_of_predict_py(package, size):
+def test_weights_of_a_package_give_the_probabilities_of_predict_py(package, size, answer):
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     expected = Predictor(small_model())(pixels)
-    images = pixels.transpose(2, 0, 1)[None].astype(np.float32)
-    (by_onnxruntime,) = onnxruntime.InferenceSession(package / "weights.onnx").run(None, {"images": images})
-    with torch.inference_mode():
-        by_torch = torch.jit.load(package / "weights.pt")(torch.from_numpy(images)).numpy()
-    for probabilities in (by_onnxruntime, by_torch):
-        np.testing.assert_allclose(probabilities[0], expected.probabilities, rtol=0, atol=1e-5)
-        np.testing.assert_array_equal(probabilities[0].argmax(0), expected.mask)
+    (probabilities,) = answer(package, pixels.transpose(2, 0, 1)[None].astype(np.float32))
+    np.testing.assert_allclose(probabilities, expected.probabilities, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(probabilities.argmax(0), expected.mask)
 
 
-def test_the_card_and_the_first_picture_of_the_run_are_in_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "import_package", lambda *names: None)
-    folder = tmp_path / "run" / "model"
-    folder.mkdir(parents=True)
-    (folder / "README.md").write_text("---\ntags: [unet]\n---\n\n# U-Net on cells/1\n\nMean IoU 0.9.\n")
-    (tmp_path / "run" / "predictions").mkdir()
-    Image.new("RGB", (80, 40), "red").save(tmp_path / "run" / "predictions" / "a.png")
-    BioImageIo().write(small_model(), tmp_path / "cells.zip", OWNED._replace(folder=folder))
-    with ZipFile(tmp_path / "cells.zip") as archive:
+@pytest.fixture(scope="module")
+def package_of_run(tmp_path_factory) -> Path:
+    """The package of a model with a card, in a run with a picture."""
+    run = tmp_path_factory.mktemp("run")
+    (run / "model").mkdir()
+    (run / "model" / "README.md").write_text("---\ntags: [unet]\n---\n\n# U-Net on cells/1\n\nMean IoU 0.9.\n")
+    (run / "predictions").mkdir()
+    Image.new("RGB", (80, 40), "red").save(run / "predictions" / "a.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "import_package", lambda *names: None)
+        BioImageIo().write(small_model(), run / "cells.zip", OWNED._replace(folder=run / "model"))
+    return run / "cells.zip"
+
+
+def test_a_package_holds_description_card_cover_tests_weights(package_of_run):
+    with ZipFile(package_of_run) as archive:
         assert archive.namelist() == [
             "README.md",
             "cover.jpg",
@@ -126,27 +166,67 @@ def test_the_card_and_the_first_picture_of_the_run_are_in_the_package(tmp_path, 
             "weights.onnx",
             "weights.pt",
         ]
+
+
+def test_a_package_has_the_card_of_its_model(package_of_run):
+    with ZipFile(package_of_run) as archive:
         assert "Mean IoU 0.9." in archive.read("README.md").decode()
         assert yaml.safe_load(archive.read("rdf.yaml"))["name"] == "U-Net on cells_1"
+
+
+def test_a_package_shows_the_first_picture_of_the_run(package_of_run):
+    with ZipFile(package_of_run) as archive:
         red, green, _ = Image.open(archive.open("cover.jpg")).getpixel((400, 200))
     assert red > 200
     assert green < 50
 
 
-def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
-    for name in ("test_image.npy", "test_probabilities.npy"):
+@pytest.fixture
+def tensors(tmp_path) -> Path:
+    """A folder with empty files of weights and test tensors."""
+    for name in ("weights.onnx", "weights.pt", "test_image.npy", "test_probabilities.npy"):
         (tmp_path / name).write_bytes(b"")
-    config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
-    image = input_tensor(config, tmp_path)
-    assert [axis.get("scale") for axis in image["axes"]] == [None, None, 2.0, 0.5, 0.5]
-    assert image["data"] == {"type": "float32"}  # voxels may have any value
-    assert image["preprocessing"] == [{"id": "zero_mean_unit_variance", "kwargs": {"axes": ["z", "y", "x"]}}]
-    sizes = [axis.get("size") for axis in output_tensor(config, tmp_path)["axes"][2:]]
+    return tmp_path
+
+
+SCANS_CONFIG = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
+CT_CONFIG = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
+
+
+def test_volumes_of_a_package_may_have_any_value(tensors):
+    assert input_tensor(SCANS_CONFIG, tensors)["data"] == {"type": "float32"}
+    assert output_tensor(SCANS_CONFIG, tensors)["data"] == {"type": "float32", "range": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("config", "step"),
+    [
+        (SCANS_CONFIG, {"id": "zero_mean_unit_variance", "kwargs": {"axes": ["z", "y", "x"]}}),
+        (CT_CONFIG, {"id": "clip", "kwargs": {"min": -100.0, "max": 300.0}}),
+    ],
+    ids=["standardized", "clipped"],
+)
+def test_volumes_of_a_package_are_prepared_in_one_step(tensors, config, step):
+    assert input_tensor(config, tensors)["preprocessing"] == [step]
+
+
+def test_probabilities_of_a_package_have_the_size_of_the_volume(tensors):
+    sizes = [axis.get("size") for axis in output_tensor(SCANS_CONFIG, tensors)["axes"][2:]]
     assert sizes == [{"tensor_id": "image", "axis_id": axis} for axis in "zyx"]
-    assert output_tensor(config, tmp_path)["data"] == {"type": "float32", "range": [0, 1]}
-    config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
-    clipping = {"id": "clip", "kwargs": {"min": -100.0, "max": 300.0}}
-    assert input_tensor(config, tmp_path)["preprocessing"] == [clipping]
+
+
+@pytest.mark.parametrize("tensor", [input_tensor, output_tensor])
+def test_axes_of_volumes_have_the_size_of_a_voxel(tensors, tensor):
+    axes = tensor(SCANS_CONFIG, tensors)["axes"]
+    assert [axis.get("scale") for axis in axes] == [None, None, 2.0, 0.5, 0.5]
+    assert [axis["id"] for axis in axes[2:]] == ["z", "y", "x"]
+    assert [axis["unit"] for axis in axes[2:]] == ["millimeter"] * 3
+
+
+def test_axes_of_volumes_have_a_name_alone_where_the_size_of_a_voxel_is_not_known(tensors):
+    plain = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(**NAMES))
+    size = {"min": 1, "step": 1}
+    assert input_tensor(plain, tensors)["axes"][2:] == [{"type": "space", "id": name, "size": size} for name in "zyx"]
 
 
 @pytest.mark.parametrize(
@@ -155,18 +235,20 @@ def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
         (2, "images", "unet2d", "10.1007/978-3-319-24574-4_28"),
         (3, "volumes", "unet3d", "10.1007/978-3-319-46723-8_49"),
     ],
+    ids=["images", "volumes"],
 )
-def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tmp_path):
-    for name in ("weights.onnx", "weights.pt", "test_image.npy", "test_probabilities.npy"):
-        (tmp_path / name).write_bytes(b"")
+def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tensors):
     config = UNetConfig(1, 2, 4, 2, dims=dims, preprocess=Preprocess(**NAMES))
-    content = resource(config, "CT", ["A. Person"], "MIT", tmp_path)
+    content = resource(config, "CT", ["A. Person"], "MIT", tensors)
     assert [paper["doi"] for paper in content["cite"]] == [doi]
     assert tag in content["tags"]
     assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
-    assert content["name"] == "U-Net CT"  # a name has five letters at least
-    names = [resource(config, title, ["A. Person"], "MIT", tmp_path)["name"] for title in ("Cell", "Cells")]
-    assert names == ["U-Net Cell", "Cells"]
+
+
+@pytest.mark.parametrize(("title", "name"), [("CT", "U-Net CT"), ("Cell", "U-Net Cell"), ("Cells", "Cells")])
+def test_a_package_has_a_name_of_five_letters_at_least(title, name, tensors):
+    config = UNetConfig(1, 2, 4, 2, preprocess=Preprocess(**NAMES))
+    assert resource(config, title, ["A. Person"], "MIT", tensors)["name"] == name
 
 
 @pytest.mark.parametrize(
@@ -177,9 +259,8 @@ def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tmp_path
         (4, ["channel_0", "channel_1", "channel_2", "channel_3"]),
     ],
 )
-def test_each_channel_of_the_images_has_a_name(channels, names, tmp_path):
-    (tmp_path / "test_image.npy").write_bytes(b"")
-    image = input_tensor(UNetConfig(channels, 2, 4, 2), tmp_path)
+def test_each_channel_of_the_images_has_a_name(channels, names, tensors):
+    image = input_tensor(UNetConfig(channels, 2, 4, 2), tensors)
     assert image["axes"][1] == {"type": "channel", "channel_names": names}
 
 
@@ -191,56 +272,61 @@ def test_each_channel_of_the_images_has_a_name(channels, names, tmp_path):
         (("float32",), {"type": "float32"}),
     ],
 )
-def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tmp_path):
-    (tmp_path / "test_image.npy").write_bytes(b"")
-    image = input_tensor(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tmp_path)
+def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tensors):
+    image = input_tensor(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tensors)
     assert image["data"] == data
     assert image["preprocessing"] == []
 
 
-def test_axes_of_volumes_have_names_and_the_size_of_a_voxel_where_it_is_known(tmp_path):
-    for name in ("test_image.npy", "test_probabilities.npy"):
-        (tmp_path / name).write_bytes(b"")
-    config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
-    sides = [("z", 2.0), ("y", 0.5), ("x", 0.5)]
-    for axes in (input_tensor(config, tmp_path)["axes"], output_tensor(config, tmp_path)["axes"]):
-        assert [(axis["id"], axis["scale"], axis["unit"]) for axis in axes[2:]] == [
-            (*side, "millimeter") for side in sides
-        ]
-    plain = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(**NAMES))
-    size = {"min": 1, "step": 1}
-    assert input_tensor(plain, tmp_path)["axes"][2:] == [{"type": "space", "id": name, "size": size} for name in "zyx"]
-
-
-def test_a_long_title_and_a_long_list_of_classes_are_cut(tmp_path):
-    for name in ("weights.onnx", "weights.pt", "test_image.npy", "test_probabilities.npy"):
-        (tmp_path / name).write_bytes(b"")
+def test_a_package_cuts_a_long_title_or_list_of_classes(tensors):
     names = tuple(f"class {number}" for number in range(90))
     config = UNetConfig(1, 90, 4, 2, preprocess=Preprocess(class_names=names, class_values=tuple(range(90))))
-    content = resource(config, "x" * 200, ["A. Person"], "MIT", tmp_path)
-    assert (len(content["name"]), len(content["description"])) == (128, 512)
+    content = resource(config, "x" * 200, ["A. Person"], "MIT", tensors)
+    assert len(content["name"]) == 128
+    assert len(content["description"]) == 512
+
+
+def test_a_package_says_how_its_probabilities_are_decoded(tensors):
+    content = resource(UNetConfig(1, 2, preprocess=Preprocess(**NAMES)), "Cells", ["A. Person"], "MIT", tensors)
     assert content["config"]["unet_accelerate"]["decoding"] == "the class of a pixel is the index of its largest logit"
 
 
-@pytest.mark.parametrize("preprocess", [SCANS, CT], ids=["scans", "ct"])
-def test_what_is_expected_of_raw_volumes_is_clipped_or_standardized(preprocess):
+@pytest.mark.parametrize(
+    ("config", "prepare"),
+    [
+        (SCANS_CONFIG, lambda voxels: (voxels - voxels.mean()) / voxels.std()),
+        (CT_CONFIG, lambda voxels: voxels.clip(-100, 300)),
+    ],
+    ids=["standardized", "clipped"],
+)
+def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, prepare):
     torch.manual_seed(0)
-    model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=preprocess)).eval()
+    model = UNet(config).eval()
     voxels = np.random.default_rng(0).normal(100, 300, (1, 1, 5, 9, 14)).astype(np.float32)
-    standardized = (voxels - voxels.mean()) / voxels.std()
-    prepared = standardized if preprocess.standardize else voxels.clip(-100, 300)
     (answer,) = BioImageIo().expected(model, [voxels])
     with torch.inference_mode():
-        torch.testing.assert_close(answer, model(torch.from_numpy(prepared)).softmax(1), rtol=0, atol=1e-5)
+        expected = model(torch.from_numpy(prepare(voxels))).softmax(1)
+    torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
+
+
+PLAIN_CONFIG = UNetConfig(3, 2, 4, 2)
 
 
 def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
-    plain = UNetConfig(3, 2, 4, 2)
     half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
-    assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(plain).split()[0])
-    of_one_size = UNetConfig(3, 2, 4, 2, preprocess=Preprocess(image_size=(40, 56)))
-    volumes = UNetConfig(1, 2, 4, 2, dims=3)
-    assert overlap_text(of_one_size) == overlap_text(volumes) == overlap_text(plain)
+    assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(PLAIN_CONFIG).split()[0])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [UNetConfig(3, 2, 4, 2, preprocess=Preprocess(image_size=(40, 56))), UNetConfig(1, 2, 4, 2, dims=3)],
+    ids=["one size", "volumes"],
+)
+def test_tiles_are_to_overlap_as_at_scale_1_where_there_is_no_scale(config):
+    assert overlap_text(config) == overlap_text(PLAIN_CONFIG)
+
+
+def test_tiles_are_to_overlap_by_half_where_a_pixel_depends_on_all():
     assert overlap_text(UNetConfig(3, 2, 4, 2, norm="group")) == "half a tile"
 
 
@@ -254,9 +340,12 @@ def test_tiles_of_volumes_are_to_overlap_by_each_axis(kernel, stride, text):
     assert re.fullmatch(text, overlap_text(config))
 
 
-def test_a_model_of_objects_answers_a_depth_too_and_regions_no_place_without_any():
+def test_a_model_of_objects_answers_a_depth_too():
     objects = {"name": "objects", "classes": ["background", "round-cell"], "smallest": 1}
     assert answer_text(UNetConfig(3, 3, task=objects)) == "the probability of background, round_cell, depth"
+
+
+def test_a_model_of_regions_answers_no_place_without_any():
     regions = {"name": "regions", "regions": [["whole", [1, 2]], ["core", [2]]]}
     preprocess = Preprocess(class_names=("whole", "core"))
     assert answer_names(UNetConfig(3, 2, task=regions, preprocess=preprocess)) == ["whole", "core"]
@@ -267,10 +356,15 @@ def test_a_card_has_its_first_line_as_title_and_the_rest_as_description(tmp_path
     assert card_of(UNetConfig(1, 2), tmp_path) == ("Cells", "Finds cells.\n\n## Data\n\nMine.")
 
 
-def test_a_model_without_card_or_run_shows_the_middle_of_a_test_image_beside_its_answer(tmp_path):
+@pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "no card in it"])
+def test_a_model_without_a_card_is_described_by_its_classes(tmp_path, has_folder):
     config = UNetConfig(1, 2, dims=3, preprocess=Preprocess(**NAMES))
-    for folder in (None, tmp_path):
-        assert card_of(config, folder) == ("U-Net", "A U-Net that gives the probability of other, liver.")
+    title, description = card_of(config, tmp_path if has_folder else None)
+    assert title == "U-Net"
+    assert description == "A U-Net that gives the probability of other, liver."
+
+
+def test_a_cover_without_a_run_is_the_middle_of_a_test_image_beside_its_answer(tmp_path):
     answer = torch.zeros(2, 5, 20, 20)
     answer[1, 2] = 1  # the middle slice is of the second class
     image = np.zeros((1, 5, 20, 20), np.float32)
@@ -314,12 +408,14 @@ def test_a_package_can_be_made_of_what_is_prepared_in_one_step(config):
     assert BioImageIo().problem(config) is None
 
 
-def test_a_package_hints_at_what_onnx_does_not_take(monkeypatch):
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [(KINDS["lite0"], "encoders with window attention (Swin) cannot be exported"), (UNetConfig(3, 2, 4, 2), "")],
+    ids=["encoder", "none"],
+)
+def test_a_package_hints_at_what_onnx_does_not_take(monkeypatch, config, hint):
     monkeypatch.setattr(module, "version", lambda package: "2.13.9")
-    encoder = {"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
-    swin = "encoders with window attention (Swin) cannot be exported"
-    assert BioImageIo().hint(UNetConfig(3, 3, 4, 5, encoder=encoder)) == swin
-    assert BioImageIo().hint(UNetConfig(3, 2, 4, 2)) == ""
+    assert BioImageIo().hint(config) == hint
 
 
 def test_a_model_stays_as_it_is_when_its_program_is_written(tmp_path):
@@ -331,24 +427,37 @@ def test_a_model_stays_as_it_is_when_its_program_is_written(tmp_path):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):
+def test_a_package_of_points_at_another_size_is_refused(tmp_path):
     points = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
     resized = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS, task=points))
     with pytest.raises(ModelError, match="the model resizes images, and answers at that size"):
         export_proved(BioImageIo(), resized, tmp_path / "a.zip", OWNED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_of_what_is_prepared_in_two_steps_is_refused():
     clipped_config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(clip=(0.0, 1.0), standardize=True))
     assert "clips volumes and then standardizes them" in BioImageIo().problem(clipped_config)
-    for options, line in {
-        Options(license="MIT"): "needs --author NAME",
-        Options(author=("A",)): "needs --license ID",
-        Options(author=("A", "B/C"), license="MIT"): "--author B/C: a name cannot have a slash",
-        Options(author=("A",), license="mine"): "--license mine: is none of spdx.org/licenses",
-    }.items():
-        with pytest.raises(SettingsError, match=line):
-            checked_license(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (Options(license="MIT"), "needs --author NAME"),
+        (Options(author=("A",)), "needs --license ID"),
+        (Options(author=("A", "B/C"), license="MIT"), "--author B/C: a name cannot have a slash"),
+        (Options(author=("A",), license="mine"), "--license mine: is none of spdx.org/licenses"),
+    ],
+    ids=["no author", "no license", "slash", "another license"],
+)
+def test_a_package_without_owner_or_license_is_refused(options, line):
+    with pytest.raises(SettingsError, match=line):
+        checked_license(options)
+
+
+def test_a_package_hints_at_the_version_of_pydantic(monkeypatch):
     monkeypatch.setattr(module, "version", lambda package: "2.14.4")
     assert "does not go with pydantic 2.14.4: pip install -r" in BioImageIo().hint(small_model().config)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

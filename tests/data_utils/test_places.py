@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
-from rasters import write_raster
+from rasterio.transform import Affine
+from rasters import NORTH_UP, write_raster
 
 from data_utils.image_io.places import Crs, Place, crs_of, geo_keys, has_place_tags, place_of
 
@@ -132,3 +133,20 @@ def test_tags_of_a_place_are_kept_where_they_are_of_their_kind(tmp_path, tag, va
         tags = dict(place_of(tiff.pages[0].aspage()).tags)
     assert tags.pop(tag[0], None) == value
     assert [*tags] == [33550, 33922]
+
+
+@pytest.mark.parametrize("area_or_point", ["Area", "Point"])
+@pytest.mark.parametrize(
+    "transform",
+    [NORTH_UP, Affine.translation(3e5, 4e6) * Affine.rotation(20) * Affine.scale(2, -3)],
+    ids=["north up", "turned"],
+)
+def test_places_are_those_of_rasterio(tmp_path, transform, area_or_point):
+    path = write_raster(tmp_path / "a.tif", np.zeros((1, 8, 9), np.uint8), transform=transform)
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(AREA_OR_POINT=area_or_point)
+    with rasterio.open(path) as file, tifffile.TiffFile(path) as tiff:
+        place = place_of(tiff.pages[0])
+        assert np.allclose(place.transform, file.transform[:6], rtol=0, atol=1e-6)
+        assert place.crs.epsg == file.crs.to_epsg() == 32633
+    assert np.allclose(place.to_pixels(*place.to_world(3.5, 2.0)), (3.5, 2.0))

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
+from data_utils.targets.points import point_records
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
 
@@ -113,3 +116,19 @@ def dot_center(channel: np.ndarray, y: float, x: float) -> np.ndarray:
     rows, columns = np.indices(channel.shape)
     window = (abs(rows - y) < 5) & (abs(columns - x) < 5)
     return np.array([(axis * weights)[window].sum() / weights[window].sum() for axis in (rows, columns)])
+
+
+def write_table(folder: Path, text: str, *, images: int = 1, name: str = "points.csv") -> Path:
+    """A folder of black images a.png, b.png, ... and a table of points."""
+    (folder / "images").mkdir(parents=True)
+    for letter in "abcdefgh"[:images]:
+        Image.new("L", (20, 16)).save(folder / "images" / f"{letter}.png")
+    (folder / name).write_text(text)
+    return folder
+
+
+def points_of_folder(folder: Path, **settings) -> PointTable:
+    """The points of all records of a folder, as training sees them."""
+    train, _ = load_records(DataConfig(dataset=str(folder), **settings))
+    (records,) = point_records([train])
+    return records.table

@@ -1,20 +1,30 @@
-"""Targets of points: how their reader resizes, cuts and counts them, and what it tells the task.
+"""Targets of points: how their reader resizes, cuts and counts them, and how they move with their image."""
 
-Modules: data_utils/targets/points.py.
-"""
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from conftest import load_info
 from PIL import Image
+from points import (
+    SIZE,
+    write_dots,
+)
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import VolumeHeader
+from data_utils.loading.augment import augment
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.sources.records import LandmarkNames, ListRecords, Subset
 from data_utils.targets.points import PointReader, PointWindows, point_records
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
-from tasks.points import ABSENT, OUTSIDE, PRESENT
+from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget
+from unet import Preprocess
 
 
 def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
@@ -116,3 +126,145 @@ def test_windows_of_points_are_of_an_image_of_so_many_rows_and_columns(tmp_path)
     with PointReader(Landmarks(("a",)), (0,)).open_window({"image": file, "target": source, "name": "a"}) as windows:
         assert windows.size == (20, 40)
         assert windows.read((20, 40), ((10, 20), (30, 40))).points.tolist() == [[9, 9]]
+
+
+def test_points_that_are_chosen_have_the_order_of_the_flag(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    reader = load_info(tmp_path, val_fraction=0.3, classes="tail,nose").reader
+    assert reader.names == ("tail", "nose")
+    assert reader.chosen == (2, 0)
+
+
+def test_points_that_are_chosen_but_missing_are_refused_with_those_there_are(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    with pytest.raises(DataError, match="--classes tale: expected some of nose, ear, tail"):
+        load_info(tmp_path, val_fraction=0.3, classes="tale")
+
+
+@pytest.mark.parametrize(
+    ("classes", "always_there"), [(None, (0, 2)), ("unsure,sometimes,shown", (0, 2)), ("never", ())]
+)
+def test_points_that_no_training_image_lacks_are_always_there(tmp_path, classes, always_there):
+    rows = {}
+    for split, shown in (("train", "present"), ("val", "absent")):
+        rows[split] = ["image,landmark,x,y,state"]
+        for number, (sometimes, unsure) in enumerate(
+            [("present", "present"), ("absent", "unknown"), ("present", "present")]
+        ):
+            rows[split].append(f"{number}.png,shown,5,5,{shown}")
+            rows[split].append(f"{number}.png,sometimes,7,5,{sometimes}")
+            rows[split].append(f"{number}.png,unsure,9,5,{unsure}")
+            rows[split].append(f"{number}.png,never,,,unknown")
+    for split, lines in rows.items():
+        (tmp_path / split).mkdir()
+        for number in range(3):
+            Image.new("RGB", (40, 30)).save(tmp_path / split / f"{number}.png")
+        (tmp_path / split / "points.csv").write_text("\n".join(lines))
+    reader = load_info(tmp_path, val_fraction=0.3, classes=classes).reader
+    assert reader.task("ce", None).always_there == always_there
+
+
+def batch_of(points: torch.Tensor, size: tuple[int, ...]) -> PointTarget:
+    """A batch of present points (B, K, n)."""
+    count, names, axes = points.shape
+    return PointTarget(
+        points=points,
+        states=torch.full((count, names), PRESENT),
+        size=torch.tensor([size] * count),
+        unit=torch.ones(count, axes, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize(("size", "spacing"), [((48, 64), None), ((64, 64), None), ((12, 20, 16), (2.0, 1.0, 1.0))])
+def test_points_move_with_the_image_to_a_billionth_of_a_pixel(size, spacing):
+    axes = len(size)
+    draws = []
+    for sample in range(12):
+        options = {"strength": "strong", "seed": 5, "size": size, "channels": axes, "spacing": spacing}
+        draws.append(draw((1, sample), **options))
+    draws = [replace(Draw(drawn.matrix), elastic=drawn.elastic) for drawn in draws]  # colors stay
+    # an image whose values are its own coordinates shows where each of its pixels came from
+    ramps = torch.stack(torch.meshgrid(*(torch.arange(side).double() for side in size), indexing="ij"))
+    images = ramps.expand(len(draws), *ramps.shape).clone()
+    numbers = pack_draws(draws, axes, torch.float64)
+    fill, std = torch.full((axes,), -99.0), torch.ones(axes)
+    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size), draws, numbers, fill=fill, std=std)
+    middle = tuple(side // 2 + 1 for side in size)
+    sources = moved[(slice(None), slice(None), *middle)]  # (B, n)
+    is_shown = (sources > 1).all(dim=1) & (sources < torch.tensor(size) - 2).all(dim=1)
+    assert is_shown.sum() >= 6
+    targets = batch_of(sources[:, None], size)
+    _, moved_targets = augment(images, targets, draws, numbers, fill=fill, std=std)
+    expected = torch.tensor(middle).double().expand_as(sources)
+    assert (moved_targets.points[:, 0] - expected)[is_shown].abs().max() < 1e-9
+
+
+def test_points_that_leave_the_crop_are_not_known_to_be_absent():
+    size = (10, 12)
+    points = torch.tensor([[[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]]] * 3).double()
+    draws = [Draw(np.diag([-1.0, 1.0])), Draw(), Draw(np.eye(2) / 4)]
+    targets = batch_of(points, size)
+    targets.states[:, 1] = ABSENT
+    images = torch.zeros(3, 1, *size)
+    numbers = pack_draws(draws, 1)
+    _, answer = augment(images, targets, draws, numbers, fill=torch.zeros(1), std=torch.ones(1))
+    assert answer.points[0].tolist() == [[1, 9], [4, 4], [0, 11]]
+    assert answer.states[0].tolist() == [PRESENT, ABSENT, PRESENT]
+    assert answer.points[1].equal(points[1])
+    assert answer.states[2].tolist() == [OUTSIDE, ABSENT, OUTSIDE]
+
+
+def test_in_the_mirror_left_and_right_change_places():
+    reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), chosen=(0, 1, 2))
+    points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
+    target = replace(reader.unknown_target((10, 12)), points=points, states=np.array([PRESENT, ABSENT, OUTSIDE]))
+    mirrored = reader.mirrored(target)
+    assert mirrored.points.tolist() == [[4, 7], [1, 2], [0, 0]]
+    assert mirrored.states.tolist() == [ABSENT, PRESENT, OUTSIDE]
+    assert target.points.tolist() == points.tolist()  # what a cache holds stays
+
+
+@pytest.mark.parametrize("strength", ["mirror", "basic", "strong"])
+@pytest.mark.parametrize(("size", "spacing"), [((16, 16), None), ((8, 8, 8), (1.0, 1.0, 1.0))], ids=["image", "volume"])
+def test_nothing_is_mirrored_where_names_do_not_say_how(size, spacing, strength):
+    options = {"seed": 0, "size": size, "channels": 1, "spacing": spacing, "may_mirror": False}
+    for sample in range(20):
+        assert not draw((0, sample), strength=strength, **options).is_mirrored
+
+
+def test_training_sees_points_at_the_network_size_in_crops(tmp_path):
+    write_dots(tmp_path, 6, seed=0)
+    info = load_info(tmp_path, crop_size=(16, 16), augment="none", val_fraction=0.3)
+    dataset = TrainingDataset(info.train, info, Preprocess(mean=(0.0,) * 3, std=(1.0,) * 3))
+    states, brightness = [], []
+    for index in range(len(dataset)):
+        image, target, *_ = dataset[Slot(index, 0, (16, 16))]
+        assert image.shape == (3, 16, 16)
+        assert target.shape == (16, 16)
+        states += target.states.tolist()
+        for channel in np.flatnonzero(np.asarray(target.states) == PRESENT):
+            y, x = (round(side) for side in target.points[channel].tolist())
+            brightness.append(image[channel, y, x])
+    assert {*states} == {PRESENT, OUTSIDE}
+    assert min(brightness) > 120
+
+
+def test_points_of_a_resized_image_follow_it(tmp_path):
+    write_dots(tmp_path, 3, seed=0)
+    info = load_info(tmp_path, val_fraction=0.3)
+    record = info.train.records[0]
+    whole = info.reader.read(record, SIZE)
+    half = info.reader.read(record, SIZE, (16, 11))
+    assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
+    assert half.unit.tolist() == [2, 4]
+    assert half.shape == (16, 11)
+
+
+@pytest.mark.parametrize("dataset_type", [TrainingDataset, EvaluationDataset])
+def test_points_are_compared_where_the_network_gives_them(tmp_path, dataset_type):
+    write_dots(tmp_path, 3, seed=0)
+    info = load_info(tmp_path, val_fraction=0.3)
+    preprocess = replace(info.preprocess(), scale=0.5)
+    size = preprocess.input_size(*SIZE)
+    _, target, *_ = dataset_type(info.train, info, preprocess)[Slot(0, 0, size)]
+    assert target.shape == size

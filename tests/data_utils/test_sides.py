@@ -49,3 +49,32 @@ def test_three_pairs_or_names_without_partner_are_said():
     numbers = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
     assert point_sides(["1", "2"], None).line == numbers
     assert point_sides(["1", "2"], "1=2").line == point_sides(["tip"], None).line == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "swap", "partners", "mirrors"),
+    [
+        (["left_ear", "nose", "right_ear"], None, (2, 1, 0), True),
+        (["leftear", "rightear"], None, (1, 0), True),
+        (["L_eye", "R_eye", "eye_l", "eye_r", "Ball"], None, (1, 0, 3, 2, 4), True),
+        (["LeftPaw", "RightPaw", "tail"], None, (1, 0, 2), True),
+        (["nose", "tail", "ball"], None, (0, 1, 2), True),
+        (["paw1LH_top", "paw2RF_top", "nose"], None, (0, 1, 2), False),
+        (["L1", "L2", "L3"], None, (0, 1, 2), True),  # vertebrae
+        (["left_ear", "right_ear", "left_eye"], None, (0, 1, 2), False),
+        (["1", "2"], None, (0, 1), False),
+        (["1", "2"], "1=2", (1, 0), True),
+        (["paw1LH", "paw2LF", "paw3RF", "paw4RH"], "paw1LH=paw4RH, paw2LF=paw3RF", (3, 2, 1, 0), True),
+    ],
+)
+def test_the_mirror_swaps_left_and_right_by_name_or_is_off(names, swap, partners, mirrors):
+    sides = point_sides(names, swap)
+    assert sides.partners == partners
+    assert sides.mirrors == mirrors
+    assert ("mirroring is off" in sides.line) == (not mirrors)
+
+
+@pytest.mark.parametrize("swap", ["left", "a=c", "a=b,b=a", "a=a"])
+def test_a_wrong_swap_is_one_line(swap):
+    with pytest.raises(DataError, match="--swap"):
+        point_sides(["a", "b"], swap)

@@ -160,7 +160,6 @@ def add(scores: ObjectScores, labels: np.ndarray, ids: np.ndarray) -> None:
     mask = torch.from_numpy((ids > 0).astype(np.uint8))[None]
     target = ObjectTarget(mask, torch.from_numpy(ids.astype(np.int64))[None])
     scores.add(torch.from_numpy(labels.astype(np.int64))[None], target, 0)
-    scores.sums = scores.sums  # the next image is another one: what was added is counted
 
 
 def edge_map(ids: Tensor, known: Tensor) -> Tensor:

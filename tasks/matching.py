@@ -204,8 +204,7 @@ MEANS = ("ap50", "ap75", "ap", "panoptic_quality", "f1", "count_error")
 class ObjectScores(Scores):
     """Scores of objects from whole numbers, which are the same on any number of processes.
 
-    The parts of an image are kept until the next image is added or a score is read, since the objects of an image can
-    only be matched as a whole.
+    The parts of an image are kept until `finish_image`, since its objects can only be matched as a whole.
 
     Args:
         names: the classes of objects.
@@ -215,10 +214,9 @@ class ObjectScores(Scores):
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
         self.names = tuple(names)
-        self._sums = sums
-        self._by_image = by_image
-        self._index = 0
-        self._parts: list[Overlaps] = []
+        self.sums = sums
+        self.by_image = by_image
+        self._parts: list[Overlaps] = []  # of the image that is being added
 
     @classmethod
     def none(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
@@ -227,48 +225,29 @@ class ObjectScores(Scores):
         sums = torch.zeros(columns, dtype=torch.int64, device=device)
         return cls(names, sums, torch.zeros(images, columns, dtype=torch.int64, device=device))
 
-    @property
-    def sums(self) -> Tensor:  # type: ignore[override]  # the last image is counted first
-        self._count()
-        return self._sums
-
-    @sums.setter
-    def sums(self, value: Tensor) -> None:
-        self._count()
-        self._sums = value
-
-    @property
-    def by_image(self) -> Tensor:  # type: ignore[override]  # the last image is counted first
-        self._count()
-        return self._by_image
-
-    @by_image.setter
-    def by_image(self, value: Tensor) -> None:
-        self._count()
-        self._by_image = value
-
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
         """Count labels of `pack_labels`; pixels that the truth ignores belong to no object."""
-        if index != self._index:
-            self._count()
-            self._index = index
+        self.add_part(prediction, target, index)
+        self.finish_image(index)
+
+    def add_part(self, prediction: Tensor, target: Target, index: int) -> None:
         true = target.prediction.cpu().numpy()
         overlaps = Overlaps.between(prediction.cpu().numpy(), true)
         self._parts.append(overlaps.within(classes_of(overlaps.true) != IGNORE_INDEX))
 
-    def _count(self) -> None:
+    def finish_image(self, index: int) -> None:
         if not self._parts:
             return
         overlaps = Overlaps.join(self._parts)
         self._parts = []
         rows = []
-        for index in range(1, len(self.names) + 1):
-            true = np.where(classes_of(overlaps.true) == index, overlaps.true, 0)
-            predicted = np.where(classes_of(overlaps.predicted) == index, overlaps.predicted, 0)
+        for class_index in range(1, len(self.names) + 1):
+            true = np.where(classes_of(overlaps.true) == class_index, overlaps.true, 0)
+            predicted = np.where(classes_of(overlaps.predicted) == class_index, overlaps.predicted, 0)
             rows.append(Matches.of(Overlaps(predicted, true, overlaps.pixels)).columns())
-        row = torch.from_numpy(np.concatenate(rows)).to(self._sums.device)
-        self._sums = self._sums + row
-        self._by_image[self._index] += row
+        row = torch.from_numpy(np.concatenate(rows)).to(self.sums.device)
+        self.sums += row
+        self.by_image[index] += row
 
     @property
     def classes(self) -> list[dict[str, Any]]:

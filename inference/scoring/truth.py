@@ -149,7 +149,7 @@ class TruthScorer:
         pred = mask[rows][:, self._columns]
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
-        self.scores.add(preds, target, 0)
+        self.scores.add_part(preds, target, 0)
         if certainty is not None:
             certainty_at_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
             self.scores.add_reliability(self.task.count_certainty(certainty_at_target, preds, target))
@@ -159,7 +159,8 @@ class TruthScorer:
             self._mask_rows.append((pred, truth.main))
 
     def score(self) -> ImageScore:
-        """The score of the rows that were counted."""
+        """The score of the rows that were counted, which must be all rows."""
+        self.scores.finish_image(0)
         areas = None
         if self._areas is not None:
             self._areas.finish()

@@ -98,7 +98,8 @@ class VolumeScorer:
         scores = self.task.new_scores(1)
         for z, plane in enumerate(pred):
             plane_target = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
-            scores.add(torch.from_numpy(plane).long()[None], plane_target, 0)
+            scores.add_part(torch.from_numpy(plane).long()[None], plane_target, 0)
+        scores.finish_image(0)
         areas = None
         if self.task.has_boundaries:
             counter = AreaCounter(self.task.outputs)

@@ -150,7 +150,10 @@ def test_parts_of_an_image_count_as_the_whole_does():
     predicted = np.roll(true, 2, axis=1)
     scores = Objects().new_scores(1)
     for rows in (slice(0, 7), slice(7, 8), slice(8, 60)):
-        scores.add(labels_of(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
+        scores.add_part(labels_of(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
+    assert not scores.sums.any()  # an object may go on in the next part
+    scores.finish_image(0)
+    assert torch.equal(scores.by_image[0], scores.sums)
     assert torch.equal(scores.sums, scores_of(predicted, true).sums)
 
 
@@ -186,52 +189,21 @@ def test_scores_are_read_as_they_were_stored():
     assert restored.image_comparison == scores.image_comparison
 
 
-def scores_with_last_image() -> ObjectScores:
-    """Scores of two images, whose second has got an object that is found."""
+def test_an_image_counts_in_its_own_row():
     scores = Objects().new_scores(2)
     scores.add(labels_of([[1, 1, 0]]), target_of([[1, 1, 0]]), 1)
-    return scores
-
-
-def add_first_image(scores: ObjectScores) -> None:
-    scores.add(labels_of([[1, 1, 0]]), target_of([[1, 1, 0]]), 0)
-
-
-def test_parts_of_the_last_image_are_counted_when_a_score_is_asked_for():
-    scores = scores_with_last_image()
     assert scores.by_image[1].sum() > 0
     assert scores.sums.equal(scores.by_image[1])
     assert scores.by_image[0].sum() == 0
 
 
 def test_sums_of_several_processes_are_counted_once():
-    scores = scores_with_last_image()
-    add_first_image(scores)
+    scores = Objects().new_scores(2)
+    for index in (1, 0):
+        scores.add(labels_of([[1, 1, 0]]), target_of([[1, 1, 0]]), index)
     scores.sums = 2 * scores.sums  # as a sum over two processes with the same images
     assert scores.sums.equal(4 * scores.by_image[0])
     assert scores.image_comparison == [1, 1]
-
-
-def test_scores_by_image_are_replaced_with_what_is_pending():
-    scores = scores_with_last_image()
-    add_first_image(scores)
-    scores.sums = 2 * scores.sums
-    add_first_image(scores)
-    scores.by_image = torch.zeros(2, COLUMNS, dtype=torch.int64)
-    assert not scores.by_image.any()
-    assert scores.sums[0] == 5
-
-
-def test_sums_are_replaced_with_what_is_pending():
-    scores = scores_with_last_image()
-    scores.by_image = torch.zeros(2, COLUMNS, dtype=torch.int64)
-    add_first_image(scores)
-    scores.sums = torch.zeros(COLUMNS, dtype=torch.int64)
-    assert not scores.sums.any()
-    assert scores.by_image[0, 0] == 1
-    add_first_image(scores)
-    assert scores.by_image[0, 0] == 2
-    assert scores.sums[0] == 1
 
 
 def test_objects_that_are_split_or_merged_are_counted():

@@ -22,7 +22,7 @@ from inference.decoding.objects import choose_objects
 from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.polygons import check_polygons
-from inference.outputs.prediction_format import MaskFormat, PredictionFormat
+from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, prepare_work
 from inference.predictor import Predictor
@@ -175,8 +175,8 @@ def check_outputs(args: PredictSettings, predictor: Predictor, output_format: Pr
         raise SettingsError(
             "--rank: orders images by the classes of their masks, which this model has not; leave it out"
         )
-    if args.uncertainty and not isinstance(output_format, MaskFormat):
-        raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
+    if args.uncertainty and UNCERTAINTY in output_format.unsupported:
+        raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
     if args.polygons:
         check_polygons(f".{args.polygons}", output_format)
 

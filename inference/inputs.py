@@ -1,26 +1,23 @@
-"""Inputs of a prediction: files, folders, globs, pages of TIFFs and volumes become jobs with outputs and truth."""
+"""Inputs of a prediction: images, pages of TIFFs and volumes become jobs with outputs and truth."""
 
-import glob
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile, format_remedy
-from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
+from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
+from data_utils.image_io.placed_masks import grid_of
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
-from data_utils.sources.annotations.one_object_masks import images_of_set
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
-from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, PageFile, RasterJob, VolumeJob
-from inference.true_masks import StemmedFile, files_below, open_true_masks, pictures_among, stem_of
-from runtime.console import say
+from inference.input_files import StemmedFile, files_of_patterns
+from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, InputPages, Job, RasterJob, Truth, VolumeJob
 from runtime.errors import DataError
 
 # files of --output that belong to all inputs together
@@ -37,32 +34,17 @@ class InputRules:
         stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks; a
             spacing.json beside or above a file overrides it. None for a model of images.
         bands: the bands of TIFFs to read, empty for all; a band may be a file, in a folder for each image.
-        object_classes: the classes of a model of objects, else empty. If each image has a folder that also holds its
-            masks, only the images are inputs.
-        reads_places: whether georeferenced TIFFs are read as rasters; else they and their true masks are pictures.
+        in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
+        reads_places: whether georeferenced TIFFs are read as rasters; else they are pictures.
         keeps_place: whether the outputs of georeferenced TIFFs are georeferenced too.
     """
 
     channels: int = 1
     stack_spacing: Spacing | None = None
     bands: Sequence[str] = ()
-    object_classes: Sequence[str] = ()
+    in_sets: bool = False
     reads_places: bool = True
     keeps_place: bool = False
-
-
-@dataclass(frozen=True)
-class TruthFolder:
-    """The folder of true masks, and how its files are named.
-
-    Args:
-        mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
-        class_folders: the folder of each class, if classes may overlap.
-    """
-
-    folder: Path
-    mask_suffix: str | None = None
-    class_folders: Sequence[str] = ()
 
 
 class InputKey(NamedTuple):
@@ -77,100 +59,41 @@ class InputKey(NamedTuple):
     stem: Path
 
 
-class InputPages(NamedTuple):
-    """An input whose headers have been read.
-
-    Args:
-        stem: the path of the input's outputs without extension, relative to the folder of all outputs.
-        jobs: one for each page, without outputs and truth.
-        page_stems: the stem of the outputs of each page.
-    """
-
-    stem: Path
-    jobs: Sequence[Job]
-    page_stems: Sequence[Path]
-
-
 def find_jobs(
     patterns: Iterable[str],
     output: Path,
     extensions: Sequence[str],
     rules: InputRules = InputRules(),
-    truth: TruthFolder | None = None,
+    truth: Truth | None = None,
 ) -> list[Job]:
     """Every input as a job, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
     Raises DataError if an input is missing or has no true mask, or if an output would overwrite another output, an
     input or the legend.
     """
-    files = _files_of_patterns(patterns, output, rules)
-    inputs = _read_headers(_grouped_files(files, rules), rules)
-    jobs: list[Job] = []
-    for pages in inputs:
-        for job, page_stem in zip(pages.jobs, pages.page_stems, strict=True):
-            jobs.append(replace(job, output=output / page_stem, root=output))
-    if truth:
-        true_masks = _find_true_masks(truth, inputs, rules)
-        jobs = [replace(job, truth=true_mask) for job, true_mask in zip(jobs, true_masks, strict=True)]
+    files = files_of_patterns(patterns, output, in_sets=rules.in_sets)
+    inputs = _read_headers(_grouped_files(files, rules), output, rules)
+    jobs = [job for pages in inputs for job in pages.jobs]
+    if truth is not None:
+        jobs = truth.with_truths(inputs)
     _check_outputs(jobs, output, extensions, {file.path.resolve() for file in files})
     return jobs
 
 
-def _files_of_patterns(patterns: Iterable[str], output: Path, rules: InputRules) -> list[StemmedFile]:
-    """The files that the patterns name, each once."""
-    files: list[StemmedFile] = []
-    for pattern in patterns:
-        set_images = _set_images(Path(pattern)) if rules.object_classes else []
-        files += set_images or _matches(pattern, output)
-    return list(dict.fromkeys(files))
-
-
-def _read_headers(files_of_inputs: Mapping[InputKey, Sequence[Path]], rules: InputRules) -> list[InputPages]:
+def _read_headers(
+    files_of_inputs: Mapping[InputKey, Sequence[Path]], output: Path, rules: InputRules
+) -> list[InputPages]:
     """The inputs, each with its pages."""
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         jobs_of_inputs = pool.map(partial(_jobs_of_input, rules=rules), files_of_inputs.values())
         inputs = []
         for key, jobs in zip(files_of_inputs, jobs_of_inputs, strict=True):
-            inputs.append(InputPages(key.stem, jobs, _page_stems(key.stem, len(jobs))))
+            page_stems = _page_stems(key.stem, len(jobs))
+            placed_jobs = []
+            for job, page_stem in zip(jobs, page_stems, strict=True):
+                placed_jobs.append(replace(job, output=output / page_stem, root=output))
+            inputs.append(InputPages(key.stem, placed_jobs, page_stems))
     return inputs
-
-
-def _find_true_masks(truth: TruthFolder, inputs: Sequence[InputPages], rules: InputRules) -> list[MaskFile | None]:
-    """The true mask of each page of each input. Raises DataError if some pages have none."""
-    stems = [pages.stem for pages in inputs]
-    for pages in inputs:
-        stems += pages.page_stems
-    truths = open_true_masks(truth.folder, truth.mask_suffix, stems, truth.class_folders, rules.object_classes)
-    true_masks = []
-    for pages in inputs:
-        for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
-            mask = truths.find(pages.stem, page_stem, number, len(pages.jobs))
-            true_masks.append(_placed(mask, job) if rules.reads_places else _as_picture(mask, job))
-    if truths.missing:
-        raise DataError(
-            f"--truth {truth.folder}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
-            " if the masks have a suffix, give --mask-suffix"
-        )
-    return true_masks
-
-
-def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
-    """A true mask on the grid of its image, if both are georeferenced."""
-    if not isinstance(mask, PageFile) or mask.page:
-        return mask
-    if not isinstance(job, RasterJob) or not job.size:
-        return mask
-    path = str(mask.path)
-    height, width = job.size
-    placed = on_grid(path, Grid(job.place, (height, width)), path)
-    return placed if isinstance(placed, PlacedMask) else mask
-
-
-def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
-    """A true mask of an image; a TIFF is read as a picture."""
-    if isinstance(job, ImageJob) and isinstance(mask, PageFile) and is_tiff(mask.path):
-        return PictureFile(str(mask.path), mask.page)
-    return mask
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
@@ -255,7 +178,7 @@ def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, li
 
 
 def _jobs_of_input(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
-    """A job for each page of an input; outputs and truth come later."""
+    """A job for each page of an input; the paths of outputs and the truth come later."""
     first = files[0]
     volume = _volume_file(files, rules.stack_spacing)
     if volume is not None:
@@ -314,90 +237,3 @@ def _page_stems(stem: Path, pages: int) -> list[Path]:
     if pages == 1:
         return [stem]
     return [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]
-
-
-def _matches(pattern: str, output: Path) -> list[StemmedFile]:
-    """The files of a pattern: the file itself, each picture below a folder, or the matches of a glob."""
-    path = Path(pattern)
-    if not pattern:
-        raise DataError("--input: is empty")
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise DataError(f"--input {pattern}: {error.strerror}") from error
-    if path.is_dir():
-        matches = _pictures_below(path, output)
-    elif path.is_file():
-        matches = [StemmedFile(stem_of(Path(path.name)), path)]
-    elif exists:
-        raise DataError(f"--input {pattern}: is neither a file nor a folder")
-    else:
-        matches = _glob_matches(pattern, output)
-    if matches:
-        return matches
-    if path.is_dir():
-        names = [file.name for file in sorted(path.rglob("*"))]
-        raise DataError(f"--input {pattern}: no image or volume found{format_remedy(names)}")
-    problem = "no image or volume found" if glob.has_magic(pattern) else "is not there"
-    raise DataError(f"--input {pattern}: {problem}")
-
-
-def _set_images(folder: Path) -> list[StemmedFile]:
-    """The images of a folder that holds a folder for each image and its masks; empty for any other folder."""
-    if not folder.is_dir():
-        return []
-    return [StemmedFile(Path(name), image) for name, image in images_of_set(folder)]
-
-
-def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
-    """The files that a glob matches, and each picture below the folders that it matches."""
-    start = _start_of_glob(Path(pattern))
-    is_output = _output_test(start, output)
-    matches = []
-    for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
-        base = path.relative_to(start)
-        if ".." in base.parts:
-            raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
-        if path.is_file():
-            if not is_output(path):
-                matches.append(StemmedFile(stem_of(base), path))
-        elif path.resolve() != output.resolve():
-            for stem, file in _pictures_below(path, output):
-                matches.append(StemmedFile(base / stem, file))
-    return matches
-
-
-def _start_of_glob(path: Path) -> Path:
-    """The part of a glob before its first wildcard: a folder."""
-    for index, part in enumerate(path.parts):
-        if glob.has_magic(part):
-            return Path(*path.parts[:index])
-    return Path()
-
-
-def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
-    """The pictures below a folder, except hidden ones and the files below `output`."""
-    if output.resolve() == folder.resolve():
-        raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
-    files = files_below(folder)
-    _say_unread(folder, files)
-    return pictures_among(files, folder, _output_test(folder, output))
-
-
-def _say_unread(folder: Path, files: Sequence[Path]) -> None:
-    """Print a line on the files of a folder that are left out because their formats are not supported."""
-    unread_names = [file.name for file in files if format_remedy([file.name])]
-    if unread_names:
-        first = unread_names[0]
-        say(
-            f"{folder}: left out {len(unread_names)} files that are not read, the first is"
-            f" {first}{format_remedy([first])}"
-        )
-
-
-def _output_test(folder: Path, output: Path) -> Callable[[Path], bool]:
-    """A test for files that are found only because `output` lies below the `folder` of inputs."""
-    outputs = output.resolve()
-    if folder.resolve() not in outputs.parents:
-        return lambda file: False  # then no links of files need to be resolved
-    return lambda file: outputs in file.resolve().parents

@@ -19,21 +19,17 @@ from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_wind
 from data_utils.visualize import to_rgb
 from inference.args import PredictSettings
 from inference.batches import batches_of, share_of
-from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
+from inference.inputs import InputRules, find_jobs, named_job
+from inference.kinds import Score, new_output_kind
 from inference.outputs.disk import check_disk
 from inference.outputs.images import ReadMissing, missing_reader
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
-from inference.outputs.points import PointFormat
 from inference.outputs.polygons import check_places
-from inference.outputs.prediction_format import MaskFormat
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.readers import NetworkInputs
-from inference.scoring import new_image_scorer, new_volume_scorer
-from inference.scoring.points import PointScore, with_truths
-from inference.scoring.truth import ImageScore, ScoreError
-from inference.scoring.volume import VolumeScore
+from inference.scoring.truth import ScoreError
 from inference.tiling import Tiling, strip_length
 from inference.tiling.sharing import SharedRows
 from runtime.console import say, track
@@ -44,8 +40,7 @@ from runtime.mesh import Mesh
 from runtime.parallel import default_workers, pipelined
 from unet.config import UNetConfig
 
-Score = ImageScore | VolumeScore | PointScore
-KINDS = {2: "images", 3: "volumes"}  # number of axes -> kind of input
+INPUTS = {2: "images", 3: "volumes"}  # number of axes -> their name
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 REMEDY = "give --tile-size {}, or a smaller one than before"
 
@@ -96,27 +91,25 @@ def prepare_work(args: PredictSettings, predictor: Predictor, writer: Prediction
 
 
 def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
-    """A job for each input, with its true mask if the call names true masks."""
+    """A job for each input, with its truth if the call names the truth."""
     output_format = writer.output_format
-    writes_rasters = isinstance(output_format, MaskFormat) and output_format.writes_rasters
+    reads_places = config.preprocess.place or bool(config.preprocess.bands)
     rules = InputRules(
         config.in_channels,
         stack_spacing=config.preprocess.spacing if config.dims == 3 else None,
         bands=config.preprocess.bands,
-        object_classes=output_format.names[1:] if output_format.has_objects else (),
-        reads_places=config.preprocess.place or bool(config.preprocess.bands),
-        keeps_place=writes_rasters,
+        in_sets=output_format.has_objects,
+        reads_places=reads_places,
+        keeps_place=output_format.writes_rasters,
     )
     truth = None
-    if args.truth and not isinstance(output_format, PointFormat):
-        truth = TruthFolder(args.truth, args.mask_suffix, output_format.class_folders)
+    if args.truth:
+        truth = new_output_kind(writer).truth(args.truth, args.mask_suffix, reads_places=reads_places)
     output = args.output if args.file is None else args.file.with_suffix("")
     jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
-    if args.truth and isinstance(output_format, PointFormat):
-        jobs = with_truths(jobs, args.truth, output_format.task)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
-        if writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
+        if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
@@ -134,7 +127,7 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
             if tiling is not None:
                 tilings[tiling] += count
     for tiling, count in tilings.items():
-        say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
+        say(f"{count} {INPUTS[len(tiling.size)]} in {tiling}")
 
 
 def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
@@ -251,9 +244,10 @@ class ImageSteps:
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
         self.predictor = predictor
-        self.writer = writer.images
+        kind = new_output_kind(writer)
+        self.writer = kind.image_writer
+        self.scorer = kind.image_scorer
         self.shows_image = writer.shows_image
-        self.scorer = new_image_scorer(writer.output_format, writer.task, writer.boundary)
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
         """The inputs of the networks; None for an image that is read in windows."""
@@ -331,8 +325,9 @@ class VolumeSteps:
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
         self.predictor = predictor
-        self.writer = writer.volumes
-        self.scorer = new_volume_scorer(writer.output_format, writer.task, writer.boundary)
+        kind = new_output_kind(writer)
+        self.writer = kind.volume_writer
+        self.scorer = kind.volume_scorer
 
     def read(self, job: VolumeJob) -> None:
         """Returns None: a volume may take half the memory, so it is not read ahead."""

@@ -1,57 +1,78 @@
 """Finding the true mask of each input."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
-from data_utils.image_io.volumes import is_volume, volume_stem
+from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Records
-from inference.outputs.jobs import MaskFile, PageFile
+from inference.input_files import files_below, pictures_among, stem_of
+from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, PageFile, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, indices_of_values
 from runtime.errors import DataError
 
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 
-class StemmedFile(NamedTuple):
-    """A file, and its path relative to the given folder, without its extension."""
+@dataclass(frozen=True)
+class TruthFolder:
+    """The folder of true masks, and how its files are named.
 
-    stem: Path
-    path: Path
-
-
-def files_below(folder: Path) -> list[Path]:
-    """All paths below a folder, sorted."""
-    return sorted(folder.rglob("*"))
-
-
-def pictures_among(
-    files: Iterable[Path], folder: Path, is_output: Callable[[Path], bool] = lambda file: False
-) -> list[StemmedFile]:
-    """The pictures among files below a folder.
-
-    Hidden files, which programs leave behind, and outputs are left out.
+    Args:
+        mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
+        class_folders: the folder of each class, if classes may overlap.
+        object_classes: the classes of a model of objects, else empty.
+        reads_places: whether georeferenced masks are laid on the grids of their images; else they are pictures.
     """
-    pictures = []
-    for file in files:
-        relative = file.relative_to(folder)
-        is_hidden = any(part.startswith(".") for part in relative.parts)
-        is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
-        if is_picture and not is_hidden and file.is_file() and not is_output(file):
-            pictures.append(StemmedFile(stem_of(relative), file))
-    return pictures
+
+    folder: Path
+    mask_suffix: str | None = None
+    class_folders: Sequence[str] = ()
+    object_classes: Sequence[str] = ()
+    reads_places: bool = True
+
+    def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
+        """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
+        stems = [pages.stem for pages in inputs]
+        for pages in inputs:
+            stems += pages.page_stems
+        truths = open_true_masks(self.folder, self.mask_suffix, stems, self.class_folders, self.object_classes)
+        jobs: list[Job] = []
+        for pages in inputs:
+            for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
+                mask = truths.find(pages.stem, page_stem, number, len(pages.jobs))
+                jobs.append(replace(job, truth=_placed(mask, job) if self.reads_places else _as_picture(mask, job)))
+        if truths.missing:
+            raise DataError(
+                f"--truth {self.folder}: has no mask for {len(truths.missing)} inputs, the first is"
+                f" {truths.missing[0]}; if the masks have a suffix, give --mask-suffix"
+            )
+        return jobs
 
 
-def stem_of(file: Path) -> Path:
-    """A path without its extension; CASE.nii.gz becomes CASE."""
-    if is_volume(file):
-        return file.with_name(volume_stem(file.name))
-    return file.with_suffix("")
+def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
+    """A true mask on the grid of its image, if both are georeferenced."""
+    if not isinstance(mask, PageFile) or mask.page:
+        return mask
+    if not isinstance(job, RasterJob) or not job.size:
+        return mask
+    path = str(mask.path)
+    height, width = job.size
+    placed = on_grid(path, Grid(job.place, (height, width)), path)
+    return placed if isinstance(placed, PlacedMask) else mask
+
+
+def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
+    """A true mask of an image; a TIFF is read as a picture."""
+    if isinstance(job, ImageJob) and isinstance(mask, PageFile) and is_tiff(mask.path):
+        return PictureFile(str(mask.path), mask.page)
+    return mask
 
 
 def masks_below(folder: Path) -> dict[Path, Path]:

@@ -2,9 +2,10 @@
 
 import math
 from abc import ABC
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import BandSource, PictureFile, RenderedMask, VolumeFile
@@ -167,3 +168,24 @@ class VolumeJob(Job):
     @property
     def files(self) -> tuple[str, ...]:
         return self.volume.paths
+
+
+class InputPages(NamedTuple):
+    """An input whose headers have been read.
+
+    Args:
+        stem: the path of the input's outputs without extension, relative to the folder of all outputs.
+        jobs: one for each page, at first without truth.
+        page_stems: the stem of the outputs of each page.
+    """
+
+    stem: Path
+    jobs: Sequence[Job]
+    page_stems: Sequence[Path]
+
+
+class Truth(Protocol):
+    """The place where the truth of inputs is found."""
+
+    def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
+        """The jobs of all pages of the inputs, each with its truth. Raises DataError if some have none."""

@@ -21,7 +21,7 @@ from data_utils.visualize_points import point_colors, render_points, render_volu
 from inference.decoding import new_decoder
 from inference.decoding.landmarks import PredictedPoints
 from inference.outputs.images import ReadMissing, RowSink
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, Job, VolumeJob
 from inference.outputs.prediction_format import PredictionFormat
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -39,6 +39,7 @@ class PointFormat(PredictionFormat):
     """A file of points for each image, in the format that the points of training came in."""
 
     outputs = "files of points"
+    unsupported = {UNCERTAINTY: "points have a confidence in their table"}  # noqa: RUF012
 
     def __init__(self, task: Landmarks) -> None:
         self.task = task

@@ -235,7 +235,7 @@ def epsg_of(place: Place) -> int | None:
 
 def check_polygons(extension: str, output_format: PredictionFormat) -> None:
     """Raises SettingsError for a model whose predictions have no areas, and for GeoPackages without pyogrio."""
-    if not (isinstance(output_format, MaskFormat) and output_format.writes_rasters):
+    if not output_format.writes_rasters:
         raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
     if extension == GEOPACKAGE and find_spec("pyogrio") is None:
         raise SettingsError("--polygons gpkg: GeoPackages need pyogrio: pip install -r requirements-geo.txt")

@@ -50,6 +50,8 @@ class PredictionFormat(ABC):
         outputs: a word for the files of all images.
         extensions: the extensions of further files beside each of them.
         has_objects: whether masks number objects, which --coco collects.
+        writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
+        unsupported: for extensions of --uncertainty and the like that such predictions do not have, the reason.
         names: the meanings of the colors.
         colors: (N, 3) uint8, one for each name.
         mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
@@ -59,6 +61,8 @@ class PredictionFormat(ABC):
     outputs: ClassVar[str]
     extensions: ClassVar[Sequence[str]] = ()
     has_objects: ClassVar[bool] = False
+    writes_rasters: ClassVar[bool] = False
+    unsupported: ClassVar[Mapping[str, str]] = {}
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
     names: Sequence[str]
@@ -72,6 +76,11 @@ class PredictionFormat(ABC):
     @abstractmethod
     def for_file(self, file: Path) -> PredictionFormat:
         """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
+
+    @property
+    def object_classes(self) -> Sequence[str]:
+        """The classes of objects; empty if there are no objects."""
+        return self.names[1:] if self.has_objects else ()
 
     @abstractmethod
     def mask_file(self, job: Job) -> Path:
@@ -95,11 +104,10 @@ class MaskFormat(PredictionFormat):
 
     Attributes:
         reader: reads such masks, and true ones.
-        writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
     """
 
     outputs = "masks"
-    writes_rasters: ClassVar[bool] = True
+    writes_rasters = True
     reader: MaskReader
 
     @abstractmethod

@@ -3,20 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from inference.outputs.coco import write_coco
-from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import LEGEND, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
-from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
-from inference.outputs.prediction_format import MaskFormat, PredictionFormat
-from inference.outputs.volumes import VolumeWriter
+from inference.outputs.prediction_format import PredictionFormat
 from runtime.files import replaced_file
 from tasks.task import Task
 
+Format = TypeVar("Format", bound=PredictionFormat)
+
 
 @dataclass(frozen=True)
-class PredictionWriter:
+class PredictionWriter(Generic[Format]):
     """Writes the files of predictions.
 
     Args:
@@ -25,7 +25,7 @@ class PredictionWriter:
         boundary: whether boundaries are scored too.
     """
 
-    output_format: PredictionFormat
+    output_format: Format
     task: Task
     extensions: tuple[str, ...]
     overwrite: bool = False
@@ -49,22 +49,6 @@ class PredictionWriter:
         """Whether the image itself is needed, for an overlay."""
         return OVERLAY in self.extensions
 
-    @property
-    def images(self) -> ImageWriter | PointImageWriter:
-        """The writer of predictions of images."""
-        if isinstance(self.output_format, MaskFormat):
-            return ImageWriter(self.output_format, self.task, self.extensions)
-        assert isinstance(self.output_format, PointFormat)
-        return PointImageWriter(self.output_format, self.task, self.extensions)
-
-    @property
-    def volumes(self) -> VolumeWriter | PointVolumeWriter:
-        """The writer of predictions of volumes."""
-        if isinstance(self.output_format, MaskFormat):
-            return VolumeWriter(self.output_format, self.task, self.extensions)
-        assert isinstance(self.output_format, PointFormat)
-        return PointVolumeWriter(self.output_format, self.task, self.extensions)
-
     def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
         """Write the objects of all jobs that have a mask into one COCO file."""
         images = []
@@ -72,7 +56,7 @@ class PredictionWriter:
             mask = self.output_format.mask_file(job)
             if mask.exists():
                 images.append((job.relative_name, mask, job.file(TABLE)))
-        write_coco(folder, images, self.output_format.names[1:])
+        write_coco(folder, images, self.output_format.object_classes)
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
-from inference.outputs.jobs import Job, PointRow, VolumeJob
+from inference.outputs.jobs import InputPages, Job, PointRow, VolumeJob
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -145,25 +146,35 @@ def true_points(path: Path, task: Landmarks) -> PointTable:
     return table.with_names(task.names)
 
 
-def with_truths(jobs: Sequence[Job], path: Path, task: Landmarks) -> list[Job]:
-    """The jobs, each with the row of its true points. Raises DataError for inputs that the table does not list."""
-    table = true_points(path, task)
-    rows: dict[str, list[int]] = {}
-    for row, image in enumerate(table.images):
-        rows.setdefault(_stem(image), []).append(row)
-    jobs_with_truth = []
-    missing = []
-    for job in jobs:
-        stem = _stem(str(job.image))
-        candidates = rows.get(stem) or rows.get(case_of(stem), [])
-        if not candidates:
-            missing.append(str(job.image))
-            continue
-        best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
-        jobs_with_truth.append(replace(job, truth=PointRow(path, best)))
-    if missing:
-        raise DataError(f"--truth {path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
-    return jobs_with_truth
+@dataclass(frozen=True)
+class TruePoints:
+    """The file or folder of true points."""
+
+    path: Path
+    task: Landmarks
+
+    def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
+        """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
+
+        Raises DataError for inputs that the table does not list.
+        """
+        table = true_points(self.path, self.task)
+        rows: dict[str, list[int]] = {}
+        for row, image in enumerate(table.images):
+            rows.setdefault(_stem(image), []).append(row)
+        jobs = []
+        missing = []
+        for job in chain.from_iterable(pages.jobs for pages in inputs):
+            stem = _stem(str(job.image))
+            candidates = rows.get(stem) or rows.get(case_of(stem), [])
+            if not candidates:
+                missing.append(str(job.image))
+                continue
+            best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
+            jobs.append(replace(job, truth=PointRow(self.path, best)))
+        if missing:
+            raise DataError(f"--truth {self.path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
+        return jobs
 
 
 def _stem(image: str) -> str:

@@ -49,7 +49,7 @@ from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader, shapes_of_objects
-from inference.inputs import InputRules, TruthFolder, find_jobs
+from inference.inputs import InputRules, find_jobs
 from inference.models import load_network
 from inference.outputs.coco import write_coco
 from inference.outputs.jobs import ImageJob, PageFile, RasterJob
@@ -59,6 +59,7 @@ from inference.outputs.polygons import polygons_of
 from inference.page import page_job
 from inference.provenance import record_provenance
 from inference.scoring.truth import ImageScorer
+from inference.true_masks import TruthFolder
 from runtime.cache import cached
 from runtime.errors import DataError
 from tasks.classes import Classes
@@ -676,7 +677,8 @@ def read_label_images(path: Path) -> None:
 def read_one_object_masks(path: Path) -> None:
     """The same of a folder for each image; and the images and true objects that predict.py finds in it."""
     root = path.parent.parent.parent
-    find_jobs([str(root)], root.parent / "out", [".png"], InputRules(object_classes=["cell"]), TruthFolder(root))
+    truth = TruthFolder(root, object_classes=["cell"])
+    find_jobs([str(root)], root.parent / "out", [".png"], InputRules(in_sets=True), truth)
     read_objects(DataConfig(str(root), val_fraction=0.5, allow_unpaired=True))
 
 

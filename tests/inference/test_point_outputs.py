@@ -227,7 +227,7 @@ def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     maps = torch.zeros(3, *job.size)
     maps[:, 1, 1, 1] = 9
     assert not writer.is_finished(job)
-    writer.volumes.write(job, job.size, [maps])
+    PointVolumeWriter(writer.output_format, task, writer.extensions).write(job, job.size, [maps])
     assert np.load(job.output.with_name(job.output.name + ".npy")).shape == maps.shape
     assert not job.file(OVERLAY).exists()
     assert writer.is_finished(job)

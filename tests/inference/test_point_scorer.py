@@ -14,18 +14,19 @@ from prediction import image_job
 from data_utils.sources.points.files import content
 from data_utils.sources.points.table import PointTable
 from inference.decoding.landmarks import PredictedPoints
-from inference.outputs.jobs import ImageJob
-from inference.outputs.objects import ObjectFormat
+from inference.outputs.jobs import ImageJob, InputPages, Job
 from inference.outputs.points import PointFormat
-from inference.scoring import new_image_scorer, new_volume_scorer
-from inference.scoring.points import PointScorer, true_points, with_truths
-from inference.scoring.truth import ImageScorer, ScoreError
-from inference.scoring.volume import VolumeScorer
+from inference.scoring.points import PointScorer, TruePoints, true_points
+from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
-from tasks.objects import Objects
+from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 TASK = landmarks("long", "pixels")
+
+
+def with_truths(jobs: list[Job], path: Path, task: Landmarks) -> list[Job]:
+    return TruePoints(path, task).with_truths([InputPages(Path(), jobs, ())])
 
 
 def write_noses(file: Path, *images: str) -> None:
@@ -92,21 +93,6 @@ def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path, 
     (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
     truth = true_points(tmp_path / "t.csv", replace(TASK, names=("ear", "nose"), absent=absent))
     assert truth.states.tolist() == [[state, PRESENT]]
-
-
-def test_points_have_one_scorer_for_images_or_volumes():
-    scorer = PointScorer(TASK, ".csv")
-    assert new_image_scorer(PointFormat(TASK), TASK, boundary=False) == scorer
-    assert new_volume_scorer(PointFormat(TASK), TASK, surfaces=False) == scorer
-
-
-@pytest.mark.parametrize("has_boundary", [False, True])
-def test_masks_have_a_scorer_for_images_beside_one_for_volumes(has_boundary):
-    output_format, task = ObjectFormat(("nothing", "cell")), Objects()
-    image_scorer = new_image_scorer(output_format, task, boundary=has_boundary)
-    volume_scorer = new_volume_scorer(output_format, task, surfaces=has_boundary)
-    assert image_scorer == ImageScorer(output_format, task, has_boundary)
-    assert volume_scorer == VolumeScorer(output_format, task, has_boundary)
 
 
 POSITIONS = np.array([[13.0, 14.0], [1.0, 2.0], [3.0, 4.0]])

@@ -1,10 +1,11 @@
 """What predict.py takes: files, folders, globs, pages of TIFFs, and how they are shared out.
 
-Modules: inference/inputs.py, inference/readers.py.
+Modules: inference/input_files.py, inference/inputs.py, inference/readers.py.
 """
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,10 @@ from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import batches_of, share_of
-from inference.inputs import InputRules, TruthFolder, find_jobs, named_job
+from inference.inputs import InputRules, find_jobs, named_job
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.readers import read_inputs
+from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from unet.config import Preprocess, UNetConfig
 
@@ -313,18 +315,18 @@ def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there
 def test_true_masks_are_found_by_the_suffix_the_folders_or_the_classes_that_are_given(tmp_path):
     touch(tmp_path, "a.png", "truth/a.png", "truth/a_mask.png", "classes/x/a.png", "classes/y/a.png")
 
-    def truth_of(truth: TruthFolder, **rules: object) -> MaskFile:
-        (job,) = find_jobs([str(tmp_path / "a.png")], tmp_path / "out", [".png"], InputRules(**rules), truth)
+    def truth_of(truth: TruthFolder) -> MaskFile:
+        (job,) = find_jobs([str(tmp_path / "a.png")], tmp_path / "out", [".png"], truth=truth)
         return job.truth
 
     assert truth_of(TruthFolder(tmp_path / "truth", "_mask")) == (tmp_path / "truth" / "a_mask.png", 0)
     plain = TruthFolder(tmp_path / "truth", "")
     assert truth_of(plain) == (tmp_path / "truth" / "a.png", 0)
-    assert truth_of(plain, reads_places=False) == (tmp_path / "truth" / "a.png", 0)
+    assert truth_of(replace(plain, reads_places=False)) == (tmp_path / "truth" / "a.png", 0)
     files = (ClassFile(str(tmp_path / "classes" / "x" / "a.png")), ClassFile(str(tmp_path / "classes" / "y" / "a.png")))
     assert truth_of(TruthFolder(tmp_path / "classes", None, ("x", "y"))) == ClassMasks(files, (0, 1))
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        truth_of(plain, object_classes=("cell", "dirt"))
+        truth_of(replace(plain, object_classes=("cell", "dirt")))
 
 
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):

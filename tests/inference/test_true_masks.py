@@ -10,7 +10,8 @@ from prediction import touch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
-from inference.true_masks import ObjectTruths, TrueMasks, files_below, open_true_masks, pictures_among
+from inference.input_files import files_below, pictures_among
+from inference.true_masks import ObjectTruths, TrueMasks, open_true_masks
 from runtime.errors import DataError
 
 

@@ -51,13 +51,6 @@ def test_overlays_of_objects_have_no_legend(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("extensions", [(MASK, OVERLAY), (MASK, PROBABILITIES)])
-def test_outputs_of_images_have_the_extensions_of_those_of_volumes(extensions):
-    writer = PredictionWriter(ClassFormat(CLASSES), TASK, extensions)
-    assert writer.images.extensions == extensions
-    assert writer.volumes.extensions == extensions
-
-
 def new_writer(**options) -> PredictionWriter:
     """A writer of masks and probabilities."""
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))

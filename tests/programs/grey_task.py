@@ -20,6 +20,7 @@ from data_utils.targets.reader import MaskReader
 from data_utils.visualize import colorize, to_rgb
 from inference.decoding import DECODERS
 from inference.decoding.decoder import Decoder
+from inference.kinds import OUTPUT_KINDS, MaskKind
 from inference.outputs import FORMATS
 from inference.outputs.prediction_format import MaskFormat
 from runtime.errors import DataError
@@ -226,6 +227,7 @@ def register() -> None:
     TARGETS[Grey.name] = GreyReader
     DECODERS[Grey.name] = GreyDecoder
     FORMATS[Grey.name] = GreyFormat
+    OUTPUT_KINDS[Grey.name] = MaskKind
     SECTIONS[Grey.name] = GreySection
 
 

@@ -1,0 +1,149 @@
+"""The files that predict.py reads: those of patterns, which are files, folders and globs."""
+
+import glob
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
+from data_utils.image_io.volumes import is_volume, volume_stem
+from data_utils.sources.annotations.one_object_masks import images_of_set
+from runtime.console import say
+from runtime.errors import DataError
+
+
+class StemmedFile(NamedTuple):
+    """A file, and its path relative to the given folder, without its extension."""
+
+    stem: Path
+    path: Path
+
+
+def files_of_patterns(patterns: Iterable[str], output: Path, *, in_sets: bool) -> list[StemmedFile]:
+    """The images and volumes that the patterns name, each once. Raises DataError for a pattern without any.
+
+    Args:
+        output: the folder of outputs, which are no inputs.
+        in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
+    """
+    files: list[StemmedFile] = []
+    for pattern in patterns:
+        set_images = _set_images(Path(pattern)) if in_sets else []
+        files += set_images or _matches(pattern, output)
+    return list(dict.fromkeys(files))
+
+
+def _matches(pattern: str, output: Path) -> list[StemmedFile]:
+    """The files of a pattern: the file itself, each picture below a folder, or the matches of a glob."""
+    path = Path(pattern)
+    if not pattern:
+        raise DataError("--input: is empty")
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise DataError(f"--input {pattern}: {error.strerror}") from error
+    if path.is_dir():
+        matches = _pictures_below(path, output)
+    elif path.is_file():
+        matches = [StemmedFile(stem_of(Path(path.name)), path)]
+    elif exists:
+        raise DataError(f"--input {pattern}: is neither a file nor a folder")
+    else:
+        matches = _glob_matches(pattern, output)
+    if matches:
+        return matches
+    if path.is_dir():
+        names = [file.name for file in sorted(path.rglob("*"))]
+        raise DataError(f"--input {pattern}: no image or volume found{format_remedy(names)}")
+    problem = "no image or volume found" if glob.has_magic(pattern) else "is not there"
+    raise DataError(f"--input {pattern}: {problem}")
+
+
+def _set_images(folder: Path) -> list[StemmedFile]:
+    """The images of a folder that holds a folder for each image and its masks; empty for any other folder."""
+    if not folder.is_dir():
+        return []
+    return [StemmedFile(Path(name), image) for name, image in images_of_set(folder)]
+
+
+def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
+    """The files that a glob matches, and each picture below the folders that it matches."""
+    start = _start_of_glob(Path(pattern))
+    is_output = _output_test(start, output)
+    matches = []
+    for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
+        base = path.relative_to(start)
+        if ".." in base.parts:
+            raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
+        if path.is_file():
+            if not is_output(path):
+                matches.append(StemmedFile(stem_of(base), path))
+        elif path.resolve() != output.resolve():
+            for stem, file in _pictures_below(path, output):
+                matches.append(StemmedFile(base / stem, file))
+    return matches
+
+
+def _start_of_glob(path: Path) -> Path:
+    """The part of a glob before its first wildcard: a folder."""
+    for index, part in enumerate(path.parts):
+        if glob.has_magic(part):
+            return Path(*path.parts[:index])
+    return Path()
+
+
+def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
+    """The pictures below a folder, except hidden ones and the files below `output`."""
+    if output.resolve() == folder.resolve():
+        raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
+    files = files_below(folder)
+    _say_unread(folder, files)
+    return pictures_among(files, folder, _output_test(folder, output))
+
+
+def _say_unread(folder: Path, files: Sequence[Path]) -> None:
+    """Print a line on the files of a folder that are left out because their formats are not supported."""
+    unread_names = [file.name for file in files if format_remedy([file.name])]
+    if unread_names:
+        first = unread_names[0]
+        say(
+            f"{folder}: left out {len(unread_names)} files that are not read, the first is"
+            f" {first}{format_remedy([first])}"
+        )
+
+
+def _output_test(folder: Path, output: Path) -> Callable[[Path], bool]:
+    """A test for files that are found only because `output` lies below the `folder` of inputs."""
+    outputs = output.resolve()
+    if folder.resolve() not in outputs.parents:
+        return lambda file: False  # then no links of files need to be resolved
+    return lambda file: outputs in file.resolve().parents
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All paths below a folder, sorted."""
+    return sorted(folder.rglob("*"))
+
+
+def pictures_among(
+    files: Iterable[Path], folder: Path, is_output: Callable[[Path], bool] = lambda file: False
+) -> list[StemmedFile]:
+    """The pictures among files below a folder.
+
+    Hidden files, which programs leave behind, and outputs are left out.
+    """
+    pictures = []
+    for file in files:
+        relative = file.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in relative.parts)
+        is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
+        if is_picture and not is_hidden and file.is_file() and not is_output(file):
+            pictures.append(StemmedFile(stem_of(relative), file))
+    return pictures
+
+
+def stem_of(file: Path) -> Path:
+    """A path without its extension; CASE.nii.gz becomes CASE."""
+    if is_volume(file):
+        return file.with_name(volume_stem(file.name))
+    return file.with_suffix("")

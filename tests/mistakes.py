@@ -768,14 +768,14 @@ LABELS_OF_ANNOTATIONS = [
         "load",
         "{IGNORED: IGNORE_INDEX}",
         "{IGNORED: 0}",
-        "test_annotations_labelme.py",
+        "test_labelme_mask.py",
     ),
     Mutant(
         "data_utils/sources/annotations/labelme.py",
         "load",
         "dict.fromkeys(BACKGROUND_NAMES, 0)",
         "{}",
-        "test_annotations_labelme.py",
+        "test_labelme_mask.py",
     ),
     Mutant(
         "data_utils/sources/annotations/labelme_mask.py",

@@ -71,7 +71,8 @@ from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import gathered_weights, prepare_sharding, share_statistics, unsharded
-from train_utils.slabs import Slabs, check_slabs, new_step_loss, split_network
+from train_utils.slab_layers import split_network
+from train_utils.slabs import Slabs, check_slabs, new_step_loss
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 
 

@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runtime.mesh import Mesh
 from tasks.classes import Classes, ClassTarget
-from train_utils.slabs import Slabs, new_step_loss, split_network
+from train_utils.slab_layers import split_network
+from train_utils.slabs import Slabs, new_step_loss
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last

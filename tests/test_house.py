@@ -48,7 +48,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "gradient_buckets compilation metrics_log microbatch memory schedule kernel_tuning muon optim ema nan_guard"
-        " sharding slabs sync_batchnorm evaluation run_state",
+        " sharding slabs slab_layers sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

@@ -1,6 +1,5 @@
 """Objects: how deep pixels lie in them, the loss, and what a model keeps of the task."""
 
-
 import numpy as np
 import pytest
 import torch

@@ -1,4 +1,7 @@
-"""Slabs of volumes on several processes: losses and weights are those of one process, in float64."""
+"""Slabs of volumes on several processes: losses and weights are those of one process, in float64.
+
+Modules: train_utils/slabs.py, train_utils/slab_layers.py.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +28,8 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
-from train_utils.slabs import SlabConv2d, Slabs, check_slabs, new_step_loss, split_network
+from train_utils.slab_layers import SlabConv2d, split_network
+from train_utils.slabs import Slabs, check_slabs, new_step_loss
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last

@@ -15,6 +15,7 @@ import sys
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 from zipfile import ZipFile
 
@@ -65,23 +66,23 @@ def large_png(path: Path) -> Path:
     return path
 
 
-def test_the_mask_is_the_predictors_in_the_original_values(page, model, images):
-    for file in (images / "b.jpg", images / "sub" / "c.tif", images / "sub" / "d.npy"):
-        _, mask = page(str(file))
-        expected = np.array([10, 200, 255])[Predictor(model).mask(file)]
-        assert Path(mask).name == f"{file.stem}.png"
-        np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
+@pytest.mark.parametrize("name", ["b.jpg", "sub/c.tif", "sub/d.npy"])
+def test_the_mask_is_the_predictors_in_the_original_values(page, model, images, name):
+    _, mask = page(str(images / name))
+    expected = np.array([10, 200, 255])[Predictor(model).mask(images / name)]
+    assert Path(mask).name == f"{Path(name).stem}.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
-def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model):
+@pytest.mark.parametrize(("is_there", "device"), [(True, "meta"), (False, "cpu")])
+def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model, is_there, device):
     """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""
-    for is_there, device in ((True, "meta"), (False, "cpu")):
 
-        def current_accelerator(check_available=False, is_there=is_there):
-            return torch.device("meta") if is_there or not check_available else None
+    def current_accelerator(check_available: bool = False) -> torch.device | None:
+        return torch.device("meta") if is_there or not check_available else None
 
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
-        assert PagePredictor(model).predictor.device.type == device
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
+    assert PagePredictor(model).predictor.device.type == device
 
 
 def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path):
@@ -116,18 +117,21 @@ def test_the_legend_has_each_class_and_its_share(page, model, images):
     np.testing.assert_allclose([float(share) for _, share in legend], shares, rtol=0, atol=0.051)
 
 
-def test_names_of_files_and_classes_are_no_html(tmp_path):
+def test_names_of_classes_are_no_html(tmp_path):
     preprocess = Preprocess(class_names=("<b>sky</b>", "sea & land"), class_values=((1, 2, 3), (4, 5, 6)))
     UNet(UNetConfig(3, 2, base_channels=4, depth=2, preprocess=preprocess)).save_pretrained(tmp_path / "model")
-    page = PagePredictor(tmp_path / "model")
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
-    html, _ = page(str(tmp_path / "a.png"))
+    html, _ = PagePredictor(tmp_path / "model")(str(tmp_path / "a.png"))
     assert '<img class="mask" style="background: rgb(1, 2, 3)" src=' in html
     assert "&lt;b&gt;sky&lt;/b&gt;" in html
     assert "sea &amp; land" in html
     assert "background: rgb(4, 5, 6)" in html
+
+
+def test_names_of_files_are_no_html(page, tmp_path):
     (tmp_path / "<i>.png").write_text("no picture")
-    assert page(str(tmp_path / "<i>.png"))[0].startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
+    html, _ = page(str(tmp_path / "<i>.png"))
+    assert html.startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
 
 
 def test_a_large_image_is_shown_with_less_detail_and_its_mask_written_with_all(page, tmp_path):
@@ -138,33 +142,53 @@ def test_a_large_image_is_shown_with_less_detail_and_its_mask_written_with_all(p
     assert Image.open(mask).size == (3000, 50)
 
 
-def test_a_bad_file_is_one_line_that_names_it_but_not_where_it_lies(page, images, tmp_path):
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    (bad / "cut.png").write_bytes((images / "a.png").read_bytes()[:500])
-    (bad / "empty.tif").touch()
-    np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
-    for file in sorted(bad.iterdir()):
-        html, mask = page(str(file))
-        assert re.fullmatch(rf'<p role="alert">{file.name}: [^\n]+</p>', html)
-        assert str(tmp_path) not in html
-        assert mask is None
+@pytest.fixture
+def bad_files(images, tmp_path) -> Path:
+    """A folder with an image that is cut off, an empty one, and one of five channels."""
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    (folder / "cut.png").write_bytes((images / "a.png").read_bytes()[:500])
+    (folder / "empty.tif").touch()
+    np.save(folder / "five.npy", np.ones((6, 6, 5), np.uint8))
+    return folder
 
 
-def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(page, tmp_path):
-    large_png(tmp_path / "large.png")
+@pytest.mark.parametrize("name", ["cut.png", "empty.tif", "five.npy"])
+def test_a_bad_file_is_one_line_that_names_it_but_not_where_it_lies(page, bad_files, name):
+    html, mask = page(str(bad_files / name))
+    assert re.fullmatch(rf'<p role="alert">{name}: [^\n]+</p>', html)
+    assert str(bad_files.parent) not in html
+    assert mask is None
+
+
+@pytest.fixture(scope="module")
+def too_large(tmp_path_factory) -> Path:
+    """A folder with images that are too large by their headers, and one that is by its bytes."""
+    folder = tmp_path_factory.mktemp("large")
+    large_png(folder / "large.png")
     rows = np.broadcast_to(np.uint8(0), (9000, 12000))
-    tifffile.imwrite(tmp_path / "large.tif", rows, compression="zlib", rowsperstrip=1000)
-    np.lib.format.open_memmap(tmp_path / "large.npy", mode="w+", dtype=bool, shape=(6400, 6400, 1))
-    with (tmp_path / "heavy.tif").open("wb") as file:
+    tifffile.imwrite(folder / "large.tif", rows, compression="zlib", rowsperstrip=1000)
+    np.lib.format.open_memmap(folder / "large.npy", mode="w+", dtype=bool, shape=(6400, 6400, 1))
+    with (folder / "heavy.tif").open("wb") as file:
         file.truncate(100_000_001)
-    sizes = {"large.png": "12,000 x 9,000 pixels", "large.tif": "12,000 x 9,000 pixels"}
-    for name, size in (sizes | {"large.npy": "6,400 x 6,400 pixels", "heavy.tif": "100.0 MB"}).items():
-        html, mask = page(str(tmp_path / name))
-        assert html.startswith(f'<p role="alert">{name}: has {size}, this page takes up to 40 megapixels and 100 MB')
-        assert "predict.py" in html
-        assert mask is None
-    assert not (tmp_path / "mask").exists()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("large.png", "12,000 x 9,000 pixels"),
+        ("large.tif", "12,000 x 9,000 pixels"),
+        ("large.npy", "6,400 x 6,400 pixels"),
+        ("heavy.tif", "100.0 MB"),
+    ],
+)
+def test_an_image_that_is_too_large_is_sent_to_predict_py(page, too_large, name, size):
+    html, mask = page(str(too_large / name))
+    assert html.startswith(f'<p role="alert">{name}: has {size}, this page takes up to 40 megapixels and 100 MB')
+    assert "predict.py" in html
+    assert mask is None
+    assert not (too_large / "mask").exists()
 
 
 @pytest.mark.parametrize("size", [(2000, 50), (50, 2000)])
@@ -182,43 +206,93 @@ def test_without_a_file_nothing_is_shown(page):
     assert page(None) == ("", None)
 
 
-def test_the_model_is_the_flags_or_the_environments_or_lies_beside(monkeypatch, tmp_path):
+@pytest.fixture
+def app_folder(monkeypatch, tmp_path) -> Path:
+    """The folder of app.py, which is called without flags or variables."""
     monkeypatch.setattr(app, "__file__", str(tmp_path / "app.py"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
     for name in ("MODEL", "GRADIO_SERVER_NAME"):
         monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_a_page_without_any_model_is_refused(app_folder):
     with pytest.raises(UsageError, match=r"--model .*model/ beside app\.py"):
         app.parse_args("")
-    (tmp_path / "model").mkdir()
-    assert app.parse_args("").model == str(tmp_path / "model")
-    assert (app.parse_args("").host, app.parse_args("").port) == ("127.0.0.1", None)
-    monkeypatch.setenv("MODEL", "")
-    assert app.parse_args("").model == str(tmp_path / "model")
+
+
+def test_a_page_is_of_this_machine_alone(app_folder):
+    (app_folder / "model").mkdir()
+    args = app.parse_args("")
+    assert args.host == "127.0.0.1"
+    assert args.port is None
+
+
+@pytest.mark.parametrize("variables", [{}, {"MODEL": ""}], ids=["no variable", "empty variable"])
+def test_the_model_of_a_page_lies_beside_it(app_folder, monkeypatch, variables):
+    (app_folder / "model").mkdir()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert app.parse_args("").model == str(app_folder / "model")
+
+
+def test_the_model_of_a_page_is_that_of_the_environment_before_the_one_beside_it(app_folder, monkeypatch):
+    (app_folder / "model").mkdir()
     monkeypatch.setenv("MODEL", "me/cells")
     assert app.parse_args("").model == "me/cells"
+
+
+def test_the_model_of_a_page_is_that_of_the_flag_before_all(app_folder, monkeypatch):
+    (app_folder / "model").mkdir()
+    monkeypatch.setenv("MODEL", "me/cells")
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", "runs/x/model"])
     assert app.parse_args("").model == "runs/x/model"
 
 
-def test_uploads_of_any_size_go_to_a_folder_that_goes_with_the_page(monkeypatch, model):
-    served = []
+class Served:
+    """Stands in for the serving of a page, and notes what it finds."""
 
-    def serve(predict: PagePredictor, host: str, port: int | None) -> None:
-        served.append(Path(os.environ["GRADIO_TEMP_DIR"]))
-        assert served[1].is_dir()
-        assert Image.MAX_IMAGE_PIXELS is None
-        assert (host, port) == ("0.0.0.0", 7861)
+    def __init__(self) -> None:
+        self.ends_on_sigterm = False
 
+    def exit_on_sigterm(self) -> None:
+        self.ends_on_sigterm = True
+
+    def serve(self, predict: PagePredictor, host: str, port: int | None) -> None:
+        self.host, self.port = host, port
+        self.uploads = Path(os.environ["GRADIO_TEMP_DIR"])
+        self.had_uploads = self.uploads.is_dir()
+        self.largest_image = Image.MAX_IMAGE_PIXELS
+        self.ended_on_sigterm = self.ends_on_sigterm
+
+
+@pytest.fixture
+def served(monkeypatch, model) -> Served:
+    """What a page found that has been served."""
+    served = Served()
     monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    monkeypatch.setattr(app, "exit_on_sigterm", lambda: served.append("ends on SIGTERM"))
-    monkeypatch.setattr(app, "serve", serve)
+    monkeypatch.setattr(app, "exit_on_sigterm", served.exit_on_sigterm)
+    monkeypatch.setattr(app, "serve", served.serve)
     monkeypatch.setattr(sys, "argv", ["app.py", "--model", str(model), "--host", "0.0.0.0", "--port", "7861"])
     app.main()
-    first, folder = served
-    assert first == "ends on SIGTERM"
-    assert folder.name.startswith("segment-")
-    assert not folder.exists()
+    return served
+
+
+def test_a_page_is_served_where_the_flags_say_until_sigterm(served):
+    assert served.host == "0.0.0.0"
+    assert served.port == 7861
+    assert served.ended_on_sigterm
+
+
+def test_uploads_go_to_a_folder_that_goes_with_the_page(served):
+    assert served.uploads.name.startswith("segment-")
+    assert served.had_uploads
+    assert not served.uploads.exists()
+
+
+def test_uploads_may_have_any_size(served):
+    assert served.largest_image is None
 
 
 def test_a_model_that_cannot_be_loaded_is_the_predictors_line(tmp_path):
@@ -244,22 +318,44 @@ def gradio(monkeypatch) -> mock.MagicMock:
     return library
 
 
-def test_a_page_tells_nobody_and_keeps_uploads_for_ten_minutes(page, gradio, capsys):
+@pytest.fixture
+def launched(page, gradio) -> dict:
+    """How the page of Gradio was launched."""
     app.serve(page, "0.0.0.0", 7861)
-    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
-    assert gradio.Blocks.call_args.kwargs["delete_cache"] == (60, 600)
-    assert "deleted after 10 minutes" in gradio.Markdown.call_args.args[0]
+    return gradio.page.launch.call_args.kwargs
+
+
+def test_a_page_is_launched_where_it_was_asked_to_be(page, gradio, capsys):
+    app.serve(page, "0.0.0.0", 7861)
     launched = gradio.page.launch.call_args.kwargs
-    assert (launched["server_name"], launched["server_port"], launched["share"]) == ("0.0.0.0", 7861, False)
-    assert (launched["max_file_size"], launched["run_history"]) == (100_000_000, False)
-    assert launched["css"].count("opacity: var(--mask-opacity, 0.5)") == 1
-    answers = [gradio.HTML.return_value, gradio.DownloadButton.return_value]
-    upload, opacity = gradio.File.return_value, gradio.Slider.return_value
-    upload.change.assert_called_once_with(page, upload, answers, api_name="predict", concurrency_limit=1)
-    assert gradio.Slider.call_args.args == (0, 1, 0.5)
-    assert "setProperty('--mask-opacity', opacity)" in opacity.input.call_args.kwargs["js"]
+    assert launched["server_name"] == "0.0.0.0"
+    assert launched["server_port"] == 7861
     assert gradio.page.block_thread.called
     assert "open http://here/ in a browser" in capsys.readouterr().out
+
+
+def test_a_page_tells_nobody_of_its_visitors(launched):
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+    assert launched["share"] is False
+    assert launched["run_history"] is False
+
+
+def test_a_page_keeps_uploads_of_100_megabytes_for_ten_minutes(launched, gradio):
+    assert gradio.Blocks.call_args.kwargs["delete_cache"] == (60, 600)
+    assert "deleted after 10 minutes" in gradio.Markdown.call_args.args[0]
+    assert launched["max_file_size"] == 100_000_000
+
+
+def test_a_page_answers_an_upload_with_a_picture_to_download(launched, page, gradio):
+    answers = [gradio.HTML.return_value, gradio.DownloadButton.return_value]
+    upload = gradio.File.return_value
+    upload.change.assert_called_once_with(page, upload, answers, api_name="predict", concurrency_limit=1)
+
+
+def test_a_page_has_a_slider_for_the_opacity_of_the_mask(launched, gradio):
+    assert launched["css"].count("opacity: var(--mask-opacity, 0.5)") == 1
+    assert gradio.Slider.call_args.args == (0, 1, 0.5)
+    assert "setProperty('--mask-opacity', opacity)" in gradio.Slider.return_value.input.call_args.kwargs["js"]
 
 
 @pytest.mark.parametrize("error", [OSError("in use"), OverflowError("port must be 0-65535")])
@@ -317,18 +413,22 @@ def test_points_are_shown_on_the_image(tmp_path):
     assert re.findall(r"</span>(\w+)</li>", html) == ["nose", "ear"]
 
 
-def test_limits_of_the_page_are_within_what_it_takes(tmp_path):
+def test_an_image_of_40_megapixels_is_taken(tmp_path):
     with (tmp_path / "wide.png").open("wb") as file, PngWriter(file, (5000, 8000), 6) as png:
         png.write(np.zeros((1, 8000), np.uint8))
     assert page_job(tmp_path / "wide.png").size == (5000, 8000)
+
+
+def test_an_image_of_100_megabytes_is_read(tmp_path):
     with (tmp_path / "heavy.png").open("wb") as file:
         file.truncate(100_000_000)
     with pytest.raises(ImageError, match="cannot be read"):
         page_job(tmp_path / "heavy.png")
+
+
+def test_a_volume_is_sent_to_predict_py(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.uint8), np.eye(4)), tmp_path / "v.nii.gz")
-    with pytest.raises(
-        ImageError, match=r"^v\.nii\.gz: is a volume, but this page takes images; use predict\.py for it$"
-    ):
+    with pytest.raises(ImageError, match=r"^v\.nii\.gz: is a volume, but .*use predict\.py for it$"):
         page_job(tmp_path / "v.nii.gz")
 
 
@@ -387,86 +487,139 @@ def start(python: Path, space: Path, *flags: str) -> subprocess.Popen:
     return subprocess.Popen([python, "app.py", *flags], cwd=space, env=environment, **pipes)
 
 
-@pytest.mark.slow
-def test_a_space_serves_the_masks_of_predict_py_and_keeps_nothing(python, space, model, images, tmp_path):
-    deep = np.random.default_rng(0).integers(0, 2**16, (60, 40, 3), dtype=np.uint16)
-    tifffile.imwrite(images / "deep.tif", deep, photometric="rgb")
-    Image.fromarray(deep[:, :, 0]).save(images / "grey.png")
-    good = sorted(file for file in images.rglob("*") if file.is_file())
-    assert predict(model, [images], tmp_path / "masks").returncode == 0
-    (tmp_path / "cut.png").write_bytes((images / "a.png").read_bytes()[:500])
-    bad = [tmp_path / "cut.png", large_png(tmp_path / "large.png")]
+class Answers(NamedTuple):
+    """What a Space has answered to good files and to bad ones, and what it said and kept."""
 
+    good: list[tuple[Path, str, str]]
+    cut: list
+    large: list
+    errors: str
+    leftovers: list[Path]
+
+
+@pytest.fixture(scope="module")
+def upload_folder(photos, tmp_path_factory) -> Path:
+    """A folder with photographs, also of 16 bits and in grey."""
+    folder = shutil.copytree(photos, tmp_path_factory.mktemp("uploads") / "images")
+    deep = np.random.default_rng(0).integers(0, 2**16, (60, 40, 3), dtype=np.uint16)
+    tifffile.imwrite(folder / "deep.tif", deep, photometric="rgb")
+    Image.fromarray(deep[:, :, 0]).save(folder / "grey.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def space_answers(python, space, upload_folder, tmp_path_factory) -> Answers:
+    """The answers of a Space, which a program asks as a browser does."""
+    folder = tmp_path_factory.mktemp("asked")
+    good = sorted(file for file in upload_folder.rglob("*") if file.is_file())
+    (folder / "cut.png").write_bytes((upload_folder / "a.png").read_bytes()[:500])
+    bad = [folder / "cut.png", large_png(folder / "large.png")]
     server = start(python, space)
     try:
         url = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())[0]
-        command = [python, PROGRAMS / "drive_page.py", url, tmp_path / "downloads", *good, *bad]
+        command = [python, PROGRAMS / "drive_page.py", url, folder / "downloads", *good, *bad]
         driven = subprocess.run(command, capture_output=True, text=True, timeout=120)
     finally:
         server.send_signal(signal.SIGTERM)
         errors = server.communicate(timeout=60)[1]
     assert driven.returncode == 0, driven.stderr + errors
-    answers = json.loads(driven.stdout)
-    for file, (html, mask) in zip(good, answers, strict=False):
-        expected = (tmp_path / "masks" / file.relative_to(images)).with_suffix(".png")
+    *of_good, cut, large = json.loads(driven.stdout)
+    answers = [(file, html, mask) for file, (html, mask) in zip(good, of_good, strict=True)]
+    return Answers(answers, cut, large, errors, list((space / "tmp").iterdir()))
+
+
+@pytest.mark.slow
+def test_a_space_serves_the_masks_of_predict_py(space_answers, model, upload_folder, tmp_path):
+    assert predict(model, [upload_folder], tmp_path / "masks").returncode == 0
+    for file, html, mask in space_answers.good:
+        expected = (tmp_path / "masks" / file.relative_to(upload_folder)).with_suffix(".png")
         assert Path(mask).name == expected.name
         assert Path(mask).read_bytes() == expected.read_bytes()
         assert len(pictures(html)) == 3
-    (cut, none), (large, nothing) = answers[len(good) :]
-    assert cut.startswith('<p role="alert">cut.png: image cannot be read')
-    assert none is None
-    assert large.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels')
-    assert nothing is None
-    assert "Traceback" not in errors
-    assert not any((space / "tmp").iterdir())
 
 
 @pytest.mark.slow
-def test_the_documented_ways_to_ask_a_page_get_its_mask(python, space, model, images, tmp_path):
+def test_a_space_answers_bad_files_with_a_line(space_answers):
+    html, mask = space_answers.cut
+    assert html.startswith('<p role="alert">cut.png: image cannot be read')
+    assert mask is None
+    html, mask = space_answers.large
+    assert html.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels')
+    assert mask is None
+    assert "Traceback" not in space_answers.errors
+
+
+@pytest.mark.slow
+def test_a_space_keeps_nothing(space_answers):
+    assert space_answers.leftovers == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["python", "bash"])
+def test_the_documented_ways_to_ask_a_page_get_its_mask(python, space, model, images, tmp_path, language):
     expected = np.array([10, 200, 255])[Predictor(model).mask(images / "a.png")]
     shutil.copy(images / "a.png", tmp_path / "cell.png")
-    by_python, by_curl = re.findall(r"^```(?:python|bash)\n(.*?)^```", SERVING.read_text(), re.DOTALL | re.MULTILINE)
+    (program,) = re.findall(rf"^```{language}\n(.*?)^```", SERVING.read_text(), re.DOTALL | re.MULTILINE)
+    command = {"python": [python, "-c"], "bash": ["bash", "-euc"]}[language]
     server = start(python, space, "--port", str(port := free_port()))
     try:
         server.stdout.readline()
-        for command, program in (([python, "-c"], by_python), (["bash", "-euc"], by_curl)):
-            program = program.replace(":7860", f":{port}")
-            process = subprocess.run([*command, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-            assert process.returncode == 0, process.stderr
-            mask = (process.stdout.splitlines() or [tmp_path / "mask.png"])[-1]
-            np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
+        program = program.replace(":7860", f":{port}")
+        process = subprocess.run([*command, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     finally:
         server.terminate()
         server.communicate(timeout=60)
+    assert process.returncode == 0, process.stderr
+    mask = (process.stdout.splitlines() or [tmp_path / "mask.png"])[-1]
+    np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
-def test_the_image_of_the_page_holds_what_it_needs_and_starts_it(monkeypatch):
+def dockerfile_lines(instruction: str) -> list[str]:
+    """What follows an instruction in the Dockerfile of the page."""
     lines = DOCKERFILES[1].read_text().splitlines()
-    copied = [line.split()[1] for line in lines if line.startswith("COPY")]
+    return [line.removeprefix(f"{instruction} ") for line in lines if line.startswith(f"{instruction} ")]
+
+
+def test_the_image_of_the_page_holds_what_it_needs():
+    copied = [line.split()[0] for line in dockerfile_lines("COPY")]
     assert sorted(copied) == sorted(["requirements-app.txt", *IN_A_SPACE])
-    (variables,) = (dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines if line.startswith("ENV"))
-    (command,) = (json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD"))
-    for name, value in variables.items():
+
+
+def test_the_image_of_the_page_starts_it_for_other_machines(monkeypatch):
+    (variables,) = dockerfile_lines("ENV")
+    (command,) = dockerfile_lines("CMD")
+    for name, value in re.findall(r"(\w+)=(\S+)", variables):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", command[1:])
+    monkeypatch.setattr(sys, "argv", json.loads(command)[1:])
     args = app.parse_args("")
-    assert (args.model, args.host, args.port) == ("/model", "0.0.0.0", 7860)
-    assert "EXPOSE 7860" in lines
+    assert args.model == "/model"
+    assert args.host == "0.0.0.0"
+    assert args.port == 7860
+
+
+def test_the_image_of_the_page_is_reached_at_its_port():
+    assert dockerfile_lines("EXPOSE") == ["7860"]
     assert "-p 7860:7860" in SERVING.read_text()
 
 
+HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="needs hadolint, which requirements-dev.txt has")
 def test_dockerfiles_have_no_mistakes():
-    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if hadolint is None:
-        pytest.skip("needs hadolint, which requirements-dev.txt has")
-    process = subprocess.run([hadolint, *DOCKERFILES], capture_output=True, text=True)
+    process = subprocess.run([HADOLINT, *DOCKERFILES], capture_output=True, text=True)
     assert process.returncode == 0, process.stdout
 
 
-@pytest.mark.slow
-def test_docker_builds_the_image_of_the_page():
+@pytest.fixture
+def docker() -> None:
+    """Skips where Docker does not run."""
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         pytest.skip("needs Docker")
+
+
+@pytest.mark.slow
+def test_docker_builds_the_image_of_the_page(docker):
     subprocess.run(["docker", "build", "-f", DOCKERFILES[1], ROOT], check=True, timeout=1800)
 
 
@@ -497,13 +650,13 @@ HOSTILE = {
 }
 
 
-def test_after_hostile_uploads_the_page_answers_the_next_visitor(page, images, tmp_path):
+@pytest.mark.parametrize("name", HOSTILE)
+def test_after_a_hostile_upload_the_page_answers_the_next_visitor(page, images, tmp_path, name):
     good = images / "a.png"
     expected, _ = page(str(good))
-    for name, content in HOSTILE.items():
-        (tmp_path / name).write_bytes(content)
-        html, mask = page(str(tmp_path / name))
-        assert html.startswith('<p role="alert">'), name
-        assert mask is None, name
-        assert "\n" not in html, name
-        assert page(str(good))[0] == expected
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    html, mask = page(str(tmp_path / name))
+    assert html.startswith('<p role="alert">')
+    assert mask is None
+    assert "\n" not in html
+    assert page(str(good))[0] == expected

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +171,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     network.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def no_network() -> Iterator[None]:
+    """A test that looks a name up, or connects to anything, fails."""
+    from encoders import network_refused  # not every test needs what it imports
+
+    with network_refused():
+        yield
+
+
+@pytest.fixture(scope="session")
+def encoder_folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """A folder for each family of encoders, whose weights are not those that `network_with` begins with."""
+    from encoders import EncoderFolders  # not every test needs what it imports
+
+    return EncoderFolders(tmp_path_factory.mktemp("encoders"))
 
 
 @pytest.fixture(scope="session")

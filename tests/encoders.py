@@ -1,15 +1,22 @@
-"""Tiny backbones of transformers with random weights, a folder for each family; images, and no network for tests."""
+"""Tiny backbones of transformers with random weights, a folder for each family, and networks that have them."""
 
+import copy
 import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from class_loss import classes
+from starting import start_from
 from torch import Tensor, nn
+
+from train_utils.settings.starting_point import StartingPoint
+from unet import Preprocess, UNet
 
 SIZES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1]}
 WINDOWS = {"embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 1, 2, 2], "window_size": 4}
@@ -87,3 +94,30 @@ class EncoderFolders(dict[str, Path]):
 def pixels(*shape: int) -> Tensor:
     """Random bytes (B, C, H, W)."""
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def start_with(encoder: str | Path, **flags: object) -> StartingPoint:
+    """Where train.py starts with this encoder."""
+    return start_from(None, {"encoder": str(encoder), "encoder_weights": "pretrained", "base_channels": 2} | flags)
+
+
+def network_of_start(start: StartingPoint, channels: int = 3, pixel_types: tuple[str, ...] = ("uint8",)) -> UNet:
+    """The network of a start, for images of so many channels, in training mode."""
+    statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=pixel_types)
+    torch.manual_seed(0)
+    return start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
+
+
+def build_network(encoder: str | Path, channels: int = 3, **flags: object) -> UNet:
+    """The network that train.py starts with, in training mode."""
+    return network_of_start(start_with(encoder, **flags), channels)
+
+
+first_built = cache(build_network)
+
+
+def network_with(encoder: Path, channels: int = 3, **flags: object) -> UNet:
+    """A copy of the network that train.py starts with, of a folder that stays as it is."""
+    network = copy.deepcopy(first_built(encoder, channels, **flags))
+    torch.manual_seed(0)  # whether it was built now or earlier
+    return network

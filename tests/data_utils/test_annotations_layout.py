@@ -9,12 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from annotations import loaded, masks
+from annotations import error_of, loaded, masks
 from coco_files import OBJECTS, SIZE, box, entry, write_coco
+from mask_folders import rows, save
 from PIL import Image
 
 from data_utils.image_io.reader import read_image
 from data_utils.sources.annotations import coco
+from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.annotations.labelme_mask import read_labelme
 from data_utils.sources.annotations.layout import find_file, folder_in, holds_pictures, number_classes, read_lines
 from runtime.errors import DataError
@@ -210,3 +212,36 @@ def test_a_file_of_annotations_has_up_to_four_gigabytes(tmp_path, monkeypatch):
     assert len(coco.read(file).images) == 3
     assert len(read_lines(file)) == 1
     assert read_labelme(str(tmp_path / "a.json")) == {"shapes": []}
+
+
+def test_a_folder_of_no_images_names_the_formats_of_annotations(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "notes.json").write_text("{}")
+    assert "annotations of COCO, labelme, YOLO, VOC or Cityscapes" in error_of(tmp_path)
+    assert "volumes in imagesTr" in error_of(tmp_path)
+
+
+def test_a_folder_of_no_masks_names_the_formats_of_annotations(tmp_path):
+    save(tmp_path / "images/a.png", rows(0))
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations/a.xml").write_text("<annotation/>")
+    assert "found only .xml, looked for .bmp" in error_of(tmp_path)
+    assert "(or annotations of COCO" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("splits", "named", "expected"),
+    [
+        (["train", "holdout"], (), True),
+        (["holdout"], (), False),
+        (["holdout"], ("train", "holdout"), True),
+    ],
+    ids=["of one split", "of another name", "of a name that is given"],
+)
+def test_a_folder_holds_masks_where_one_of_its_splits_does(tmp_path, splits, named, expected):
+    for split in ("train", "val", "holdout"):
+        save(tmp_path / split / "images" / "a.png", rows(0))
+        (tmp_path / split / "masks").mkdir()
+    for split in splits:
+        save(tmp_path / split / "masks" / "a.png", rows(0))
+    assert holds_masks(tmp_path, named) is expected

@@ -3,6 +3,7 @@
 Modules: data_utils/loading/samples.py, data_utils/loading/loaders.py.
 """
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -53,23 +54,40 @@ def stored(dataset: TrainingDataset, index: int) -> tuple[np.ndarray, np.ndarray
     return image, np.asarray(Image.open(record["target"])) // 255
 
 
-def test_padding_shows_the_mean_and_counts_nowhere(folder):
+@pytest.fixture(scope="module")
+def padded(folder) -> tuple[TrainingDataset, tuple]:
+    """A data set, and its second sample in the third epoch, padded from (16, 24) to (20, 32)."""
     dataset = training(folder)
-    image, target, _, slot, problem = dataset[Slot(1, 3, (20, 32))]
-    mask = target.mask
+    return dataset, dataset[Slot(1, 3, (20, 32))]
+
+
+def test_a_padded_sample_begins_with_the_files_of_its_record(padded):
+    dataset, (image, target, _, slot, problem) = padded
     pixels, classes = stored(dataset, 1)
-    assert image.shape == (3, 20, 32)
-    assert mask.shape == (20, 32)
     assert (image[:, :16, :24].numpy() == pixels).all()
-    assert (mask[:16, :24].numpy() == classes).all()
-    assert (mask[16:] == IGNORED).all()
-    assert (mask[:, 24:] == IGNORED).all()
-    mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
-    assert (image[:, 16:].flatten(1) == mean).all()
-    assert (image[:, :, 24:].flatten(1) == mean).all()
+    assert (target.mask[:16, :24].numpy() == classes).all()
     assert slot.epoch == 3
     assert slot.index == 1
     assert problem is None
+
+
+def test_padding_of_a_mask_counts_nowhere(padded):
+    mask = padded[1][1].mask
+    assert mask.shape == (20, 32)
+    assert (mask[16:] == IGNORED).all()
+    assert (mask[:, 24:] == IGNORED).all()
+
+
+def test_padding_of_an_image_shows_the_mean(padded):
+    dataset, (image, *_) = padded
+    mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
+    assert image.shape == (3, 20, 32)
+    assert (image[:, 16:].flatten(1) == mean).all()
+    assert (image[:, :, 24:].flatten(1) == mean).all()
+
+
+def test_a_sample_is_padded_to_the_size_of_its_slot(padded):
+    dataset, _ = padded
     assert dataset[Slot(1, 3, (20, 24))][0].shape == (3, 20, 24)
 
 
@@ -106,7 +124,8 @@ def test_without_augmentation_nothing_is_drawn(folder):
 
 
 @pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True), ("mps", False)])
-def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_there(folder, monkeypatch, device, pinned):
+def test_batches_are_pinned_for_a_gpu_that_the_run_uses(folder, monkeypatch, device, pinned):
+    """Not for one that is only there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     info = load_info(folder)
     shapes, split = network_shapes(info, UNetConfig()), BatchSplit(2, 1, 2, 1)
@@ -114,47 +133,63 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
     assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
 
 
-def test_training_images_leave_two_values_at_the_lowest_level_and_validation_images_stay(folder):
+@pytest.mark.parametrize(("depth", "shortest"), [(2, 8), (4, 32)])
+def test_training_images_leave_two_values_at_the_lowest_level(folder, depth, shortest):
     info = load_info(folder)
-    sizes = info.train.sizes
-    for depth, shortest in ((2, 8), (4, 32)):
-        shapes = network_shapes(info, UNetConfig(depth=depth))
-        assert shapes.train.tolist() == np.maximum(sizes, shortest).tolist()
-        assert shapes.val.tolist() == info.val.sizes.tolist()
-    assert sizes.min() < 32
+    shapes = network_shapes(info, UNetConfig(depth=depth))
+    assert shapes.train.tolist() == np.maximum(info.train.sizes, shortest).tolist()
+    assert info.train.sizes.min() < 32
 
 
-def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
+@pytest.mark.parametrize("depth", [2, 4])
+def test_validation_images_have_their_own_size(folder, depth):
+    info = load_info(folder)
+    assert network_shapes(info, UNetConfig(depth=depth)).val.tolist() == info.val.sizes.tolist()
+
+
+def test_a_filler_of_training_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
     image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
     assert (image.numpy() == stored(dataset, 2)[0]).all()
     assert (target.mask == IGNORED).all()
     assert dataset[Slot(2, 0, (20, 32), filler=True)][0].shape == (3, 20, 32)
+
+
+def test_a_filler_of_evaluation_counts_nowhere(folder):
     info = load_info(folder)
     _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
     assert (target.mask == IGNORED).all()
     assert index == 0
 
 
-def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(folder):
+def test_a_crop_is_a_part_of_the_image_with_its_mask(folder):
     dataset = training(folder, crop_size=(8, 12))
     pixels, classes = stored(dataset, 0)
     whole = np.concatenate([pixels, classes[None]])
     crops = set()
     for epoch in range(12):
         image, target, *_ = dataset[Slot(0, epoch, (8, 12))]
+        crop = np.concatenate([image.numpy(), target.mask[None].numpy()])
+        places = [(y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == crop).all()]
+        assert len(places) == 1
+        crops.update(places)
+    assert len(crops) > 6  # of 12 epochs
+
+
+def test_a_crop_is_the_same_each_time_it_is_read(folder):
+    dataset = training(folder, crop_size=(8, 12))
+    for epoch in range(12):
+        image, target, *_ = dataset[Slot(0, epoch, (8, 12))]
         again = dataset[Slot(0, epoch, (8, 12))]
         assert torch.equal(image, again[0])
         assert torch.equal(target.mask, again[1].mask)
-        image_with_mask = np.concatenate([image.numpy(), target.mask[None].numpy()])
-        places = [
-            (y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == image_with_mask).all()
-        ]
-        assert len(places) == 1
-        crops.update(places)
-    assert len(crops) > 6
-    other = training(folder, crop_size=(8, 12), seed=1)  # the same records: the validation part is apart
-    assert not torch.equal(other[Slot(0, 0, (8, 12))][0], dataset[Slot(0, 0, (8, 12))][0])
+
+
+def test_a_crop_is_another_for_another_seed(folder):
+    """The records are the same: the validation images are drawn apart."""
+    one, other = (training(folder, crop_size=(8, 12), seed=seed) for seed in (0, 1))
+    slot = Slot(0, 0, (8, 12))
+    assert not torch.equal(other[slot][0], one[slot][0])
 
 
 def test_crops_around_a_rare_class_find_it(tmp_path):
@@ -193,7 +228,7 @@ def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
     assert ((image[0] > 127).numpy() == target.mask.numpy()).all()
 
 
-def test_the_network_input_of_many_images_is_computed_once_for_each_size(folder, monkeypatch):
+def test_the_input_size_of_many_images_is_computed_once_for_each_size(folder, monkeypatch):
     info = load_info(folder)
     sizes = np.random.default_rng(0).integers(30, 33, (1000, 2))
     info = replace(info, train=replace(info.train, sizes=sizes), val=replace(info.val, sizes=sizes[:50]))
@@ -216,34 +251,44 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
         assert one[3] == other[3]
 
 
-def test_a_crop_is_drawn_by_the_seed_the_epoch_and_the_image_and_apart_from_the_augmentation(info):
-    crops = {}
-    for seed in (0, 1):
-        dataset = TrainingDataset(info.train, replace(info, config=replace(info.config, seed=seed)), Preprocess())
-        for epoch in (0, 1):
-            for index in (0, 1):
-                rng = np.random.default_rng([seed, epoch, index, 1])
-                image, target = dataset.samples.load(index)
-                window = dataset.samples.choose_window(index, target, (8, 8), rng)
-                slot = Slot(index, epoch, (8, 8))
-                cut, _ = dataset.sample(slot)
-                sides = tuple(slice(*side) for side in window)
-                assert (cut == image[(slice(None), *sides)]).all()
-                augmentation = dataset[slot][2]
-                expected = draw((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
-                assert (augmentation.matrix == expected.matrix).all()
-                assert augmentation.noise_seed == expected.noise_seed
-                crops[seed, epoch, index] = cut.tobytes()
-    assert len(set(crops.values())) == len(crops)
+KEYS = [*itertools.product((0, 1), repeat=3)]
 
 
-def test_images_are_mirrored_only_where_the_reader_allows_it(info):
-    for mirrors in (True, False):
-        dataset = TrainingDataset(info.train, info, Preprocess())
-        dataset.reader = SimpleNamespace(mirrors=mirrors, mirrored=lambda target: target)
-        dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
-        draws = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
-        assert any(drawn.is_mirrored for drawn in draws) is mirrors
+def drawn_crop(info: DatasetInfo, seed: int, epoch: int, index: int) -> tuple[TrainingDataset, Slot, np.ndarray]:
+    """The data set of this seed, a slot of a crop, and its pixels."""
+    dataset = TrainingDataset(info.train, replace(info, config=replace(info.config, seed=seed)), Preprocess())
+    slot = Slot(index, epoch, (8, 8))
+    return dataset, slot, dataset.sample(slot)[0]
+
+
+@pytest.mark.parametrize(("seed", "epoch", "index"), KEYS)
+def test_a_crop_is_drawn_by_seed_epoch_and_image_alone(info, seed, epoch, index):
+    dataset, _, crop = drawn_crop(info, seed, epoch, index)
+    image, target = dataset.samples.load(index)
+    window = dataset.samples.choose_window(index, target, (8, 8), np.random.default_rng([seed, epoch, index, 1]))
+    assert (crop == image[(slice(None), *(slice(*side) for side in window))]).all()
+
+
+@pytest.mark.parametrize(("seed", "epoch", "index"), KEYS)
+def test_an_augmentation_is_drawn_apart_from_the_crop(info, seed, epoch, index):
+    dataset, slot, _ = drawn_crop(info, seed, epoch, index)
+    augmentation = dataset[slot][2]
+    expected = draw((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
+    assert (augmentation.matrix == expected.matrix).all()
+    assert augmentation.noise_seed == expected.noise_seed
+
+
+def test_crops_of_each_seed_epoch_and_image_differ(info):
+    assert len({drawn_crop(info, *key)[2].tobytes() for key in KEYS}) == len(KEYS)
+
+
+@pytest.mark.parametrize("mirrors", [True, False])
+def test_images_are_mirrored_only_where_the_reader_allows_it(info, mirrors):
+    dataset = TrainingDataset(info.train, info, Preprocess())
+    dataset.reader = SimpleNamespace(mirrors=mirrors, mirrored=lambda target: target)
+    dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
+    draws = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
+    assert any(drawn.is_mirrored for drawn in draws) is mirrors
 
 
 def test_a_sample_without_anything_to_crop_around_is_cropped_anywhere(info):
@@ -272,37 +317,55 @@ def test_a_sample_is_drawn_for_its_own_spacing(info):
     assert calls == [2]
 
 
-def test_a_sample_that_is_known_to_be_bad_is_a_filler_whose_problem_goes_along(info, tmp_path, monkeypatch):
+@pytest.fixture(
+    params=itertools.product((TrainingDataset, EvaluationDataset), (False, True)),
+    ids=["training", "training, cached", "evaluation", "evaluation, cached"],
+)
+def one_bad(request, info, tmp_path, monkeypatch) -> tuple[TrainingDataset | EvaluationDataset, list[int]]:
+    """A data set that knows its second sample to be bad, and the indices of the samples that it has loaded."""
+    dataset_type, is_cached = request.param
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip", crop_size=None))
-    split = replace(info.train, bad={1: "b.png: is damaged"})
-    for is_cached in (False, True):
-        for dataset_type, collate in ((TrainingDataset, collate_training), (EvaluationDataset, collate_evaluation)):
-            dataset = dataset_type(split, skipping, Preprocess())
-            loaded_indices = []
-            load = dataset.samples.load
-            dataset.samples.load = lambda index, load=load, seen=loaded_indices: seen.append(index) or load(index)
-            if is_cached:
-                dataset.cache()
-            assert 1 not in loaded_indices
-            batch = collate(dataset.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)]))
-            assert batch["problems"] == ["b.png: is damaged"]
-            targets = batch["targets"]
-            known, unknown = targets.mask if collate is collate_training else [target.mask for target in targets]
-            assert (unknown == 255).all()
-            assert (known != 255).all()
-            assert torch.allclose(batch["images"][1].float().mean((1, 2)), torch.tensor(dataset.fill), atol=0.6)
+    dataset = dataset_type(replace(info.train, bad={1: "b.png: is damaged"}), skipping, Preprocess())
+    load, loaded_indices = dataset.samples.load, []
+    dataset.samples.load = lambda index: loaded_indices.append(index) or load(index)
+    if is_cached:
+        dataset.cache()
+    return dataset, loaded_indices
 
 
-def test_images_of_fractions_are_padded_with_the_mean_as_it_is(info):
+def test_a_sample_that_is_known_to_be_bad_is_a_filler(one_bad):
+    dataset, _ = one_bad
+    _, known, *_ = dataset[Slot(2, 0, (16, 24))]
+    image, unknown, *_ = dataset[Slot(1, 0, (16, 24))]
+    assert (known.mask != IGNORED).all()
+    assert (unknown.mask == IGNORED).all()
+    assert torch.allclose(image.float().mean((1, 2)), torch.tensor(dataset.fill), atol=0.6)
+
+
+def test_a_sample_that_is_known_to_be_bad_is_not_loaded(one_bad):
+    dataset, loaded_indices = one_bad
+    dataset[Slot(1, 0, (16, 24))]
+    assert 1 not in loaded_indices
+
+
+def test_the_problem_of_a_bad_sample_goes_along_with_its_batch(one_bad):
+    dataset, _ = one_bad
+    collate = collate_training if isinstance(dataset, TrainingDataset) else collate_evaluation
+    batch = collate(dataset.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)]))
+    assert batch["problems"] == ["b.png: is damaged"]
+    assert len(batch["images"]) == 2
+
+
+@pytest.mark.parametrize(("kind", "decimals"), [("float32", 9), ("uint8", 0)])
+def test_images_are_padded_with_the_mean_in_numbers_of_their_kind(info, kind, decimals):
     dataset = TrainingDataset(info.train, info, Preprocess())
     target = ClassTarget(np.zeros((8, 8), np.uint8))
-    for kind, fill in (("float32", dataset.fill), ("uint8", dataset.fill.round())):
-        dataset.read = lambda slot, kind=kind: (np.zeros((3, 8, 8), kind), target, None)
-        image = dataset[Slot(0, 0, (8, 12))][0].numpy()
-        assert image.dtype == kind
-        assert (image[:, 0, 8:] == fill[:, None]).all()
-        assert not image[:, :, :8].any()
+    dataset.read = lambda slot: (np.zeros((3, 8, 8), kind), target, None)
+    image = dataset[Slot(0, 0, (8, 12))][0].numpy()
+    assert image.dtype == kind
+    assert (image[:, 0, 8:] == dataset.fill.round(decimals)[:, None].astype(kind)).all()
+    assert not image[:, :, :8].any()
 
 
 def test_a_crop_is_read_by_itself_of_a_large_image_that_is_not_decoded_yet(info):
@@ -315,25 +378,30 @@ def test_a_crop_is_read_by_itself_of_a_large_image_that_is_not_decoded_yet(info)
     assert samples.load_crop(1, (8, 6), rng) is None
 
 
-def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(info):
-    for preprocess, mean, std in (
+@pytest.mark.parametrize(
+    ("preprocess", "mean", "std"),
+    [
         (Preprocess(mean=(5.0, 6.0, 7.0), std=(2.0, 3.0, 4.0)), [5, 6, 7], [2, 3, 4]),
         (Preprocess(), [0, 0, 0], [1, 1, 1]),
-    ):
-        samples = VolumeSamples(info.train, info, preprocess, fit_targets=True)
-        assert samples.mean.tolist() == mean
-        assert samples.std.tolist() == std
+    ],
+    ids=["of a data set", "none"],
+)
+def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(info, preprocess, mean, std):
+    samples = VolumeSamples(info.train, info, preprocess, fit_targets=True)
+    assert samples.mean.tolist() == mean
+    assert samples.std.tolist() == std
 
 
-def test_a_volume_has_the_spacing_of_the_network_or_its_own():
-    samples = object.__new__(VolumeSamples)
-    samples.split = SimpleNamespace(spacings=np.array([(1.0, 1.0, 1.0), (5.0, 2.0, 1.5)]))
-    for spacing, expected in ((None, (5.0, 2.0, 1.5)), ((3.0, 3.0, 3.0), (3.0, 3.0, 3.0))):
-        samples.preprocess = Preprocess(spacing=spacing)
-        assert samples.spacing(1) == expected
+@pytest.mark.parametrize(
+    ("spacing", "expected"), [(None, (5.0, 2.0, 1.5)), ((3.0, 3.0, 3.0), (3.0, 3.0, 3.0))], ids=["own", "network"]
+)
+def test_a_volume_has_the_spacing_of_the_network_or_its_own(info, spacing, expected):
+    split = replace(info.train, spacings=np.array([(1.0, 1.0, 1.0), (5.0, 2.0, 1.5)]))
+    samples = VolumeSamples(split, info, Preprocess(spacing=spacing), fit_targets=True)
+    assert samples.spacing(1) == expected
 
 
-def test_volumes_that_another_run_has_cached_on_another_grid_or_range_are_not_used(tmp_path, monkeypatch):
+def test_volumes_that_another_run_has_cached_differently_are_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     info = load_info(write_msd(tmp_path / "data", cases=2, shape=(6, 7, 8)), val_fraction=0.5)
     slot = Slot(0, 0, (8, 7, 6))
@@ -348,35 +416,54 @@ def test_volumes_that_another_run_has_cached_on_another_grid_or_range_are_not_us
     assert len(list(tmp_path.rglob("*.arrow"))) == count + 1
 
 
-def test_what_is_mapped_from_a_file_is_not_written_to(info):
+def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):
     image, mask = np.zeros((3, 2, 2), np.uint8), np.zeros((2, 2), np.uint8)
     image.flags.writeable = mask.flags.writeable = False
     dataset = EvaluationDataset(info.val, info, Preprocess())
     dataset.read = lambda slot: (image, ClassTarget(mask), None)
     tensor, target, *_ = dataset[Slot(0, 0, (2, 2))]
-    for changed, kept in ((tensor, image), (target.mask, mask)):
-        changed += 1
-        assert (changed == 1).all()
-        assert not kept.any()
+    tensor += 1
+    target.mask.add_(1)
+    assert (tensor == 1).all()
+    assert (target.mask == 1).all()
+    assert not image.any()
+    assert not mask.any()
 
 
-def test_a_jpeg_is_decoded_with_less_detail_and_its_target_knows_the_whole_size(info, tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.jpg")
-    sizes = []
+class SizesReader:
+    """A reader of empty targets that notes the sizes it is told."""
 
-    def read(record: dict, image_size: tuple[int, int], size: tuple[int, int] | None) -> ClassTarget:
-        sizes.append((image_size, size))
+    at_network_size = False
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple] = []
+
+    def read(self, record: dict, image_size: tuple[int, int], size: tuple[int, int] | None) -> ClassTarget:
+        self.sizes.append((image_size, size))
         return ClassTarget(np.zeros(size or image_size, np.uint8))
 
-    reader = SimpleNamespace(at_network_size=False, read=read)
-    records = ListRecords([{"image": str(tmp_path / "a.jpg"), "target": None, "name": "a.jpg"}])
+
+@pytest.fixture
+def jpeg(tmp_path) -> str:
+    """A JPEG of 480 x 640 pixels (height x width)."""
+    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    return str(tmp_path / "a.jpg")
+
+
+DRAFT = Preprocess(scale=0.25, draft=True)
+
+
+@pytest.mark.parametrize(("fit_targets", "size"), [(True, (120, 160)), (False, None)])
+def test_a_jpeg_of_less_detail_has_a_target_that_knows_the_whole_size(info, jpeg, fit_targets, size):
+    reader = SizesReader()
+    records = ListRecords([{"image": jpeg, "target": None, "name": "a.jpg"}])
     split = replace(info.train, records=records)
-    preprocess = Preprocess(scale=0.25, draft=True)
-    expected = ImageInput.read(str(tmp_path / "a.jpg"), preprocess, 3).whole()
-    for fit_targets in (True, False):
-        samples = ImageSamples(split, replace(info, reader=reader), preprocess, fit_targets=fit_targets)
-        assert np.array_equal(samples.load(0)[0], expected)
-    assert sizes == [((480, 640), (120, 160)), ((480, 640), None)]
-    in_detail = ImageInput.read(str(tmp_path / "a.jpg"), replace(preprocess, draft=False), 3).whole()
-    assert not np.array_equal(in_detail, expected)
+    samples = ImageSamples(split, replace(info, reader=reader), DRAFT, fit_targets=fit_targets)
+    assert np.array_equal(samples.load(0)[0], ImageInput.read(jpeg, DRAFT, 3).whole())
+    assert reader.sizes == [((480, 640), size)]
+
+
+def test_a_jpeg_of_less_detail_is_another_image(jpeg):
+    in_detail = ImageInput.read(jpeg, replace(DRAFT, draft=False), 3).whole()
+    assert not np.array_equal(in_detail, ImageInput.read(jpeg, DRAFT, 3).whole())

@@ -46,12 +46,13 @@ def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, monkeypatch, crop):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     flags = ["--dataset", tiny_folder, *TINY, "--scale", "0.7", "--tracker", "none", "--epochs", "1", *crop]
     flags += ["--log-every", "1", "--optimizer", "sgd"]
-    records = []
-    for name, flag in (("plain", []), ("first", ["--cache"]), ("second", ["--cache"])):
-        run = run_train(tmp_path / name, *flags, *flag)
-        assert run.exit_code == 0, run.output
-        assert ("decoding for the cache" in run.output) == (name == "first")
-        records.append([{k: v for k, v in record.items() if "perf" not in k} for record in run.records])
+    plain = run_train(tmp_path / "plain", *flags)
+    first = run_train(tmp_path / "first", *flags, "--cache")
+    second = run_train(tmp_path / "second", *flags, "--cache")
+    runs = (plain, first, second)
+    assert [run.exit_code for run in runs] == [0, 0, 0]
+    assert ["decoding for the cache" in run.output for run in runs] == [False, True, False]
+    records = [[{k: v for k, v in record.items() if "perf" not in k} for record in run.records] for run in runs]
     assert len(records[0]) > 4
     assert records[0] == records[1] == records[2]
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2
@@ -70,78 +71,109 @@ def test_crops_of_cached_images_are_those_of_their_files(tiny_folder, tmp_path, 
             assert torch.equal(target.mask, cached_target.mask)
 
 
-def test_what_cannot_be_decoded_is_skipped_from_the_cache_too(broken, tmp_path):
-    options = ["--classes", CLASSES, "--on-bad-sample", "skip", "--max-steps", "6", "--tracker", "none", *TINY]
-    for name in ("first", "second"):
-        run = run_train(tmp_path / name, "--dataset", broken, *options, "--cache")
-        assert run.exit_code == 0, run.output
-        assert "9 bad samples were skipped in training" in run.output
+def test_bad_samples_are_skipped_from_the_cache_too(broken, tmp_path):
+    flags = ["--dataset", broken, "--classes", CLASSES, "--on-bad-sample", "skip", "--max-steps", "6", "--cache"]
+    runs = [run_train(tmp_path / name, *flags, "--tracker", "none", *TINY) for name in ("first", "second")]
+    assert [run.exit_code for run in runs] == [0, 0]
+    assert ["9 bad samples were skipped in training" in run.output for run in runs] == [True, True]
 
 
-def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writing_is_not(tmp_path, monkeypatch):
+PAIR = (np.ones((1, 2, 3), np.uint8), TARGET)
+
+
+def kill_this_process(index: int) -> None:
+    """Die in the middle, as by the kernel when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing_at(failing: int, fail: Callable[[int], None]) -> Callable[[int], tuple[np.ndarray, ClassTarget]]:
+    """The samples of a data set whose reading fails at one of them."""
+
+    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
+        return fail(index) if index == failing else (np.full((1, 2, 3), index, np.uint8), TARGET)
+
+    return prepare
+
+
+@pytest.fixture
+def killed(tmp_path, monkeypatch) -> Path:
+    """The folder of caches after a run was killed while it was decoding."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pair, folder = (np.ones((1, 2, 3), np.uint8), TARGET), tmp_path / "unet-accelerate"
-
-    def killed_at_5(index: int) -> tuple[np.ndarray, ClassTarget]:
-        if index == 5:
-            os.kill(os.getpid(), signal.SIGKILL)  # in the middle, as by the kernel when memory runs out
-        return pair
-
-    run = FORK.Process(target=decode_once, args=(killed_at_5, 9, ClassTarget, "killed", ()))
+    run = FORK.Process(target=decode_once, args=(failing_at(5, kill_this_process), 9, ClassTarget, "killed", ()))
     run.start()
     run.join(60)
     assert run.exitcode == -signal.SIGKILL
+    folder = tmp_path / "unet-accelerate"
     assert len(list(folder.glob(".*.tmp"))) == 1
-    (folder / ".busy.arrow.0123abcd.tmp").write_bytes(b"x")
-    with FileLock(folder / "busy.lock"):
-        decoded = decode_once(lambda i: pair, 2, ClassTarget, "other", ())
+    return folder
+
+
+def test_the_cache_that_a_killed_run_left_is_cleared(killed):
+    decoded = decode_once(lambda index: PAIR, 2, ClassTarget, "other", ())
     image, target = decoded[1]
-    np.testing.assert_array_equal(image, pair[0])
+    np.testing.assert_array_equal(image, PAIR[0])
     np.testing.assert_array_equal(target.mask, TARGET.mask)
-    assert [path.name for path in folder.glob(".*.tmp")] == [".busy.arrow.0123abcd.tmp"]
-    assert len(list(folder.glob("*.arrow"))) == 1
+    assert not list(killed.glob(".*.tmp"))
+    assert len(list(killed.glob("*.arrow"))) == 1
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "without checksum"])
+def test_the_cache_that_another_run_is_writing_is_not_cleared(killed):
+    (killed / ".busy.arrow.0123abcd.tmp").write_bytes(b"x")
+    with FileLock(killed / "busy.lock"):
+        decode_once(lambda index: PAIR, 2, ClassTarget, "other", ())
+    assert [path.name for path in killed.glob(".*.tmp")] == [".busy.arrow.0123abcd.tmp"]
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def flip_a_pixel(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[content.index(bytes([2] * 6))] ^= 1
+    file.write_bytes(content)
+
+
+def remove_checksum(file: Path) -> None:
+    file.with_suffix(".sha256").unlink()
+
+
+@pytest.mark.parametrize("damage", [cut_off, empty, flip_a_pixel, remove_checksum])
 def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, capsys, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    images = []
+    indices = []
 
     def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
-        images.append(index)
+        indices.append(index)
         return np.full((1, 2, 3), index, np.uint8), TARGET
 
     decode_once(prepare, 3, ClassTarget, "key", ())
     (file,) = (tmp_path / "unet-accelerate").glob("*.arrow")
-    content = bytearray(file.read_bytes())
-    if damage == "without checksum":
-        file.with_suffix(".sha256").unlink()
-    else:
-        content[content.index(bytes([2] * 6))] ^= 1  # a pixel
-        damaged = {"cut": content[:-100], "empty": b"", "flipped": content}
-        file.write_bytes(damaged[damage])
+    damage(file)
     decoded = decode_once(prepare, 3, ClassTarget, "key", ())
-    assert sorted(images) == [0, 0, 1, 1, 2, 2]
+    assert sorted(indices) == [0, 0, 1, 1, 2, 2]
     assert f"{file} is damaged; its samples are decoded again" in capsys.readouterr().out
     assert decoded[2][0].tolist() == [[[2] * 3] * 2]
     decode_once(prepare, 3, ClassTarget, "key", ())
-    assert len(images) == 6, "an undamaged file is used"
+    assert len(indices) == 6, "an undamaged file is used"
+
+
+def fill_the_disk(index: int) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
-        if index == 5:
-            raise OSError(28, "No space left on device")
-        return np.ones((1, 2, 3), np.uint8), TARGET
-
     with pytest.raises(DataError, match=r"\(No space left on device\); free some space, or set XDG_CACHE_HOME"):
-        decode_once(prepare, 9, ClassTarget, "full", ())
+        decode_once(failing_at(5, fill_the_disk), 9, ClassTarget, "full", ())
     assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
 
 
-def test_what_cannot_be_cached_says_so():
+def test_records_that_are_no_files_are_not_cached():
     key = load_records(DataConfig("shapes"))[0].digest
     with pytest.raises(DataError, match="--cache works with local files only"):
         decode_once(samples_of(1), 2, ClassTarget, key, ())
@@ -214,33 +246,35 @@ def without_first(info: DatasetInfo) -> DatasetInfo:
     return replace(info, train=replace(info.train, bad={0: "left out"}))
 
 
+def samples(info: DatasetInfo, *, cached: bool, **settings) -> list[tuple]:
+    """The two training samples of a data set, read from their files or from the cache."""
+    dataset = EvaluationDataset(info.train, info, Preprocess(**{"scale": 0.4, **settings}))
+    if cached:
+        dataset.cache()
+    read = [dataset[Slot(index, 0, (8, 8))] for index in range(2)]
+    return [(image.tolist(), target.mask.tolist(), problem) for image, target, _, problem in read]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "preprocess"),
     [
-        (same, same, {"image_size": (20, 30)}),
-        (same, same, {"scale": 0.25}),
-        (same, same, {"detect_unit_range": True}),
-        (same, same, {"draft": False}),
-        (same, grey, {}),
-        (same, repainted, {}),
-        (without_first, same, {}),
-        (same, classes(1, 0, 9), {}),
-        (classes(0, 1, ignored=9), classes(0, 1), {}),
-        (same, classes(0, 1, 9, reader=ComplementReader), {}),
+        pytest.param(same, same, {"image_size": (20, 30)}, id="size"),
+        pytest.param(same, same, {"scale": 0.25}, id="scale"),
+        pytest.param(same, same, {"detect_unit_range": True}, id="unit range"),
+        pytest.param(same, same, {"draft": False}, id="draft"),
+        pytest.param(same, grey, {}, id="channels"),
+        pytest.param(same, repainted, {}, id="file"),
+        pytest.param(without_first, same, {}, id="bad"),
+        pytest.param(same, classes(1, 0, 9), {}, id="class values"),
+        pytest.param(classes(0, 1, ignored=9), classes(0, 1), {}, id="ignored value"),
+        pytest.param(same, classes(0, 1, 9, reader=ComplementReader), {}, id="target"),
     ],
-    ids=["size", "scale", "unit range", "draft", "channels", "file", "bad", "class values", "ignored value", "target"],
 )
-def test_what_another_run_has_cached_with_other_settings_is_not_used(tmp_path, monkeypatch, before, after, preprocess):
+def test_samples_that_another_run_has_cached_with_other_settings_are_not_used(
+    tmp_path, monkeypatch, before, after, preprocess
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     info = load_info(write_pairs(tmp_path / "data"), on_bad_sample="skip")
-
-    def samples(info: DatasetInfo, *, cached: bool, **settings) -> list[tuple]:
-        dataset = EvaluationDataset(info.train, info, Preprocess(**{"scale": 0.4, **settings}))
-        if cached:
-            dataset.cache()
-        read = [dataset[Slot(index, 0, (8, 8))] for index in range(2)]
-        return [(image.tolist(), target.mask.tolist(), problem) for image, target, _, problem in read]
-
     first = samples(before(info), cached=True)
     changed = after(info)
     expected = samples(changed, cached=False, **preprocess)
@@ -248,63 +282,68 @@ def test_what_another_run_has_cached_with_other_settings_is_not_used(tmp_path, m
     assert samples(changed, cached=True, **preprocess) == expected
 
 
-def test_what_stands_where_a_raster_holds_no_data_is_the_mean_of_this_run(tmp_path, monkeypatch):
+def test_cached_pixels_where_a_raster_holds_no_data_are_the_mean_of_this_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bands = np.full((1, 8, 8), 7, np.uint8)
     bands[0, 0] = 0
+    (tmp_path / "data" / "masks").mkdir(parents=True)
     for name in "ab":
         write_raster(tmp_path / "data" / "images" / f"{name}.tif", bands, nodata=0)
-        (tmp_path / "data" / "masks").mkdir(exist_ok=True)
         Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / "data" / "masks" / f"{name}.png")
     info = load_info(tmp_path / "data", val_fraction=0.5)
+    images = []
     for mean in (3.0, 5.0):
         dataset = EvaluationDataset(info.train, info, Preprocess(mean=(mean,)))
         dataset.cache()
-        image = dataset[Slot(0, 0, (8, 8))][0]
-        assert (image[0, 0] == mean).all()
-        assert (image[0, 1:] == 7).all()
+        images.append(dataset[Slot(0, 0, (8, 8))][0])
+    assert [image[0, 0].unique().tolist() for image in images] == [[3], [5]]
+    assert all((image[0, 1:] == 7).all() for image in images)
 
 
 def samples_of(value: int):
     return lambda index: (np.full((1, 2, 2), value, np.uint8), ClassTarget(np.full((2, 2), value, np.uint8)))
 
 
-@pytest.mark.parametrize(("rank", "local_rank", "is_mended"), [("2", "0", True), ("2", "1", False)])
-def test_the_first_process_of_each_machine_compares_the_cache_with_its_checksum(
-    tmp_path, monkeypatch, rank, local_rank, is_mended
-):
+@pytest.mark.parametrize(("local_rank", "value"), [("0", 2), ("1", 1)], ids=["first", "second"])
+def test_a_damaged_cache_is_mended_by_the_first_process_of_a_machine(tmp_path, monkeypatch, local_rank, value):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = decode_once(samples_of(1), 2, ClassTarget, "key", ())
     first.file.with_suffix(".sha256").write_text("another")
-    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     again = decode_once(samples_of(2), 2, ClassTarget, "key", ())
-    assert again[0][1].mask.max() == (2 if is_mended else 1)
+    assert again[0][1].mask.max() == value
 
 
-def test_a_cache_is_made_once_and_its_samples_know_their_target_in_other_processes(tmp_path, monkeypatch):
+def test_a_cache_is_made_once_for_each_key(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     decode_once(samples_of(1), 2, ClassTarget, "key", ())
-    once = decode_once(samples_of(2), 2, ClassTarget, "key", ())
-    other = decode_once(samples_of(3), 2, ClassTarget, "another key", ())
-    sent: DecodedSplit = pickle.loads(pickle.dumps(once))
+    assert decode_once(samples_of(2), 2, ClassTarget, "key", ())[1][0].max() == 1
+    assert decode_once(samples_of(3), 2, ClassTarget, "another key", ())[1][0].max() == 3
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_samples_of_a_cache_know_their_target_in_other_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(samples_of(1), 2, ClassTarget, "key", ())
+    sent: DecodedSplit = pickle.loads(pickle.dumps(decoded))
     assert isinstance(sent[1][1], ClassTarget)
     assert sent[1][0].max() == 1
-    assert other[1][0].max() == 3
-    assert not [path for path in Path(tmp_path).rglob("*.tmp")]
+
+
+def find_damage(index: int) -> None:
+    raise DataError("b.png: is damaged")
 
 
 def test_an_error_that_is_not_to_be_skipped_ends_the_decoding(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def prepare(index: int):
-        if index == 1:
-            raise DataError("b.png: is damaged")
-        return samples_of(index)(index)
-
     with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
-        decode_once(prepare, 3, ClassTarget, "key", ())
-    decoded = decode_once(prepare, 3, ClassTarget, "key", (DataError,))
+        decode_once(failing_at(1, find_damage), 3, ClassTarget, "key", ())
+
+
+def test_an_error_that_is_to_be_skipped_is_raised_for_its_sample(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(failing_at(1, find_damage), 3, ClassTarget, "key", (DataError,))
     assert decoded[2][0].max() == 2
     with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
         decoded[1]

@@ -1,0 +1,215 @@
+"""Cityscapes: the ids that the benchmark evaluates, in folders of cities."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotations import error_of, loaded, masks
+from conftest import unnoticed_changes
+from mask_folders import SIZE, rows, save
+
+from data_utils import pack
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.sources.annotations.cityscapes import EvaluatedIds, find
+
+IDS = rows(0, 1, 7, 8, 26, 33, 34, 255)
+
+
+def cityscapes(root: Path, *splits: str, nested: bool = True, train_ids: bool = False) -> Path:
+    """Two images of each split, in two cities, as the benchmark's archives hold them."""
+    for split in splits:
+        for city in ("aachen", "zurich"):
+            images = root / "leftImg8bit" / split / city if nested else root / split
+            ids = root / "gtFine" / split / city if nested else root / split
+            name = f"{city}_000000_000019"
+            save(images / f"{name}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+            save(ids / f"{name}_gtFine_labelIds.png", IDS)
+            save(ids / f"{name}_gtFine_color.png", np.zeros((*SIZE, 3), np.uint8))
+            (ids / f"{name}_gtFine_polygons.json").write_text('{"imgHeight": 12, "imgWidth": 20, "objects": []}')
+            if train_ids:
+                save(ids / f"{name}_gtFine_labelTrainIds.png", rows(0, 1, 13, 18, 255))
+    return root
+
+
+EVALUATED = rows(255, 255, 7, 8, 26, 33, 255, 255)
+
+
+@pytest.mark.parametrize(("nested", "prefix"), [(True, "aachen/"), (False, "")])
+def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested, prefix):
+    train, val = loaded(cityscapes(tmp_path, "train", "val", "test", nested=nested))
+    name = f"{prefix}aachen_000000_000019_leftImg8bit.png"
+    assert len(train) == 2
+    assert len(val) == 2
+    assert train[0]["name"] == name
+    np.testing.assert_array_equal(masks(train)[name], EVALUATED)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_cityscapes_classes_are_the_19_of_the_benchmark(tmp_path, nested):
+    config = DataConfig(str(cityscapes(tmp_path, "train", "val", "test", nested=nested)))
+    class_map = load_dataset_info(config).reader.class_map
+    assert len(class_map) == 19
+    assert class_map.ignore_value == 255
+    name_of_value = dict(zip(class_map.values, class_map.names, strict=True))
+    assert [name_of_value[value] for value in (7, 8, 26, 33)] == ["road", "sidewalk", "car", "bicycle"]
+    assert "annotations: Cityscapes; 4 images" in check_data(config)[0]
+
+
+def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
+    train, _ = loaded(cityscapes(tmp_path, "train", "val", train_ids=True))
+    assert isinstance(train[0]["target"], str)
+    assert train[0]["target"].endswith("_labelTrainIds.png")
+    class_map = load_dataset_info(DataConfig(str(tmp_path))).reader.class_map
+    name_of_value = dict(zip(class_map.values, class_map.names, strict=True))
+    assert [name_of_value[value] for value in (0, 13, 18)] == ["road", "car", "bicycle"]
+    assert class_map.ignore_value == 255
+
+
+def test_cityscapes_training_ids_are_not_taken_where_a_mask_lacks_them(tmp_path):
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
+    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
+
+
+def test_cityscapes_training_ids_alone_are_enough(tmp_path):
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    for ids in tmp_path.glob("gtFine/*/*/*_labelIds.png"):
+        ids.unlink()
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert len(info.train) == 2
+    assert len(info.val) == 2
+    assert info.reader.class_map.values == tuple(range(19))
+
+
+def test_a_cityscapes_image_without_mask_is_named(tmp_path):
+    cityscapes(tmp_path, "train", "val")
+    next(tmp_path.glob("gtFine/train/zurich/*_labelIds.png")).unlink()
+    message = error_of(tmp_path)
+    assert "zurich_000000_000019_leftImg8bit.png: image without mask" in message
+    assert "--allow-unpaired" in message
+    assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
+
+
+@pytest.fixture
+def bern(tmp_path) -> Path:
+    """A city of which only the images 2, 9 and 10 have masks, with masks of others, and files that are neither."""
+    images = tmp_path / "leftImg8bit" / "train" / "bern"
+    ids = tmp_path / "gtFine" / "train" / "bern"
+    for number in (10, 9, 2, 30, 4, 33, 31, 32):
+        save(images / f"{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+    for number in (10, 9, 2, 8, 7, 11, 6, 5):
+        save(ids / f"{number}_gtFine_labelIds.png", IDS)
+    for name in (images / "5_leftImg8bit.txt", ids / "6_gtFine_labelIds.json", images / "1_leftImg8bit_old.png"):
+        name.write_text("no picture")
+    return tmp_path
+
+
+def test_cityscapes_stand_in_natural_order(bern):
+    train, val = loaded(bern, allow_unpaired=True, val_fraction=0.34)
+    assert train.records is val.records
+    assert [record["name"] for record in train.records] == [f"bern/{n}_leftImg8bit.png" for n in (2, 9, 10)]
+
+
+def test_cityscapes_files_without_partner_are_those_of_both_kinds(bern):
+    train, _ = loaded(bern, allow_unpaired=True, val_fraction=0.34)
+    assert train.unpaired == (
+        *(f"bern/{number}_leftImg8bit.png: image without mask" for number in (30, 31, 32, 33, 4)),
+        *(f"bern/{number}_gtFine_labelIds.png: mask without image" for number in (11, 5, 6, 7, 8)),
+    )
+
+
+def test_packed_cityscapes_hold_only_ids_that_are_evaluated(tmp_path, monkeypatch):
+    folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
+    pack.main()
+    for split in loaded(out):
+        assert all((mask == EVALUATED).all() for mask in masks(split).values())
+    info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
+    assert info.reader.class_map.names[0] == "road"
+    assert info.reader.class_map.ignore_value == 255
+
+
+def test_a_change_of_each_file_of_cityscapes_is_noticed(tmp_path):
+    root = cityscapes(tmp_path, "train", "val")
+    files = [*root.glob("leftImg8bit/*/*/*"), *root.glob("gtFine/*/*/*_labelIds.png")]
+    assert len(files) == 8
+    assert unnoticed_changes(files, lambda: [split.digest for split in loaded(root)]) == []
+
+
+CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}
+CITYSCAPES |= {20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"}
+CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"}
+
+
+def test_ids_of_cityscapes_have_the_names_of_the_benchmark(tmp_path):
+    assert loaded(cityscapes(tmp_path, "train", "val"))[0].classes == tuple(CITYSCAPES.items())
+
+
+def test_training_ids_of_cityscapes_have_the_names_of_the_benchmark(tmp_path):
+    root = cityscapes(tmp_path, "train", "val", train_ids=True)
+    assert loaded(root)[0].classes == tuple(enumerate(CITYSCAPES.values()))
+
+
+def test_ids_of_cityscapes_that_are_not_evaluated_are_ignored_beyond_a_byte_too(tmp_path):
+    """A license plate has the id -1."""
+    ids = [*range(-1, 35), 256 + 7]
+    np.save(tmp_path / "a_gtFine_labelIds.npy", np.array([ids], np.int16))
+    rendered = EvaluatedIds(str(tmp_path / "a_gtFine_labelIds.npy")).render()
+    assert rendered.tolist() == [[number if number in CITYSCAPES else 255 for number in ids]]
+
+
+MASK_WITHOUT_IMAGE = "aachen/aachen_000000_000019_gtFine_labelIds.png: mask without image"
+
+
+@pytest.fixture
+def lone_mask(tmp_path) -> Path:
+    """A mask without image, and an image whose ending is in capitals."""
+    root = cityscapes(tmp_path, "train", "val")
+    folder = root / "leftImg8bit/train"
+    (folder / "aachen/aachen_000000_000019_leftImg8bit.png").unlink()
+    file = folder / "zurich/zurich_000000_000019_leftImg8bit.png"
+    file.rename(file.with_suffix(".PNG"))
+    return root
+
+
+def test_a_mask_of_cityscapes_without_image_is_named(lone_mask):
+    message = error_of(lone_mask)
+    assert f"{lone_mask / 'leftImg8bit/train'}: 1 files without partner: {MASK_WITHOUT_IMAGE}" in message
+    assert "--allow-unpaired" in message
+
+
+def test_a_mask_of_cityscapes_without_image_is_left_out_on_request(lone_mask):
+    train, _ = loaded(lone_mask, allow_unpaired=True)
+    assert train.unpaired == (MASK_WITHOUT_IMAGE,)
+    assert train.annotations.annotated == 1
+    assert train.annotations.empty == 0
+
+
+def test_images_of_cityscapes_may_have_endings_in_capitals(lone_mask):
+    train, _ = loaded(lone_mask, allow_unpaired=True)
+    assert train.image_folders() == {(str(lone_mask / "leftImg8bit/train"), "zurich")}
+    assert [record["name"] for record in train] == ["zurich/zurich_000000_000019_leftImg8bit.PNG"]
+
+
+def test_pictures_of_two_cities_may_have_one_name(tmp_path):
+    for split in ("train", "test"):
+        for city in ("bern", "ulm"):
+            save(tmp_path / "leftImg8bit" / split / city / "1_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / "gtFine" / split / city / "1_gtFine_labelIds.png", IDS)
+    for split in loaded(tmp_path, val_split="test"):
+        assert [record["name"] for record in split] == ["bern/1_leftImg8bit.png", "ulm/1_leftImg8bit.png"]
+
+
+def test_cityscapes_without_splits_are_found(tmp_path):
+    cityscapes(tmp_path, "")
+    assert find(tmp_path, ()) == {"train": (tmp_path / "leftImg8bit", tmp_path / "gtFine")}
+
+
+def test_masks_of_cityscapes_beside_the_folder_of_images_are_found(tmp_path):
+    for split in ("train", "val"):
+        save(tmp_path / "leftImg8bit" / split / "1_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / split / "1_gtFine_labelIds.png", IDS)
+    folders = {split: (tmp_path / "leftImg8bit" / split, tmp_path / split) for split in ("train", "val")}
+    assert find(tmp_path, ()) == folders

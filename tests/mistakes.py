@@ -494,7 +494,7 @@ PUBLISHED_NUMBERS = [
         "_front_matter",
         "round(metric.value, 6)",
         "round(metric.value, 2)",
-        "test_numbers_by_hand.py",
+        "test_model_card.py",
     ),
     Mutant(
         "train_utils/reporting/report.py", "_median", "median(values)", "sum(values) / len(values)", "test_report.py"
@@ -559,9 +559,11 @@ CLASS_WEIGHTS = [
         "class_weight_tensor",
         "(pixels.sum() / (len(pixels) * pixels)).sqrt()",
         "pixels.sum() / (len(pixels) * pixels)",
-        "test_optim.py test_flags.py",
+        "test_class_weights.py test_flags.py",
     ),
-    Mutant("data_utils/targets/classes.py", "class_weight_tensor", "pixels > 0", "pixels >= 0", "test_optim.py"),
+    Mutant(
+        "data_utils/targets/classes.py", "class_weight_tensor", "pixels > 0", "pixels >= 0", "test_class_weights.py"
+    ),
     Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "RARE_SHARE * sum(pixels)", "0", "test_plan.py"),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "len(pixels) > 2", "len(pixels) > 1", "test_plan.py"),
@@ -678,10 +680,10 @@ BEST_MODEL = [
         "RunState.forget_best",
         "self.evaluations_since_best = 0",
         "pass",
-        "test_schedule.py",
+        "test_run_state.py",
     ),
     Mutant(
-        "train_utils/run_state.py", "RunState.best_evaluation", "self.best < 0", "self.best <= 0", "test_schedule.py"
+        "train_utils/run_state.py", "RunState.best_evaluation", "self.best < 0", "self.best <= 0", "test_run_state.py"
     ),
 ]
 
@@ -826,7 +828,7 @@ LAUNCH = [
         "split_from_args",
         "profile.processes // args.processes_per_volume",
         "profile.processes",
-        "test_run_decisions.py",
+        "test_microbatch.py",
     ),
     Mutant(
         "train_utils/monitoring/monitor.py",

@@ -8,17 +8,59 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from runs import unplanned
 
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from runtime.errors import SettingsError
+from runtime.launch_profile import LaunchProfile
 from train_utils import microbatch
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
-from train_utils.microbatch import split_batch, steps_ahead
+from train_utils.microbatch import split_batch, split_from_args, steps_ahead
 
 
-def test_a_batch_is_accumulated_over_no_more_micro_batches_than_it_has_images():
+def test_a_batch_has_no_more_micro_batches_than_images():
     batch_split = split_batch(4, 2, None, 8, None)
-    assert (batch_split.micro_batch_size, batch_split.accumulation) == (1, 2)
+    assert batch_split.micro_batch_size == 1
+    assert batch_split.accumulation == 2
+
+
+def profile_of(processes: int, accumulation: int | None = None) -> LaunchProfile:
+    return LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no", gradient_accumulation_steps=accumulation)
+
+
+@pytest.mark.parametrize(
+    ("flags", "processes", "accumulation", "saved", "micro_batch", "expected"),
+    [
+        ("", 1, None, None, 4, 1),
+        ("", 1, None, 2, 2, 2),
+        ("", 1, None, 8, 4, 1),
+        ("", 2, None, 8, 2, 1),
+        ("--micro-batch-size 1", 2, None, 2, 1, 2),
+        ("", 2, 2, None, 1, 2),
+        ("--micro-batch-size auto", 1, 1, 2, 4, 1),
+    ],
+)
+def test_a_batch_of_4_is_split_by_flags_profile_and_what_has_fitted(
+    flags, processes, accumulation, saved, micro_batch, expected
+):
+    batch_split = split_from_args(unplanned(*flags.split()), profile_of(processes, accumulation), saved)
+    assert batch_split.batch_size == 4
+    assert batch_split.groups == processes
+    assert batch_split.micro_batch_size == micro_batch
+    assert batch_split.accumulation == expected
+
+
+@pytest.mark.parametrize(
+    ("processes", "shared", "groups", "micro_batch"), [(4, 1, 4, 1), (4, 2, 2, 2), (2, 2, 1, 4), (6, 3, 2, 2)]
+)
+def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
+    settings = unplanned("--processes-per-volume", str(shared))
+    batch_split = split_from_args(settings, profile_of(processes), None)
+    assert batch_split.groups == groups
+    assert batch_split.processes_per_volume == shared
+    assert batch_split.world_size == processes
+    assert batch_split.micro_batch_size == micro_batch
+    assert batch_split.accumulation == 1
 
 
 @pytest.mark.parametrize(
@@ -45,13 +87,22 @@ def test_a_record_of_memory_that_cannot_be_read_is_said_and_left_out(tmp_path, c
     assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
 
 
-def test_a_record_of_memory_may_say_little_or_nothing(tmp_path, capsys):
+def test_a_run_without_a_record_of_memory_has_no_limit(tmp_path, capsys):
     assert read_memory_limit(tmp_path) == MemoryLimit(None, False)
-    for content, limit in (("{}", MemoryLimit()), ('{"micro_batch_size": 1}', MemoryLimit(1, False))):
-        (tmp_path / "memory.json").write_text(content)
-        assert read_memory_limit(tmp_path) == limit
-    (tmp_path / "memory.json").write_text('{"activation_checkpointing": true}')
-    assert read_memory_limit(tmp_path) == MemoryLimit(None, True)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "limit"),
+    [
+        ("{}", MemoryLimit(None, False)),
+        ('{"micro_batch_size": 1}', MemoryLimit(1, False)),
+        ('{"activation_checkpointing": true}', MemoryLimit(None, True)),
+    ],
+)
+def test_a_record_of_memory_limits_what_it_names(tmp_path, capsys, content, limit):
+    (tmp_path / "memory.json").write_text(content)
+    assert read_memory_limit(tmp_path) == limit
     assert capsys.readouterr().out == ""
 
 
@@ -62,14 +113,9 @@ class Loader(list):
     dataset = SimpleNamespace(fill=np.full(1, 7.0), std=np.full(1, 3.0))
 
 
-def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_them(monkeypatch):
-    calls = []
-
-    def augment(images, targets, draws, packed_draws, **options):
-        calls.append((draws, packed_draws, options["fill"].tolist(), options["std"].tolist(), options["recolor"]))
-        return images, targets
-
-    monkeypatch.setattr(microbatch, "augment", augment)
+@pytest.fixture
+def loader() -> Loader:
+    """A step of two micro-batches of two images, and one of a filler; their pixels hold the number of the batch."""
     slots = [
         [Slot(4, 0, (2, 2)), Slot(5, 0, (2, 2))],
         [Slot(6, 0, (2, 2), ends_step=True), Slot(7, 0, (2, 2), ends_step=True)],
@@ -79,18 +125,49 @@ def test_a_step_has_the_batches_up_to_its_last_one_and_the_records_of_all_of_the
     for number, batch in enumerate(slots):
         images = torch.full((len(batch), 2, 3, 3), float(number))
         loader.append({"slots": batch, "images": images, "targets": number, "draws": "d", "packed_draws": "p"})
-    ready = []
-    steps = list(steps_ahead(loader, "recolor", ready.append))
-    assert [indices for _, indices in steps] == [[4, 5, 6, 7], [8]]
-    assert [[batch.targets for batch in batches] for batches, _ in steps] == [[0, 1], [2]]
-    assert [[batch.is_filler for batch in batches] for batches, _ in steps] == [[False, False], [True]]
-    assert ready == [loader[:2], loader[2:]]
-    images = steps[0][0][1].images
+    return loader
+
+
+@pytest.fixture
+def augmentations(monkeypatch) -> list[tuple]:
+    """What `augment` was called with; it returns images and targets as they are."""
+    calls = []
+
+    def augment(images, targets, draws, packed_draws, **options):
+        calls.append((draws, packed_draws, options["fill"].tolist(), options["std"].tolist(), options["recolor"]))
+        return images, targets
+
+    monkeypatch.setattr(microbatch, "augment", augment)
+    return calls
+
+
+def test_a_step_has_the_batches_up_to_its_last_one(loader, augmentations):
+    steps = [batches for batches, _ in steps_ahead(loader, "recolor")]
+    assert [[batch.targets for batch in batches] for batches in steps] == [[0, 1], [2]]
+    assert [[batch.is_filler for batch in batches] for batches in steps] == [[False, False], [True]]
+
+
+def test_a_step_has_the_records_of_all_its_batches(loader, augmentations):
+    assert [indices for _, indices in steps_ahead(loader, "recolor")] == [[4, 5, 6, 7], [8]]
+
+
+def test_images_of_a_step_have_their_channels_last(loader, augmentations):
+    batches, _ = next(steps_ahead(loader, "recolor"))
+    images = batches[1].images
     assert images.shape == (2, 2, 3, 3)
     assert images.unique().tolist() == [1]
     assert images.is_contiguous(memory_format=torch.channels_last)
-    assert calls == [("d", "p", [7], [3], "recolor")] * 3
+
+
+def test_a_step_that_is_ready_is_told_by_its_batches(loader, augmentations):
+    ready = []
+    assert len(list(steps_ahead(loader, "recolor", ready.append))) == 2
+    assert ready == [loader[:2], loader[2:]]
+
+
+def test_batches_of_a_step_are_augmented_by_their_draws(loader, augmentations):
     assert len(list(steps_ahead(loader, "recolor"))) == 2
+    assert augmentations == [("d", "p", [7], [3], "recolor")] * 3
 
 
 @pytest.mark.parametrize(

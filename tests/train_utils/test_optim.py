@@ -1,131 +1,69 @@
-"""Learning rate, optimizer groups and class weights.
+"""The optimizers: which weights decay, and how they are updated.
 
-Modules: train_utils/optim.py, train_utils/schedule.py, train_utils/ema.py, data_utils/targets/classes.py.
+Module: train_utils/optim.py.
 """
 
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from torch.utils._python_dispatch import TorchDispatchMode
+from runs import unplanned
+from torch import nn
 
-from data_utils.class_map import ClassMap
-from data_utils.targets.classes import class_weight_tensor, count_classes
-from runtime.errors import SettingsError
-from train_utils.ema import WeightAverage, move_towards
 from train_utils.optim import build_optimizer
-from train_utils.schedule import learning_rate
-from train_utils.settings.train_settings import SCHEDULES
+from train_utils.schedule import Schedule
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
-    rates = [learning_rate(step, 100, peak=0.5, warmup_steps=10, schedule=schedule) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.05 * step for step in range(1, 11)], rel=1e-12)  # float64
-    assert max(rates) == rates[10] == 0.5
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
+class WithEncoder(nn.Module):
+    """A network whose encoder has one frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
+        self.encoder[1].requires_grad_(False)
+        self.norm = nn.BatchNorm1d(3)
+        self.head = nn.Conv1d(3, 2, 1)
 
 
-def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
-    model = torch.nn.Linear(1, 1, bias=False).double()
-    average = WeightAverage(model, decay=0.5)
-    expected = model.weight.item()
-    for step in range(1, 13):
-        with torch.no_grad():
-            model.weight.fill_(float(step))
-        average.update(step, torch.tensor(True))
-        decay = min(0.5, (1 + step) / (10 + step))
-        expected = decay * expected + (1 - decay) * step
-        assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
+def test_weights_are_grouped_by_encoder_and_by_what_decays():
+    groups = []
+    for group in build_optimizer(WithEncoder(), "adamw", 0.5, 0.01).param_groups:
+        shapes = [tuple(parameter.shape) for parameter in group["params"]]
+        groups.append((group["of_encoder"], group["weight_decay"], shapes))
+    assert sorted(groups) == [
+        (False, 0.0, [(3,), (3,), (2,)]),
+        (False, 0.01, [(2, 3, 1)]),
+        (True, 0.0, [(3,)]),
+        (True, 0.01, [(3, 2)]),
+    ]
 
 
-def test_the_weights_of_training_are_back_after_an_evaluation_that_failed_too():
-    model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.constant_(model.weight, 2.0)
-    average = WeightAverage(model, decay=0.5)
-    torch.nn.init.constant_(model.weight, 5.0)
-    with pytest.raises(RuntimeError, match="no memory"), average.applied():
-        assert model.weight.item() == 2.0
-        raise RuntimeError("no memory")
-    assert model.weight.item() == 5.0
+def test_weights_of_the_encoder_have_a_tenth_of_the_learning_rate():
+    optimizer = build_optimizer(WithEncoder(), "adamw", 0.5, 0.01)
+    settings = unplanned("--learning-rate", "0.5", "--schedule", "constant", "--warmup-steps", "0")
+    assert Schedule.from_args(settings, 10, None).set_learning_rate(optimizer, 3) == 0.5
+    assert {(group["of_encoder"], group["lr"]) for group in optimizer.param_groups} == {(False, 0.5), (True, 0.05)}
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_weight_decay_spares_norms_and_biases(name):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    decayed, spared = build_optimizer(model, name, 0.1, 0.01).param_groups
+    assert [parameter.ndim for parameter in decayed["params"]] == [4]
+    assert len(spared["params"]) == 3
+    assert decayed["weight_decay"] == 0.01
+    assert spared["weight_decay"] == 0
 
 
 def test_sgd_has_nesterov_momentum():
-    optimizer = build_optimizer(torch.nn.Linear(2, 2), "sgd", 0.1, 0.01)
-    assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"]) == (0.9, True)
+    defaults = build_optimizer(nn.Linear(2, 2), "sgd", 0.1, 0.01).defaults
+    assert defaults["momentum"] == 0.9
+    assert defaults["nesterov"] is True
 
 
-class NumberOfGPU(torch.Tensor):
-    """A number that says it is on a GPU."""
-
-    device = torch.device("cuda")
-
-
-class Operators(TorchDispatchMode):
-    """Collects the names of the operators that are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_an_average_on_a_gpu_is_moved_by_three_operators_however_many_tensors_it_has(share):
-    averages = [torch.randn(3, 4), torch.randn(5)]
-    targets = [torch.randn(3, 4), torch.randn(5)]
-    expected = [average + share * (target - average) for average, target in zip(averages, targets, strict=True)]
-    weight = torch.tensor(share).as_subclass(NumberOfGPU)
-    with Operators() as operators:
-        move_towards(averages, targets, weight)
-    for average, value in zip(averages, expected, strict=True):
-        torch.testing.assert_close(average, value, rtol=1e-6, atol=1e-6)
-    names = [name for name in operators.names if "foreach" in name]
-    assert names == ["aten._foreach_sub.List", "aten._foreach_mul_.Tensor", "aten._foreach_add_.List"]
-
-
-def test_an_average_on_a_cpu_is_moved_once():
-    average = torch.tensor([1.0, 3.0])
-    move_towards([average], [torch.tensor([2.0, 7.0])], torch.tensor(0.25))
-    assert average.tolist() == [1.25, 4.0]
-
-
-def test_weight_decay_spares_norms_and_biases():
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    for name in ("adamw", "sgd"):
-        decayed, spared = build_optimizer(model, name, 0.1, 0.01).param_groups
-        assert [parameter.ndim for parameter in decayed["params"]] == [4]
-        assert len(spared["params"]) == 3
-        assert (decayed["weight_decay"], spared["weight_decay"]) == (0.01, 0)
-
-
-def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():
-    weights = class_weight_tensor(["auto"], [900, 90, 10])
-    # float32: measured 9e-8
-    torch.testing.assert_close(weights**2 * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
-
-
-def test_a_class_without_pixels_weighs_1():
-    assert class_weight_tensor(["auto"], [30, 0, 10])[1] == 1
-    assert class_weight_tensor(["auto"], [0, 0]).tolist() == [1, 1]
-
-
-def test_black_of_a_mask_without_colors_counts_for_the_class_that_is_black():
-    class_map = ClassMap(("ground", "car", "road"), ((0, 0, 0), (255, 0, 0), (9, 9, 9)), None)
-    assert count_classes({(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}, class_map) == (6, 4, 5)
-
-
-def test_class_weights_must_be_one_for_each_class():
-    assert class_weight_tensor([1.0, 2.0], [10, 10]).tolist() == [1.0, 2.0]
-    assert class_weight_tensor(["none"], [10, 10]) is None
-    with pytest.raises(SettingsError, match="3 values for 2 classes"):
-        class_weight_tensor([1.0, 2.0, 3.0], [10, 10])
-    for word in ("auto", "none"):
-        with pytest.raises(SettingsError, match="2 values for 2 classes"):
-            class_weight_tensor([word, 1.0], [10, 10])
+def test_adamw_is_that_of_torch():
+    optimizer = build_optimizer(nn.Linear(2, 2), "adamw", 0.5, 0.01)
+    assert type(optimizer) is torch.optim.AdamW
+    assert optimizer.defaults["betas"] == (0.9, 0.999)
 
 
 @pytest.mark.parametrize(

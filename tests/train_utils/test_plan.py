@@ -1,12 +1,11 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
 
-Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/mask_detail.py,
-train_utils/settings/data_checks.py, train_utils/settings/train_settings.py.
+Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/sizes.py,
+train_utils/settings/mask_detail.py, train_utils/settings/train_settings.py.
 """
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,23 +13,18 @@ from conftest import load_info, write_folder
 from in_process import parsed, run_train
 from PIL import Image
 from points import write_dots
+from runs import opened_run
+from splits import unread_info, unread_split
 from volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.objects import ObjectReader
-from runtime.errors import SettingsError
-from train_utils.checkpoints.find import FoundCheckpoint
-from train_utils.memory.limit import MemoryLimit
-from train_utils.run_dir import OpenedRun
 from train_utils.settings import mask_detail, run_length, sizes
-from train_utils.settings.data_checks import check_axes, check_scale
 from train_utils.settings.mask_detail import detail_kept
 from train_utils.settings.plan import Plan, plan_run
 from train_utils.settings.train_settings import as_flags
-from unet import UNetConfig
-from unet.config import Preprocess
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 
@@ -69,7 +63,8 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
 
 def test_images_of_moderate_size_stay_as_they_are(tmp_path):
     settings = planned(load_info(write_pairs(tmp_path, 10, (160, 200))))
-    assert (settings["scale"], settings["crop_size"]) == (1.0, None)
+    assert settings["scale"] == 1.0
+    assert settings["crop_size"] is None
 
 
 def test_large_images_get_smaller_until_they_suit_the_time_there_is(tmp_path):
@@ -100,7 +95,8 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
     info = sized(load_info(tmp_path), 100, size)
     info.train.sizes[4] = (9000, 9000)  # the usual image decides
     settings = planned(info, "--max-minutes", "10")
-    assert (settings["scale"], settings["crop_size"]) == (scale, None)
+    assert settings["scale"] == scale
+    assert settings["crop_size"] is None
     assert settings["optimizer"] == "muon"
 
 
@@ -119,9 +115,11 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
 def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, monkeypatch, flags, size):
     monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     height, width = size
-    for times, scale in ((1, 1.0), (2, 0.5), (4, 0.25)):
+    whole = {1: 1.0, 2: 0.5, 4: 0.25}
+    one_row_more = {1: 0.75, 2: 0.33}
+    for times, scale in whole.items():
         assert planned(sized(few, 10, (times * height, times * width)), *flags)["scale"] == scale
-    for times, scale in ((1, 0.75), (2, 0.33)):  # a row more
+    for times, scale in one_row_more.items():
         assert planned(sized(few, 10, (times * height + 1, times * width)), *flags)["scale"] == scale
 
 
@@ -135,7 +133,7 @@ def test_the_masks_keep_nine_tenths_of_their_detail(few, monkeypatch, kept, scal
     ("minutes", "pixels", "crop"),
     [("14.9", 192 * 256, (192, 256)), ("59", 192 * 256, (192, 256)), ("60", 512 * 512, (192, 1344))],
 )
-def test_what_is_half_as_large_again_as_a_crop_is_cropped(few, minutes, pixels, crop):
+def test_images_half_as_large_again_as_a_crop_are_cropped(few, minutes, pixels, crop):
     flags = ["--scale", "1", "--max-minutes", minutes]
     side = 3 * pixels // 2 // 192
     assert planned(sized(few, 10, (192, side)), *flags)["crop_size"] is None
@@ -148,18 +146,28 @@ def test_crops_of_large_images_are_squares_of_whole_steps(few):
     assert planned(sized(few, 10, (1024, 1024)), "--scale", "0.5")["crop_size"] is None
 
 
-def test_short_runs_have_narrow_networks_and_small_batches(few):
-    for flags, images, width, batch_size in (
-        (["--max-minutes", "59"], 10, 16, 2),
-        (["--max-minutes", "59"], 5000, 16, 2),
-        (["--max-minutes", "60"], 10, 32, 4),
-        ([], 4999, 32, 4),
-        ([], 5000, 64, 4),
-    ):
-        settings = planned(sized(few, images, (32, 40)), *flags)
-        assert (settings["base_channels"], settings["batch_size"]) == (width, batch_size)
-    assert planned(sized(few, 10, (32, 40)), "--max-minutes", "59")["eval_every"] == 5  # an epoch of two at a time
-    assert planned(sized(few, 10, (32, 40)))["eval_every"] == 3  # of four, and two in the last step
+@pytest.mark.parametrize(
+    ("flags", "images", "width", "batch_size"),
+    [
+        ("--max-minutes 59", 10, 16, 2),
+        ("--max-minutes 59", 5000, 16, 2),
+        ("--max-minutes 60", 10, 32, 4),
+        ("", 4999, 32, 4),
+        ("", 5000, 64, 4),
+    ],
+)
+def test_short_runs_have_narrow_networks_and_small_batches(few, flags, images, width, batch_size):
+    settings = planned(sized(few, images, (32, 40)), *flags.split())
+    assert settings["base_channels"] == width
+    assert settings["batch_size"] == batch_size
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [("--max-minutes 59", 5), ("", 3)],  # an epoch of two images at a time, or of four with two in the last step
+)
+def test_evaluations_are_an_epoch_apart_at_least(few, flags, steps):
+    assert planned(sized(few, 10, (32, 40)), *flags.split())["eval_every"] == steps
 
 
 @pytest.mark.parametrize("size", ["--image-size", "--crop-size"])
@@ -169,10 +177,14 @@ def test_images_that_have_a_size_are_neither_scaled_nor_cropped_to_another(few, 
     assert settings.get("crop_size") is None
 
 
-def test_images_that_are_read_in_windows_and_objects_keep_their_scale(few, monkeypatch):
+def test_images_that_are_read_in_windows_keep_their_scale(few, monkeypatch):
     monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     assert planned(sized(few, 10, (4096, 4096)))["scale"] == 0.25
     assert planned(sized(few, 10, (4096, 4097)))["scale"] == 1.0
+
+
+def test_images_of_objects_keep_their_scale(few, monkeypatch):
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     objects = replace(few, reader=ObjectReader())
     assert planned(sized(objects, 10, (4096, 4096)))["scale"] == 1.0
 
@@ -183,7 +195,10 @@ def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
     assert height == 64
     assert 640 <= width <= 192 * 256 / 64
     assert planned(sized(info, 10, (4096, 64)), "--max-minutes", "10")["crop_size"] == (width, height)
-    narrow = sized(info, 10, (16, 60_000))
+
+
+def test_crops_of_very_narrow_images_have_a_least_height(few):
+    narrow = sized(few, 10, (16, 60_000))
     assert planned(narrow, "--scale", "1")["crop_size"] == (32, 16_384)  # 512 * 512 / 16
 
 
@@ -213,10 +228,12 @@ def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeyp
     records = ListRecords([few.train.records[index % 9] | {"name": f"{index}"} for index in range(100)])
     detail_kept(replace(few, train=Split(records, np.full((100, 2), (32, 40)))), 0.5)
     assert len(names) == len(set(names)) == 32
-    assert (names[0], names[-1]) == ("0", "99")
+    assert names[0] == "0"
+    assert names[-1] == "99"
 
 
-def test_the_usual_image_decides_the_scale_and_the_size_of_crops_and_the_mean_whether_there_are_crops(few, monkeypatch):
+def test_a_large_image_among_others_brings_crops_of_the_usual_size(few, monkeypatch):
+    """The mean size decides whether there are crops; the usual image decides the scale, and how large they are."""
     monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
     info = sized(few, 10, (400, 500))
     assert planned(info)["crop_size"] is None
@@ -263,12 +280,60 @@ def test_detail_of_classes_that_overlap_is_measured_class_by_class(tmp_path):
 
 
 def test_few_images_are_seen_often_enough(tmp_path):
-    info = load_info(write_pairs(tmp_path, 20, (40, 50)))
-    settings = planned(info, "--batch-size", "2")
+    settings = planned(load_info(write_pairs(tmp_path, 20, (40, 50))), "--batch-size", "2")
     assert 2000 <= settings["epochs"] * 9 < 2009  # 18 for training
     assert "batch_size" not in settings
-    assert planned(info, "--max-steps", "9")["epochs"] == planned(info, "--max-minutes", "9")["epochs"] == 10
-    assert planned(sized(info, 1000, (40, 50)))["epochs"] == 10  # 8 would do
+
+
+@pytest.mark.parametrize("flag", ["--max-steps", "--max-minutes"])
+def test_a_run_of_steps_or_minutes_has_the_default_of_epochs(few, flag):
+    assert planned(few, flag, "9")["epochs"] == 10
+
+
+def test_many_images_are_seen_ten_times(few):
+    assert planned(sized(few, 1000, (40, 50)))["epochs"] == 10  # 8 would do
+
+
+def test_a_plan_of_few_small_images_has_the_choices_of_a_long_run():
+    info = unread_info(unread_split(40, (64, 64)))
+    settings = plan_run(info, parsed("--dataset", "data", "--batch-size", "5"))
+    assert settings.scale == 1.0
+    assert settings.crop_size is None
+    assert settings.augment == "basic"
+    assert settings.block == "residual"
+    assert settings.base_channels == 32
+    assert settings.batch_size == 5
+    assert settings.epochs == 250  # 2,000 steps of 5 are 10,000 images
+
+
+def test_a_plan_of_few_small_images_has_neither_encoder_nor_weights_of_classes():
+    settings = plan_run(unread_info(unread_split(40, (64, 64))), parsed("--dataset", "data"))
+    assert settings.encoder is None
+    assert settings.encoder_weights is None
+    assert settings.freeze_encoder is None
+    assert settings.class_weights is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        ("", 40),  # 41 x 4,096 x (1/3 + 1/24) are 19.2 times a tenth of the epoch's 2 x 4 x 4,096
+        ("--scale 0.5", 52),  # 41 x (1,024 / 3 + 4,096 / 24) = 25.6 x 819.2
+        ("--image-size 32 32", 52),
+        ("--crop-size 32 32", 154),  # images are evaluated whole: 76.9 x 819.2
+        ("--batch-size 8", 20),  # an epoch is one step: 19.2 of them, rounded up
+    ],
+)
+def test_evaluations_take_a_tenth_of_the_time_of_training(flags, steps):
+    info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))
+    settings = plan_run(info, parsed("--dataset", "data", *flags.split()))
+    assert settings.eval_every == steps
+    assert settings.checkpoint_every == steps
+
+
+def test_checkpoints_are_as_far_apart_as_evaluations_that_are_typed():
+    info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))
+    assert plan_run(info, parsed("--dataset", "data", "--eval-every", "7")).checkpoint_every == 7
 
 
 def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
@@ -285,16 +350,19 @@ def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_pat
     assert planned(info, "--batch-size", "4")["eval_every"] == 72  # whole epochs of 3 steps
 
 
-def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
-    info = load_info(write_pairs(tmp_path, 10, (64, 64)))
-    assert planned(info)["class_weights"] is None
-    mask = np.zeros((64, 64), np.uint8)
-    for rows, expected in ((32, False), (8, True)):  # of 640: 5 and 1.25% of the pixels
-        mask[:], mask[:rows] = 255, 100
-        Image.fromarray(mask).save(tmp_path / "masks" / "0.png")
-        settings = planned(load_info(tmp_path))
-        assert ("--class-weights auto" in as_flags(settings)) == expected
-    assert "class_weights" not in planned(load_info(tmp_path), "--class-weights", "none")
+@pytest.mark.parametrize(("rows", "weights"), [(32, None), (8, ("auto",))], ids=["5% of the pixels", "1.25%"])
+def test_a_third_class_is_weighted_where_it_is_rare(tmp_path, rows, weights):
+    write_pairs(tmp_path, 10, (64, 64))
+    mask = np.full((64, 64), 255, np.uint8)
+    mask[:rows] = 100
+    Image.fromarray(mask).save(tmp_path / "masks" / "0.png")
+    info = load_info(tmp_path)
+    assert planned(info)["class_weights"] == weights
+    assert "class_weights" not in planned(info, "--class-weights", "none")
+
+
+def test_two_classes_are_not_weighted(few):
+    assert planned(few)["class_weights"] is None
 
 
 @pytest.mark.parametrize(
@@ -310,7 +378,7 @@ def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
         ((0, 0, 0), None),
     ],
 )
-def test_classes_are_weighted_where_one_of_several_has_less_than_two_percent_of_the_pixels(few, pixels, weights):
+def test_classes_are_weighted_where_one_of_several_has_less_than_two_percent(few, pixels, weights):
     info = replace(few, reader=replace(few.reader, class_pixels=pixels))
     assert planned(info)["class_weights"] == weights
 
@@ -324,43 +392,86 @@ def test_rare_classes_of_volumes_are_not_weighted(tmp_path):
     assert planned(info, "--max-minutes", "0.01")["augment"] == "basic"  # which many images would not have
 
 
-def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
-    info = load_info(write_pairs(tmp_path, 112, (16, 24)))  # 101 of them for training
-    assert planned(info, "--max-minutes", "3")["augment"] == "mirror"
-    assert "augment" not in planned(info, "--max-minutes", "3", "--augment", "basic")
-    assert planned(info, "--max-minutes", "4")["augment"] == planned(info)["augment"] == "basic"
-    for images, augment in ((90, "mirror"), (89, "basic")):
-        assert planned(sized(info, images, (16, 24)), "--max-minutes", "3")["augment"] == augment
-    assert planned(sized(info, 1800, (16, 24)), "--max-minutes", "60")["augment"] == "basic"  # which is not short
+@pytest.mark.parametrize(
+    ("images", "flags", "augment"),
+    [
+        (101, "--max-minutes 3", "mirror"),
+        (101, "--max-minutes 4", "basic"),
+        (101, "", "basic"),
+        (90, "--max-minutes 3", "mirror"),
+        (89, "--max-minutes 3", "basic"),
+        (1800, "--max-minutes 60", "basic"),  # which is not short
+    ],
+)
+def test_a_short_run_on_many_images_only_mirrors_them(few, images, flags, augment):
+    assert planned(sized(few, images, (16, 24)), *flags.split())["augment"] == augment
 
 
-def test_a_very_short_run_on_volumes_with_points_sees_small_patches_and_only_mirrors_them(tmp_path):
-    write_dots(tmp_path / "dots", 4, seed=0)
-    points = load_info(tmp_path / "dots")
-    volumes = load_info(write_msd(tmp_path / "volumes", cases=4, shape=(40, 36, 50)))
-    with_points = replace(volumes, reader=points.reader)
-    for info, minutes, augment, crop_size in (
-        (with_points, "14.9", "mirror", (40, 32, 32)),
-        (with_points, "15", "basic", (56, 40, 40)),
-        (volumes, "14.9", "basic", (56, 40, 40)),
-    ):
-        settings = planned(info, "--max-minutes", minutes)
-        assert settings["augment"] == augment
-        assert settings["base_channels"] == 16
-        assert tuple(settings["crop_size"]) == crop_size
-    assert planned(with_points)["augment"] == planned(points, "--max-minutes", "10")["augment"] == "basic"
+def test_an_augmentation_that_is_typed_is_left_as_it_is(few):
+    assert "augment" not in planned(sized(few, 101, (16, 24)), "--max-minutes", "3", "--augment", "basic")
 
 
-def test_a_very_short_run_freezes_a_pretrained_encoder(tmp_path):
-    info, encoder = load_info(write_pairs(tmp_path, 10, (16, 24))), ("--encoder", "resnet", "--max-minutes")
-    settings = planned(info, *encoder, "14")
-    assert settings["freeze_encoder"] is True
-    assert " --freeze-encoder " in as_flags(settings)
-    assert " --no-freeze-encoder " in as_flags(planned(info, *encoder, "15"))
-    for flags in (("--encoder-weights", "random"), ("--encoder-lr-factor", "0.1")):
-        assert planned(info, *encoder, "14", *flags)["freeze_encoder"] is False
-    assert "freeze_encoder" not in planned(info, *encoder, "14", "--no-freeze-encoder")
-    assert planned(info, "--max-minutes", "14")["freeze_encoder"] is None
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """Four images with points."""
+    folder = tmp_path_factory.mktemp("points")
+    write_dots(folder, 4, seed=0)
+    return load_info(folder)
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """Four volumes with masks."""
+    return load_info(write_msd(tmp_path_factory.mktemp("volumes"), cases=4, shape=(40, 36, 50)))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "augment", "crop_size"), [("14.9", "mirror", (40, 32, 32)), ("15", "basic", (56, 40, 40))]
+)
+def test_a_very_short_run_on_volumes_with_points_mirrors_small_patches(volumes, points, minutes, augment, crop_size):
+    settings = planned(replace(volumes, reader=points.reader), "--max-minutes", minutes)
+    assert settings["augment"] == augment
+    assert settings["base_channels"] == 16
+    assert tuple(settings["crop_size"]) == crop_size
+
+
+def test_a_very_short_run_on_volumes_with_masks_has_patches_of_a_short_one(volumes):
+    settings = planned(volumes, "--max-minutes", "14.9")
+    assert settings["augment"] == "basic"
+    assert settings["base_channels"] == 16
+    assert tuple(settings["crop_size"]) == (56, 40, 40)
+
+
+def test_a_long_run_on_volumes_with_points_is_augmented_as_others(volumes, points):
+    assert planned(replace(volumes, reader=points.reader))["augment"] == "basic"
+
+
+def test_a_very_short_run_on_images_with_points_is_augmented_as_others(points):
+    assert planned(points, "--max-minutes", "10")["augment"] == "basic"
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_frozen"),
+    [
+        ("--max-minutes 14", True),
+        ("--max-minutes 15", False),
+        ("--max-minutes 14 --encoder-weights random", False),
+        ("--max-minutes 14 --encoder-lr-factor 0.1", False),
+    ],
+)
+def test_a_very_short_run_freezes_a_pretrained_encoder(few, flags, is_frozen):
+    settings = planned(few, "--encoder", "resnet", *flags.split())
+    assert settings["freeze_encoder"] is is_frozen
+    assert f" {'--freeze-encoder' if is_frozen else '--no-freeze-encoder'} " in as_flags(settings)
+
+
+def test_an_encoder_that_is_typed_as_not_frozen_is_left_as_it_is(few):
+    flags = ("--encoder", "resnet", "--max-minutes", "14", "--no-freeze-encoder")
+    assert "freeze_encoder" not in planned(few, *flags)
+
+
+def test_a_network_without_encoder_has_none_to_freeze(few):
+    assert planned(few, "--max-minutes", "14")["freeze_encoder"] is None
 
 
 def test_a_frozen_encoder_sees_larger_images_in_a_very_short_run(tmp_path):
@@ -380,18 +491,24 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
     return load_info(write_folder(tmp_path_factory.mktemp("photographs"), 10, seed=0, size=(128, 160)))
 
 
-def test_color_photographs_get_the_pretrained_encoder(photographs):
-    folder = photographs.config.dataset
-    for minutes, is_frozen in (("3", True), ("30", False)):
-        settings = planned(photographs, "--dataset", folder, "--max-minutes", minutes)
-        assert settings["encoder"] == "lite0"
-        assert settings["encoder_weights"] == "pretrained"
-        assert settings["freeze_encoder"] is is_frozen
-        assert settings["base_channels"] is None
-    without = planned(photographs, "--dataset", folder, "--encoder", "none", "--max-minutes", "3")
-    assert without["base_channels"] == 16
-    assert without["freeze_encoder"] is None
-    text = as_flags(planned(photographs, "--dataset", folder, "--max-minutes", "3"))
+@pytest.mark.parametrize(("minutes", "is_frozen"), [("3", True), ("30", False)])
+def test_color_photographs_get_the_pretrained_encoder(photographs, minutes, is_frozen):
+    settings = planned(photographs, "--dataset", photographs.config.dataset, "--max-minutes", minutes)
+    assert settings["encoder"] == "lite0"
+    assert settings["encoder_weights"] == "pretrained"
+    assert settings["freeze_encoder"] is is_frozen
+    assert settings["base_channels"] is None
+
+
+def test_color_photographs_may_be_learned_without_an_encoder(photographs):
+    flags = ("--dataset", photographs.config.dataset, "--encoder", "none", "--max-minutes", "3")
+    settings = planned(photographs, *flags)
+    assert settings["base_channels"] == 16
+    assert settings["freeze_encoder"] is None
+
+
+def test_the_flags_of_a_pretrained_encoder_are_printed_together(photographs):
+    text = as_flags(planned(photographs, "--dataset", photographs.config.dataset, "--max-minutes", "3"))
     assert " --encoder lite0 --encoder-weights pretrained --freeze-encoder " in text
 
 
@@ -417,7 +534,7 @@ def test_a_flag_of_the_plain_network_speaks_against_the_pretrained_encoder(photo
 
 
 @pytest.mark.parametrize("flags", ["--image-size 128 128", "--crop-size 128 128", "--scale 0.5", "--loss ce"])
-def test_other_flags_do_not(photographs, flags):
+def test_other_flags_leave_the_pretrained_encoder(photographs, flags):
     settings = planned(photographs, "--dataset", photographs.config.dataset, *flags.split())
     assert settings["encoder"] == "lite0"
 
@@ -443,17 +560,26 @@ def test_other_images_get_the_plain_network(photographs, changes, size):
     assert settings["base_channels"] == 32
 
 
-def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder_if_they_have_classes(photographs):
-    flags = ("--dataset", photographs.config.dataset, "--scale", "1")
+def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder(photographs):
     largest = sized(photographs, 10, (4096, 4096))
-    assert planned(largest, *flags)["encoder"] == "lite0"
+    assert planned(largest, "--dataset", photographs.config.dataset, "--scale", "1")["encoder"] == "lite0"
+
+
+def test_the_usual_photograph_decides_whether_there_is_an_encoder(photographs):
     mixed = sized(photographs, 10, (128, 160))
     mixed.train.sizes[4] = (9000, 9000)
-    assert planned(mixed, *flags)["encoder"] == "lite0"
+    assert planned(mixed, "--dataset", photographs.config.dataset, "--scale", "1")["encoder"] == "lite0"
+
+
+def test_small_photographs_that_are_enlarged_get_no_encoder(photographs):
     small = sized(photographs, 10, (127, 160))
-    assert planned(small, *flags[:2], "--image-size", "256", "320")["encoder"] is None
-    overlapping = replace(largest, config=replace(largest.config, task="overlapping"))
-    assert planned(overlapping, *flags)["encoder"] is None
+    flags = ("--dataset", photographs.config.dataset, "--image-size", "256", "320")
+    assert planned(small, *flags)["encoder"] is None
+
+
+def test_photographs_with_classes_that_overlap_get_no_encoder(photographs):
+    overlapping = replace(photographs, config=replace(photographs.config, task="overlapping"))
+    assert planned(overlapping, "--dataset", photographs.config.dataset)["encoder"] is None
 
 
 def test_grey_images_saved_as_color_have_three_channels_that_are_alike(tmp_path):
@@ -464,10 +590,8 @@ def test_grey_images_saved_as_color_have_three_channels_that_are_alike(tmp_path)
     assert planned(load_info(tmp_path), "--dataset", str(tmp_path))["encoder"] is None
 
 
-def test_a_stream_gets_the_defaults(tmp_path):
-    info = load_info(write_pairs(tmp_path, 10, (64, 64)))
-    info.train.sizes[:] = 0
-    assert planned(info) == asdict(Plan())
+def test_a_stream_gets_the_defaults():
+    assert plan_run(unread_info(unread_split(3, (0, 0))), parsed("--dataset", "data")) == Plan()
 
 
 @pytest.mark.parametrize("flags", [["--plan", "none"], ["--init-from", "model"]])
@@ -481,10 +605,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("images"), 10, seed=0, size=(16, 16))
 
 
-def opened_run(folder: Path) -> OpenedRun:
-    return OpenedRun(folder, FoundCheckpoint(None, None, []), MemoryLimit())
-
-
 def plan_line(info, capsys, *flags: str) -> str:
     opened_run(Path()).with_plan(parsed("--dataset", "data", *flags), info)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan: ")]
@@ -492,80 +612,39 @@ def plan_line(info, capsys, *flags: str) -> str:
 
 
 def test_the_plan_that_is_printed_holds_what_it_decided(folder, capsys):
-    info = load_info(folder)
-    line = plan_line(info, capsys)
+    line = plan_line(load_info(folder), capsys)
     assert line.startswith(
         "plan: --scale 1 --augment basic --base-channels 32 --block residual --batch-size 4 --optimizer adamw --epochs "
     )
-    assert " --epochs " not in plan_line(info, capsys, "--max-steps", "3")
-    assert " --epochs " not in plan_line(info, capsys, "--max-minutes", "3")
-    assert " --scale " not in plan_line(info, capsys, "--scale", "0.5")
-    settings = opened_run(folder).with_plan(parsed("--dataset", "data", "--plan", "none"), info)
-    assert (settings.batch_size, settings.base_channels, settings.crop_size) == (4, None, None)
 
 
-def test_volumes_without_a_plan_have_patches(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("typed", "flag"), [("--max-steps 3", "--epochs"), ("--max-minutes 3", "--epochs"), ("--scale 0.5", "--scale")]
+)
+def test_the_plan_that_is_printed_leaves_out_what_was_typed(folder, capsys, typed, flag):
+    assert f" {flag} " not in plan_line(load_info(folder), capsys, *typed.split())
+
+
+def test_a_run_without_a_plan_has_the_defaults(folder):
+    settings = opened_run(folder).with_plan(parsed("--dataset", "data", "--plan", "none"), load_info(folder))
+    assert settings.batch_size == 4
+    assert settings.base_channels is None
+    assert settings.crop_size is None
+
+
+def test_volumes_without_a_plan_have_patches_that_are_printed(tmp_path, capsys):
     info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
     settings = opened_run(tmp_path).with_plan(parsed("--dataset", "data", "--plan", "none"), info)
     sides = " ".join(map(str, settings.crop_size))
     assert len(settings.crop_size) == 3
     assert f"patches: --crop-size {sides}\n" in capsys.readouterr().out
-    own = opened_run(tmp_path).with_plan(
-        parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info
-    )
-    assert list(own.crop_size) == [4, 4, 4]
+
+
+def test_patches_that_are_typed_are_taken_without_a_word(tmp_path, capsys):
+    info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
+    settings = parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4")
+    assert list(opened_run(tmp_path).with_plan(settings, info).crop_size) == [4, 4, 4]
     assert "patches" not in capsys.readouterr().out
-
-
-def test_crops_must_have_the_axes_of_the_data(folder):
-    info = load_info(folder)
-    with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images, which take H W"):
-        check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4", "4"))
-    check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4"))
-    check_axes(info, parsed("--dataset", "data", "--normalization", "ct"))
-    check_axes(info, parsed("--dataset", "data", "--init-from", "x"))
-    records = ListRecords([])
-    records.dims = 3
-    volumes = replace(info, train=replace(info.train, records=records))
-    with pytest.raises(SettingsError, match="--crop-size 4 4: data holds volumes, which take D H W"):
-        check_axes(volumes, parsed("--dataset", "data", "--crop-size", "4", "4"))
-    check_axes(volumes, parsed("--dataset", "data", "--encoder", "none"))
-    with pytest.raises(SettingsError, match="--encoder lite0: takes images, but data holds volumes"):
-        check_axes(volumes, parsed("--dataset", "data", "--encoder", "lite0"))
-    with pytest.raises(SettingsError, match="--normalization: the model of --init-from keeps its own"):
-        check_axes(info, parsed("--dataset", "data", "--init-from", "x", "--normalization", "ct"))
-
-
-def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_the_flag(folder):
-    info = load_info(folder)  # 16 x 16
-
-    def check(typed: float | None, used: float) -> None:
-        config = UNetConfig(base_channels=2, depth=3, preprocess=Preprocess(scale=used))
-        check_scale(info, typed, config)
-
-    check(0.25, 0.25)  # 4 x 4 pixels
-    check(None, 0.1)  # the plan's own
-    line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
-    with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
-        check(0.2, 0.2)
-    usual = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[30, 40], [31, 30], [9, 900]])))
-    with pytest.raises(SettingsError, match=r"of 30 x 40 pixels as small as 3 x 4, .* give --scale 0\.27 or more"):
-        check_scale(usual, 0.1, UNetConfig(depth=3, preprocess=Preprocess(scale=0.1)))  # for 8 pixels
-    narrow = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[40, 30]])))
-    with pytest.raises(SettingsError, match=r"of 40 x 30 pixels as small as 4 x 3, "):
-        check_scale(narrow, 0.1, UNetConfig(depth=3, preprocess=Preprocess(scale=0.1)))
-    least = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[4, 50]])))
-    with pytest.raises(SettingsError, match=r"of 4 x 50 pixels as small as 2 x 25, "):
-        check_scale(least, 0.5, UNetConfig(preprocess=Preprocess(scale=0.5)))
-    low = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[6, 50]])))
-    with pytest.raises(
-        SettingsError, match=r"as small as 3 x 25, .* give --scale 1 or more"
-    ):  # never more than there is
-        check_scale(low, 0.5, UNetConfig(depth=4, preprocess=Preprocess(scale=0.5)))
-    tiny = SimpleNamespace(train=SimpleNamespace(sizes=np.array([[3, 50]])))
-    check_scale(tiny, 0.5, UNetConfig(preprocess=Preprocess(scale=0.5)))  # it is so small from the start
-    info.train.sizes[:] = 0  # a stream
-    check(0.01, 0.01)
 
 
 def test_settings_are_printed_as_they_would_be_typed():
@@ -573,18 +652,18 @@ def test_settings_are_printed_as_they_would_be_typed():
     assert text == "--scale 0.5 --crop-size 192 224 --augment basic"
 
 
-def test_values_are_told_as_they_are_typed():
-    values = {
-        "freeze_encoder": False,
-        "deep_supervision": True,
-        "scale": 0.375,
-        "class_weights": ("auto",),
-        "depth": None,
-    }
-    assert as_flags(values) == "--no-freeze-encoder --deep-supervision --scale 0.375 --class-weights auto"
-    assert (
-        as_flags({"class_weights": (1.0, 2.5), "learning_rate": 1e-5}) == "--class-weights 1 2.5 --learning-rate 1e-05"
-    )
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"freeze_encoder": False, "deep_supervision": True}, "--no-freeze-encoder --deep-supervision"),
+        ({"scale": 0.375, "depth": None}, "--scale 0.375"),
+        ({"class_weights": ("auto",)}, "--class-weights auto"),
+        ({"class_weights": (1.0, 2.5), "learning_rate": 1e-5}, "--class-weights 1 2.5 --learning-rate 1e-05"),
+    ],
+    ids=["switches", "an open value", "a word", "numbers"],
+)
+def test_values_are_told_as_they_are_typed(values, text):
+    assert as_flags(values) == text
 
 
 def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
@@ -602,9 +681,8 @@ def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
 def test_a_resumed_run_keeps_its_plan(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 10, seed=0)
     first = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
-    monkeypatch.setattr(
-        run_length, "LONG", run_length.LONG._replace(base_channels=3)
-    )  # as another version might choose
+    # as another version might choose
+    monkeypatch.setattr(run_length, "LONG", run_length.LONG._replace(base_channels=3))
     more = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS[:-1], "3", "--resume", "auto")
     assert more.exit_code == 0, more.output
     assert "plan: " not in more.output

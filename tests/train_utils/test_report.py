@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from conftest import launch, records
 from huggingface_hub import ModelCard
 from in_process import run_train
@@ -47,10 +46,8 @@ from train_utils.reporting.charts import (
 )
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
-from train_utils.reporting.model_card import model_card
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import CURVES, LOSS_CURVES, write_report
-from train_utils.settings.record import RunSettings
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
@@ -358,14 +355,6 @@ def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_pea
         "waiting for data": 9,
         "communication": communication,
     }
-
-
-def test_the_card_shows_the_scores_of_each_class_in_their_columns():
-    text = card(names=("a", "b", "c"))
-    assert "| class | IoU | Dice | precision | recall | pixels |" in text
-    assert f"| a | {90 / 105:.4f} | {180 / 195:.4f} | {90 / 95:.4f} | {90 / 100:.4f} | 100 |" in text
-    assert f"| b | {15 / 30:.4f} | {30 / 45:.4f} | {15 / 25:.4f} | {15 / 20:.4f} | 20 |" in text
-    assert "Weights of optimizer step 30 of 40;" in text
 
 
 def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
@@ -700,105 +689,10 @@ def test_pictures_share_what_room_there_is():
     assert embed_all([], 10**5) == []
 
 
-def card(flags: dict | None = None, *, names=NAMES, matrix=MATRIX) -> str:
-    settings = RunSettings.from_json(SETTINGS | {"flags": SETTINGS["flags"] | (flags or {})})
-    return model_card(settings, evaluation(names, matrix), section(names))
-
-
-def test_the_card_says_what_was_measured_in_the_form_the_hub_reads():
-    data = ModelCard(card()).data
-    assert (data.library_name, data.pipeline_tag) == ("unet-accelerate", None)
-    measured = {result.metric_type: result.metric_value for result in data.eval_results}
-    assert measured == {
-        "mean_iou": round((90 / 105 + 15 / 30) / 2, 6),
-        "mean_dice": round((180 / 195 + 30 / 45) / 2, 6),
-        "pixel_accuracy": 105 / 120,
-    }
-    assert {result.dataset_name for result in data.eval_results} == {"shapes<i>"}
-
-
-def test_the_card_of_a_model_of_volumes_shows_how_a_scan_is_predicted():
-    assert 'predictor.mask("image.png")  # (H, W) class indices' in card()
-    of_volumes = model_card(RunSettings.from_json(SETTINGS | {"identity": {"dims": 3}}), evaluation(), section())
-    assert 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices' in of_volumes
-    assert "image.png" not in of_volumes
-
-
-def test_the_card_survives_names_that_mean_something_in_yaml_and_markdown():
-    text = card(flags={"dataset": 'a: "b" # {c}\\'})
-    front = yaml.safe_load(text.split("---\n")[1])
-    assert front["model-index"][0]["results"][0]["dataset"]["name"] == 'a: "b" # {c}\\'
-    assert "<script>" not in text
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "\\|" in line]
-    assert len(rows) == 1
-    assert len(re.findall(r"(?<!\\)\|", rows[0])) == 7
-    assert "| c: #d | n/a | n/a | n/a | n/a | 0 |" in text
-
-
-@pytest.mark.parametrize(
-    "name", ["a|b", "a\\|b", "a\n| b", "`a|b`", "**a**", "[a](b)", "<img>", "_a_", "&lt;", "~~a~~"]
-)
-def test_a_class_name_stays_one_cell_of_plain_text(name):
-    (row,) = [line for line in card(names=(name, "b", "c")).splitlines() if line.endswith("| 100 |")]
-    cells = re.split(r"(?<!\\)(?:\\\\)*\|", row)
-    assert len(cells) == 8
-    text = cells[1].strip()
-    assert not re.search(r"(?<!\\)[`*<~\[\]]|&(?!amp;|lt;)", text.replace("\\\\", ""))
-    plain_text = re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<").replace("&amp;", "&")
-    assert plain_text == re.sub(r"\s+", " ", name)
-
-
 def test_a_page_escapes_half_a_character_and_names_a_value_that_is_missing():
     assert page_bytes("a\udcffä") == b"a\\udcff\xc3\xa4"
     with pytest.raises(UndefinedError):
         render("calibration.html.jinja")
-
-
-def test_an_underscore_within_a_word_is_left_alone():
-    assert "| cell_wall |" in card(names=("cell_wall", "b", "c"))
-
-
-def test_the_card_does_not_tell_where_files_lay(tmp_path):
-    folder = tmp_path / "secret" / "cells"
-    folder.mkdir(parents=True)
-    text = card(flags={"dataset": str(folder), "init_from": str(folder)})
-    assert "cells" in text
-    assert "secret" not in text
-    assert "owner/cells" in card(flags={"dataset": "owner/cells"})
-
-
-@pytest.mark.parametrize("form", ["{}", "file://{}", "{}/shards-{{000..012}}.tar", "{}/gone/*.parquet", "/gone{}"])
-def test_no_form_of_a_local_path_is_told(tmp_path, form):
-    folder = tmp_path / "secret" / "cells"
-    folder.mkdir(parents=True)
-    path = form.format(folder)
-    text = card(flags={"dataset": path, "init_from": path, "image_size": [path, "x"]})
-    assert "secret" not in text
-    assert str(tmp_path) not in text
-    assert Path(path).name.split("{")[0].rstrip("*") in text.replace("\\", "")
-
-
-def test_a_local_path_is_not_told_from_within_its_folder(tmp_path, monkeypatch):
-    (tmp_path / "secret" / "cells").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "secret" / "cells")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for path in ("../../secret/cells", "../../secret/other/*.tar", "~/secret/cells", "~/secret/other/*.tar"):
-        assert "secret" not in card(flags={"dataset": path})
-    assert "U-Net on cells" in card(flags={"dataset": "."})
-
-
-def test_the_card_names_steps_or_epochs_whichever_ended_the_training():
-    assert "| epochs | 10 |" in card(flags={"epochs": 10, "max_steps": None})
-    assert "| epochs |" not in card(flags={"epochs": 10, "max_steps": 40})
-
-
-def test_a_card_without_any_score_is_still_a_card():
-    empty = torch.zeros(3, 3, dtype=torch.int64)
-    text = card(matrix=empty)
-    assert "n/a" in text
-    front = yaml.safe_load(text.split("---\n")[1])
-    assert front["library_name"] == "unet-accelerate"
-    assert "model-index" not in front  # the Hub refuses one without results
 
 
 def test_a_run_ends_with_a_card_and_a_report_of_its_best_model(trained, tiny_folder):

@@ -15,7 +15,6 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
@@ -34,11 +33,9 @@ from train_utils.reporting.classes import ClassSection, confusions, occurring
 from train_utils.reporting.embedding import Embedded, embed_all, embed_png
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.judgement import Facts, judge
-from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
 from train_utils.reporting.section import Metric
-from train_utils.settings.record import RunSettings
 
 SOUND = {"steps": 500, "validation_images": 10, "unfound": [], "lacks_encoder": False, "is_generated": False}
 NOTHING = "Nothing stands out: nothing was left unfound, and the validation loss has not risen."
@@ -291,62 +288,6 @@ def test_settings_are_told_as_they_are_typed(tmp_path):
     text = page_of(tmp_path, [], SETTINGS | {"flags": flags})
     assert "max steps 40" in text
     assert "epochs 3" not in text
-
-
-def test_the_card_lists_the_settings_of_training():
-    flags = SETTINGS["flags"] | {"seed": 0, "loss": "ce", "encoder_weights": "pretrained", "keep_checkpoints": 2}
-    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    lite0 = "EfficientNet-Lite0 (apache-2.0)"
-    for encoder, is_named in ((None, False), ("resnet (apache-2.0)", True), (lite0, True)):
-        settings = RunSettings.from_json(SETTINGS | {"flags": flags, "encoder": encoder})
-        text = model_card(settings, Evaluation(30, None, scores), section("a", "b"))
-        assert "U-Net on cells" in text
-        assert "Weights of optimizer step 30 of 40" in text
-        for name in ("epochs", "image size", "seed", "loss"):
-            assert name in text
-        assert ("encoder weights" in text) is is_named
-        assert ("The encoder is " in text) is is_named
-        assert ("The encoder is resnet (apache-2.0), a backbone of transformers;" in text) is (
-            encoder == "resnet (apache-2.0)"
-        )
-        assert ("The encoder is EfficientNet-Lite0, with weights that were trained" in text) is (encoder == lite0)
-        assert "keep checkpoints" not in text
-        assert "crop size" not in text
-
-
-def test_the_card_lists_these_settings_in_this_order():
-    flags = {"dataset": "cells", "epochs": 3, "max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5}
-    flags |= {"crop_size": [16, 24], "augment": "basic", "loss": "ce", "class_weights": "auto", "optimizer": "adamw"}
-    flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
-    flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
-    flags |= {"upsample": "bilinear", "dropout": 0.1, "encoder_weights": "random", "freeze_encoder": False}
-    flags |= {"encoder_lr_factor": 0.25}
-    further_flags = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
-    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    run = SETTINGS | {"flags": further_flags | dict(reversed(flags.items())), "encoder": "resnet", "total_steps": 1040}
-    text = model_card(RunSettings.from_json(run), Evaluation(1030, None, scores), section("a", "b"))
-    rows = [line.split(" | ") for line in text.partition("| setting | value |\n|---|---|\n")[2].splitlines()]
-    told = {name: value for name, value in flags.items() if name not in ("dataset", "epochs")}  # steps stand for them
-    values = [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in told.values()]
-    assert rows == [[f"| {name.replace('_', ' ')}", f"{value} |"] for name, value in zip(told, values, strict=True)]
-    assert text.endswith(" |\n")
-    assert "Weights of optimizer step 1,030 of 1,040;\ntorch 2.13.0, accelerate 1.15.0, processes: 1,\n" in text
-    assert "mixed precision: no.\n" in text
-    assert "The encoder is resnet, a backbone of transformers;" in text
-
-
-def test_the_hub_is_told_what_kind_of_model_was_measured_on_what():
-    scores = ClassScores(("a", "b"), torch.tensor([[6, 2], [1, 1]]), torch.zeros(0, 1))
-    text = model_card(RunSettings.from_json(SETTINGS), Evaluation(30, None, scores), section("a", "b"))
-    data = ModelCard(text).data
-    assert data.tags == ["unet", "semantic-segmentation", "image-segmentation"]
-    assert data.model_name == "U-Net on cells"
-    first = data.eval_results[0]
-    assert (first.task_type, first.task_name) == ("image-segmentation", "Semantic segmentation")
-    assert (first.dataset_type, first.dataset_split) == ("cells", "validation")
-    names = [(result.metric_type, result.metric_name) for result in data.eval_results]
-    assert names == [("mean_iou", "Mean IoU"), ("mean_dice", "Mean Dice"), ("pixel_accuracy", "Pixel accuracy")]
-    assert [result.metric_value for result in data.eval_results] == [0.458333, 0.6, 0.7]
 
 
 def test_a_report_names_its_run_its_machine_and_scores_as_they_are_written(tmp_path, monkeypatch):

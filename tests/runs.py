@@ -1,0 +1,39 @@
+"""Runs before their first step: their settings, and what a checkpoint holds of the run before."""
+
+from pathlib import Path
+from typing import Any
+
+from in_process import parsed
+
+from train_utils.checkpoints.checkpoint_state import CheckpointState
+from train_utils.checkpoints.find import FoundCheckpoint
+from train_utils.memory.limit import MemoryLimit
+from train_utils.run_dir import OpenedRun
+from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
+from train_utils.settings.train_settings import TrainSettings
+from unet import UNetConfig
+
+SMALL_MODEL = UNetConfig(base_channels=2, depth=1)
+
+
+def unplanned(*flags: str | Path) -> TrainSettings:
+    """The settings of a run without a plan on the data set "data", four images a step."""
+    return parsed("--dataset", "data", "--plan", "none", "--batch-size", "4", *flags)
+
+
+def state_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> CheckpointState:
+    """The state of a checkpoint at step 4 of a run with these records."""
+    return CheckpointState(RunSettings(**recorded), config, RunState(step=4), None, None)
+
+
+def opened_run(
+    folder: Path,
+    state: CheckpointState | None = None,
+    *,
+    limit: MemoryLimit | None = None,
+    init_from: str | Path | None = None,
+) -> OpenedRun:
+    """A run in a folder, new or resumed from a checkpoint with this state."""
+    source = None if init_from is None else str(init_from)
+    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit or MemoryLimit(), source)

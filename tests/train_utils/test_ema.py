@@ -1,0 +1,94 @@
+"""The average of the weights that training has passed.
+
+Module: train_utils/ema.py.
+"""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from train_utils.ema import WeightAverage, move_towards
+
+
+def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    average = WeightAverage(model, decay=0.5)
+    expected = model.weight.item()
+    for step in range(1, 13):
+        with torch.no_grad():
+            model.weight.fill_(float(step))
+        average.update(step, torch.tensor(True))
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
+
+
+def test_the_weights_of_training_are_back_after_an_evaluation_that_failed_too():
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 2.0)
+    average = WeightAverage(model, decay=0.5)
+    torch.nn.init.constant_(model.weight, 5.0)
+    with pytest.raises(RuntimeError, match="no memory"), average.applied():
+        assert model.weight.item() == 2.0
+        raise RuntimeError("no memory")
+    assert model.weight.item() == 5.0
+
+
+class NumberOfGPU(torch.Tensor):
+    """A number that says it is on a GPU."""
+
+    device = torch.device("cuda")
+
+
+class Operators(TorchDispatchMode):
+    """Collects the names of the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_an_average_on_a_gpu_is_moved_by_three_operators_however_many_tensors_it_has(share):
+    averages = [torch.randn(3, 4), torch.randn(5)]
+    targets = [torch.randn(3, 4), torch.randn(5)]
+    expected = [average + share * (target - average) for average, target in zip(averages, targets, strict=True)]
+    weight = torch.tensor(share).as_subclass(NumberOfGPU)
+    with Operators() as operators:
+        move_towards(averages, targets, weight)
+    for average, value in zip(averages, expected, strict=True):
+        torch.testing.assert_close(average, value, rtol=1e-6, atol=1e-6)
+    names = [name for name in operators.names if "foreach" in name]
+    assert names == ["aten._foreach_sub.List", "aten._foreach_mul_.Tensor", "aten._foreach_add_.List"]
+
+
+def test_an_average_on_a_cpu_is_moved_once():
+    average = torch.tensor([1.0, 3.0])
+    move_towards([average], [torch.tensor([2.0, 7.0])], torch.tensor(0.25))
+    assert average.tolist() == [1.25, 4.0]
+
+
+def test_an_average_goes_on_from_its_file(tmp_path):
+    average = WeightAverage(nn.Linear(2, 1, bias=False), 0.9)
+    save_file({"weight": torch.tensor([[7.0, 8.0]])}, tmp_path / "average.safetensors")
+    average.restore(tmp_path)
+    assert average.tensors["weight"].tolist() == [[7, 8]]
+
+
+def test_an_average_without_a_file_goes_on_from_the_weights(tmp_path):
+    model = nn.Linear(2, 1, bias=False)
+    average = WeightAverage(model, 0.9)
+    with torch.no_grad():
+        model.weight.fill_(3)
+    average.restore(tmp_path)
+    assert average.tensors["weight"].tolist() == [[3, 3]]
+
+
+def test_an_average_without_decay_holds_nothing():
+    assert WeightAverage(nn.Linear(2, 1, bias=False), 0.0).tensors == {}

@@ -1,0 +1,151 @@
+"""When a run counts as finished, so that it is not resumed: its finished.json against the flags of a command.
+
+Module: train_utils/run_dir.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from in_process import parsed
+from runs import unplanned
+
+from train_utils.checkpoints.find import checkpoint_folder
+from train_utils.run_dir import finished_line, mark_finished
+from train_utils.schedule import Schedule
+from train_utils.settings.train_settings import TrainSettings
+
+STEPS = 30  # ten epochs of three steps
+
+
+def mark(folder: Path, settings: TrainSettings, *, step: int = STEPS, total_steps: int = STEPS) -> Path:
+    """Mark a run of twelve images as finished at a step, with the checkpoint of this step."""
+    checkpoint_folder(folder / "checkpoints", step).mkdir(parents=True)
+    schedule = replace(Schedule.from_args(unplanned(), 12, None), total_steps=total_steps)
+    mark_finished(folder, settings, schedule, step)
+    return folder
+
+
+def has_finished(folder: Path, *flags: str) -> bool:
+    """Whether a command with these flags finds the run finished."""
+    return finished_line(folder, unplanned(*flags)) is not None
+
+
+def change_record(folder: Path, **changes: object) -> None:
+    """Change entries of finished.json."""
+    file = folder / "finished.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def recorded_flags(folder: Path) -> dict:
+    return json.loads((folder / "finished.json").read_text())["flags"]
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """The folder of a run that has made all its steps."""
+    return mark(tmp_path, unplanned())
+
+
+def test_a_finished_run_says_its_step_with_the_flags_that_continue_it(run):
+    line = finished_line(run, unplanned())
+    assert line.startswith(f"{run}: the run has finished, at step 30 of 30;")
+    assert line.endswith("give more --epochs, --max-steps or --max-minutes")
+
+
+@pytest.mark.parametrize("flags", ["", "--epochs 3", "--max-steps 30", "--max-steps 1", "--max-minutes 9"])
+def test_a_run_has_finished_if_no_more_steps_are_asked_for(run, flags):
+    assert has_finished(run, *flags.split())
+
+
+@pytest.mark.parametrize("flags", ["--epochs 11", "--max-steps 31"])
+def test_a_run_of_more_steps_has_not_finished(run, flags):
+    assert not has_finished(run, *flags.split())
+
+
+@pytest.mark.parametrize("flags", ["--seed 1", "--batch-size 5"])
+def test_a_run_of_other_settings_has_not_finished(run, flags):
+    assert not has_finished(run, *flags.split())
+
+
+def test_the_record_of_a_finished_run_holds_its_steps_with_its_flags(run):
+    record = json.loads((run / "finished.json").read_text())
+    assert record["step"] == 30
+    assert record["total_steps"] == 30
+    assert record["steps_per_epoch"] == 3
+    assert record["flags"]["batch_size"] == 4
+
+
+@pytest.mark.parametrize("flags", [[], None, "all"])
+def test_a_record_with_damaged_flags_is_of_no_finished_run(run, flags):
+    change_record(run, flags=flags)
+    assert not has_finished(run)
+
+
+def test_a_flag_that_is_newer_than_a_finished_run_counts_as_unchanged(run):
+    flags = recorded_flags(run)
+    del flags["num_workers"]
+    change_record(run, flags=flags)
+    assert has_finished(run, "--num-workers", "7")
+
+
+def test_a_run_whose_last_checkpoint_was_removed_has_not_finished(run):
+    (run / "checkpoints" / "step-00000030").rmdir()
+    assert not has_finished(run)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [("", True), ("--base-channels 24", True), ("--base-channels 16", False)]
+)
+def test_flags_that_the_plan_chose_need_not_be_typed(tmp_path, flags, expected):
+    planned = parsed("--dataset", "data", "--max-steps", "30")
+    mark(tmp_path, replace(planned, base_channels=24, epochs=9, task="classes"))
+    line = finished_line(tmp_path, parsed("--dataset", "data", "--max-steps", "30", *flags.split()))
+    assert (line is not None) is expected
+
+
+def test_a_run_whose_length_is_left_to_the_plan_has_finished(tmp_path):
+    planned = parsed("--dataset", "data", "--max-steps", "30")
+    mark(tmp_path, replace(planned, base_channels=24, epochs=9, task="classes"))
+    assert finished_line(tmp_path, parsed("--dataset", "data")) is not None
+
+
+def test_a_finished_run_that_the_disk_does_not_let_mark_is_said(tmp_path, capsys):
+    mark_finished(tmp_path / "gone", unplanned(), Schedule.from_args(unplanned(), 12, 30), 30)
+    assert capsys.readouterr().out.startswith("finished.json could not be written")
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("", True), ("--task landmarks", False), ("--no-place", False)])
+def test_flags_that_the_data_decided_need_not_be_typed(tmp_path, flags, expected):
+    mark(tmp_path, replace(unplanned(), task="classes", place=True))
+    assert has_finished(tmp_path, *flags.split()) is expected
+
+
+@pytest.mark.parametrize(("task", "expected"), [("classes", True), ("landmarks", False)])
+def test_a_record_of_an_earlier_version_is_of_a_run_of_classes(tmp_path, task, expected):
+    mark(tmp_path, replace(unplanned(), task="classes", place=True))
+    flags = recorded_flags(tmp_path)
+    del flags["task"]
+    change_record(tmp_path, flags=flags)
+    assert has_finished(tmp_path, "--task", task) is expected
+
+
+def test_a_finished_run_is_recognized_without_the_password_that_its_file_holds(run):
+    url = "https://me:secret@example.org/data.parquet"
+    change_record(run, flags=recorded_flags(run) | {"dataset": url})
+    assert has_finished(run, "--dataset", url)
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [("3", True), ("2", True), ("3.1", False)])
+def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path, minutes, expected):
+    mark(tmp_path, unplanned("--max-minutes", "3"), step=20, total_steps=20)  # fewer than the ten epochs of --epochs
+    assert has_finished(tmp_path, "--max-minutes", minutes) is expected
+
+
+@pytest.mark.parametrize("flags", ["", "--max-steps 99"])
+def test_a_run_without_patience_left_has_finished_whatever_its_length(tmp_path, flags):
+    mark(tmp_path, unplanned(), step=12)
+    line = finished_line(tmp_path, unplanned(*flags.split()))
+    assert line.startswith(f"{tmp_path}: the run has finished, at step 12 of 30;")
+    assert line.endswith("give a larger --patience")

@@ -1,0 +1,184 @@
+"""Reports of landmarks, from scores and points that are written out.
+
+Modules: train_utils/reporting/landmarks.py, data_utils/visualize_points.py.
+"""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from reports import html_rows, markdown_rows, tags_of, use_of
+from volumes import RAS, write_nifti
+
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.normalization import Normalization
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.records import ListRecords
+from data_utils.targets.points import PointReader
+from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
+from tasks.landmarks import Landmarks
+from tasks.point_scores import PRESENCE, LandmarkScores
+from tasks.points import ABSENT, OUTSIDE, PRESENT
+from train_utils.reporting.landmarks import LandmarkSection
+from train_utils.reporting.section import Example
+from train_utils.reporting.sections import new_section
+
+
+@pytest.fixture
+def section() -> LandmarkSection:
+    return LandmarkSection(PointReader(Landmarks(("nose", "ear"), unit="mm"), (0, 1)))
+
+
+@pytest.fixture
+def scores() -> LandmarkScores:
+    """Errors of 1, 2.5 and 30 mm of the nose, and of 4 mm of the ear, which one image lacks."""
+    by_image = torch.zeros(4, 2, 5, dtype=torch.float64)
+    by_image[3] = torch.tensor([OUTSIDE, 77, 100, 125, 0.5])
+    by_image[:3, 0] = torch.tensor([[PRESENT, error, 100, 125, 0.9] for error in (1.0, 2.5, 30.0)])
+    by_image[:2, 1] = torch.tensor([[ABSENT, 0, 100, 125, 0.1], [PRESENT, 4.0, 100, 125, 0.8]])
+    return LandmarkScores(("nose", "ear"), "mm", torch.tensor([5]), by_image)
+
+
+def test_landmarks_are_described_by_their_names(section):
+    assert section.description() == "Detection of 2 landmarks: nose, ear."
+
+
+def test_an_image_of_landmarks_is_labeled_with_its_closeness(section):
+    assert section.label(0.5) == "closeness 0.5000"
+
+
+def test_metrics_of_landmarks_are_errors_in_their_unit_with_the_auroc(section, scores):
+    mean, median, presence = section.metrics(scores)
+    assert mean == ("mean_radial_error", "Mean radial error (mm)", pytest.approx(37.5 / 4))
+    assert median == ("median_radial_error", "Median radial error (mm)", pytest.approx(3.25))
+    assert presence == ("presence_auroc", "AUROC of presence", 1.0)
+
+
+def test_an_auroc_of_0_is_a_metric_of_landmarks(section, scores):
+    scores.by_image[0, 1, PRESENCE] = 1.0
+    assert section.metrics(scores)[2] == ("presence_auroc", "AUROC of presence", 0.0)
+
+
+def test_landmarks_that_are_never_absent_have_no_auroc(section, scores):
+    scores.by_image[:, 1, 0] = PRESENT
+    labels = [metric.label for metric in section.metrics(scores)]
+    assert labels == ["Mean radial error (mm)", "Median radial error (mm)"]
+
+
+def test_landmarks_have_no_picture_of_their_scores(section, scores):
+    assert section.draw_pictures(scores) == {}
+
+
+def test_the_card_of_landmarks_predicts_points(section, scores):
+    answer = "name, position in pixels, presence and confidence of each"
+    assert use_of(section, scores) == f'points = predictor.points("image.png")  # {answer}'
+
+
+def test_the_card_of_landmarks_has_the_tags_of_detection(section, scores):
+    assert tags_of(section, scores) == ["unet", "landmark-detection", "keypoint-detection"]
+
+
+def test_errors_of_landmarks_are_those_of_present_points(section, scores):
+    errors = section._errors(scores)
+    assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
+
+
+def test_the_page_of_landmarks_has_a_row_of_errors_a_landmark(section, scores):
+    html = section.html(scores)
+    rows = html_rows(html)
+    assert rows[0][:2] == ["landmark", "mean (mm)"]
+    assert [row[0] for row in rows[1:]] == ["nose", "ear", "all"]
+    assert rows[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"]
+    assert rows[2][-2:] == ["1", "1"]
+    assert "the mean 9.38 mm" in html
+
+
+def test_the_page_of_landmarks_plots_errors_in_their_unit(section, scores):
+    assert ">error in mm<" in section.html(scores)
+
+
+def test_the_page_of_landmarks_has_their_colors(section, scores):
+    colors = [f"rgb{tuple(color)}" for color in point_colors(2).tolist()]
+    assert re.findall(r"rgb\([\d, ]+\)", section.html(scores)) == colors
+
+
+def test_the_markdown_of_landmarks_has_the_rows_of_the_page(section, scores):
+    rows = markdown_rows(section.markdown(scores))
+    assert rows[0][1] == "mean (mm)"
+    assert [row[0] for row in rows[2:]] == ["nose", "ear", "all"]
+
+
+def points_of(places: list, states: list[int]) -> PointSource:
+    return PointSource("points.csv", "pixels", np.array(places, float), np.array(states))
+
+
+@pytest.fixture
+def image_info() -> DatasetInfo:
+    """One image of 30 x 40 with a nose and no ear."""
+    image = np.random.default_rng(0).integers(0, 90, (30, 40, 3), dtype=np.uint8)
+    target = points_of([[7, 3], [20, 25]], [PRESENT, ABSENT])
+    split = Split(ListRecords([{"image": image, "target": target, "name": "i"}]), np.array([(30, 40)]))
+    config = DataConfig("d", task="landmarks")
+    normalization = Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))
+    return DatasetInfo(config, split, split, PointReader(Landmarks(("nose", "ear")), (0, 1)), normalization)
+
+
+def image_example(info: DatasetInfo) -> Example:
+    """The image with a prediction in shares of its size: a nose that is found, and an ear that is not."""
+    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9]])  # from a presence of one half on
+    return new_section(info).example(info, 0, SimpleNamespace(predict_rows=lambda source, name: prediction))
+
+
+def test_an_example_of_landmarks_has_true_and_predicted_places_in_pixels(image_info):
+    example = image_example(image_info)
+    assert isinstance(new_section(image_info), LandmarkSection)
+    assert example.name == "i"
+    assert example.image.shape == (30, 40, 3)
+    assert example.truth.points[0].tolist() == [3, 7]
+    np.testing.assert_allclose(example.pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4]])
+
+
+def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
+    section = new_section(image_info)
+    _, image, truth, pred = image_example(image_info)
+    views = section.views(image, truth, pred)
+    is_nose = np.array([True, False])
+    expected = render_points(image, pred[:, :2], is_nose, np.array([[3, 7], [25, 20]]), is_nose)
+    assert np.array_equal(views["truth and prediction"], expected)
+    assert np.array_equal(views["image"], enlarged(image_info.train.records[0]["image"])[0])
+    assert np.array_equal(section.panel(image, truth, pred), np.hstack([*views.values()]))
+
+
+def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
+    voxels = np.random.default_rng(0).integers(0, 200, (6, 8, 10)).astype(np.float32)
+    write_nifti(tmp_path / "v.nii", voxels, RAS @ np.diag([1.0, 1.0, 2.0, 1.0]))
+    reader = PointReader(Landmarks(("nose", "ear", "tail")), (0, 1, 2))
+    target = points_of([[4, 3, 2], [2, 2, 1], [1, 7, 4]], [PRESENT, ABSENT, PRESENT])
+    image = VolumeFile((str(tmp_path / "v.nii"),))
+    records = ListRecords([{"image": image, "target": target, "name": "v"}])
+    records.dims = 3
+    split = Split(records, np.array([(10, 8, 6)]), spacings=np.array([(2.0, 1.0, 1.0)]))
+    info = DatasetInfo(
+        DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))
+    )
+    prediction = np.array([[0.5, 0.5, 0.5, 0.9, 0.9], [0.25, 0.75, 0.5, 0.9, 0.9], [0.5, 0.25, 0.5, 0.4, 0.9]])
+    predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
+    section = LandmarkSection(reader)
+    example = section.example(info, 0, predictor)
+    stored, header = read_volume(image, "v")
+    predicted_places = np.array([[4.5, 3.5, 2.5], [2, 5.5, 2.5], [4.5, 1.5, 2.5]])  # of 10 x 8 x 6 voxels
+    true_places = reader.read_volume(records[0], header).points
+    is_found = np.array([True, True, False])
+    is_present = np.array([True, False, True])
+    spacing = (2.0, 1.0, 1.0)
+    expected = render_volume_points(stored, spacing, predicted_places, is_found, true_places, is_present)
+    np.testing.assert_array_equal(example.image, expected)
+    assert example.name == "v"
+    assert example.truth is None
+    assert example.image.dtype == np.uint8
+    assert list(section.views(example.image, None, None)) == ["truth and prediction"]
+    assert np.array_equal(section.panel(example.image, None, None), example.image)

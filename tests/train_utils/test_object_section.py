@@ -1,0 +1,153 @@
+"""Reports of objects, from scores and labels that are written out.
+
+Module: train_utils/reporting/objects.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+from reports import html_rows, markdown_rows, tags_of, use_of
+
+from data_utils.targets.objects import ObjectReader
+from data_utils.visualize import GREY, RED
+from data_utils.visualize_objects import outlined, shaded
+from tasks.matching import ObjectScores, pack_labels
+from tasks.objects import ObjectTarget
+from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, mark_objects, outlines
+
+
+def boxes(size: tuple[int, int], *corners: tuple[int, int, int, int]) -> np.ndarray:
+    """Labels of boxes with these corners (top, left, bottom, right), numbered from 1."""
+    labels = np.zeros(size, np.int64)
+    for number, (top, left, bottom, right) in enumerate(corners, 1):
+        labels[top:bottom, left:right] = number
+    return labels
+
+
+# The fourth true object is ignored.
+TRUE = boxes((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (2, 9, 4, 12), (8, 0, 12, 4))
+CLASSES = np.where(TRUE == 4, 255, TRUE > 0)
+PREDICTED = boxes((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (0, 5, 2, 7), (6, 1, 10, 3))
+BLACK = np.zeros((12, 16), np.uint8)
+
+
+def lower_right_edges(labels: np.ndarray) -> np.ndarray:
+    """Whether a pixel of an object differs from the one to its right or below it."""
+    height, width = labels.shape
+    edges = np.zeros_like(labels, bool)
+    for row, column in np.argwhere(labels > 0):
+        for other in ((row, column + 1), (row + 1, column)):
+            edges[row, column] |= other[0] < height and other[1] < width and labels[other] != labels[row, column]
+    return edges
+
+
+def test_objects_are_outlined_on_their_lower_and_right_edges():
+    labels = np.where(TRUE == 4, 0, TRUE)
+    assert np.array_equal(outlines(labels), lower_right_edges(labels))
+
+
+def test_found_missed_invented_and_ignored_objects_have_their_colors():
+    image = np.full((12, 16), 200, np.uint8)
+    shown = mark_objects(image, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
+    expected = np.full((12, 16, 3), 70)
+    expected[6:8, 1:3] = expected[8:12, 8:12] = BLUE  # what of the last prediction lies beside the ignored object
+    expected[0:4, 5:9] = expected[2:4, 9:12] = RED
+    expected[0:4, 0:4] = GREEN  # 12 of 20 pixels
+    expected[8:12, 0:4] = GREY
+    expected[lower_right_edges(np.where(TRUE == 4, 0, TRUE))] = 0
+    assert np.array_equal(shown, expected)
+
+
+def test_views_of_objects_shade_truth_and_prediction():
+    section = ObjectSection(ObjectReader())
+    views = section.views(BLACK, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
+    assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
+    assert np.array_equal(views["truth"], outlined(BLACK, shaded(TRUE)))
+    assert np.array_equal(views["prediction"], outlined(BLACK, shaded(PREDICTED)))
+
+
+def test_the_panel_of_objects_is_the_views_with_a_white_line_between_them():
+    section = ObjectSection(ObjectReader())
+    panel = section.panel(BLACK, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
+    assert panel.shape == (12, 4 * 16 + 3 * 2, 3)
+    assert (panel[:, 16:18] == 255).all()
+
+
+def test_objects_that_leave_no_pixel_between_them_have_their_colors():
+    true = np.repeat([[1, 1, 1, 1, 2, 2]], 4, axis=0)
+    pred = np.repeat([[1, 1, 1, 2, 3, 3]], 4, axis=0)
+    shown = mark_objects(np.zeros((4, 6), np.uint8), pack_labels(true, true > 0), pack_labels(pred, pred > 0))
+    assert (shown[:, [0, 1, 2, 4, 5]] == GREEN).all()
+    assert (shown[:, 3] == 0).all()
+
+
+@pytest.fixture
+def section() -> ObjectSection:
+    return ObjectSection(ObjectReader(classes=((1, "cell"), (2, "dirt"))))
+
+
+@pytest.fixture
+def scores() -> ObjectScores:
+    """Those of an image of three cells, of which two are found and one is invented, and of dirt that is missed."""
+    true = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 30), (30, 0, 33, 3), (30, 10, 33, 13))
+    predicted = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 27), (30, 20, 33, 23))
+    true_classes = np.array([0, 1, 1, 1, 2])
+    predicted_classes = np.array([0, 1, 1, 1])
+    mask = torch.from_numpy(true_classes[true].astype(np.uint8))[None]
+    prediction = torch.from_numpy(pack_labels(predicted, predicted_classes[predicted]))[None]
+    scores = ObjectScores.none(("cell", "dirt"), 1, "cpu")
+    scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
+    return scores
+
+
+def test_objects_are_described_by_their_classes(section):
+    assert section.description() == "Instance segmentation: numbers for the objects of the classes cell, dirt."
+
+
+def test_the_card_of_objects_predicts_their_numbers(section, scores):
+    assert use_of(section, scores) == 'mask = predictor.mask("image.png")  # (H, W) numbers of objects'
+
+
+def test_the_card_of_objects_has_the_tags_of_instance_segmentation(section, scores):
+    assert tags_of(section, scores) == ["unet", "instance-segmentation", "image-segmentation"]
+
+
+def test_classes_of_which_no_object_was_found_are_unfound(section, scores):
+    assert section.unfound(scores) == ["dirt"]
+
+
+def test_classes_without_any_object_are_not_unfound(section):
+    assert section.unfound(ObjectScores.none(("cell", "dirt"), 1, "cpu")) == []
+
+
+def test_an_image_of_objects_is_labeled_with_its_precision(section):
+    assert section.label(0.5) == "AP@0.5 0.5000"
+
+
+def test_metrics_of_objects_are_means_over_the_classes(section, scores):
+    metrics = {metric.label: metric.value for metric in section.metrics(scores)}
+    assert list(metrics) == ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "Panoptic quality", "F1", "Count error"]
+    assert metrics["AP@0.5"] == pytest.approx((2 / 4 + 0) / 2)  # two of four cells and of no dirt
+    assert metrics["Panoptic quality"] == pytest.approx((2 * (1 + 0.85) / 6 + 0) / 2)
+
+
+def test_the_page_of_objects_has_a_row_of_scores_a_class(section, scores):
+    titles, cell, dirt = html_rows(section.html(scores))[:3]
+    metrics = ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "PQ", "F1", "Count error"]
+    assert titles == ["class", *metrics, "objects", "predicted", "found", "split", "merged"]
+    assert cell[:2] == ["cell", "0.5000"]
+    assert cell[-5:] == ["3", "3", "2", "0", "0"]
+    assert dirt[:2] == ["dirt", "0.0000"]
+    assert dirt[-5:] == ["1", "0", "0", "0", "0"]
+
+
+def test_the_page_of_objects_counts_them_by_size(section, scores):
+    rows = html_rows(section.html(scores))[4:]
+    assert [row[:2] for row in rows] == [["below 64", "2"], ["64 to 255", "1"], ["256 to 1,023", "1"]]
+
+
+def test_the_markdown_of_objects_has_classes_and_sizes(section, scores):
+    rows = markdown_rows(section.markdown(scores))
+    assert rows[2][0] == "cell"
+    assert rows[-1] == ["256 to 1,023", "1", "1"]
+    assert ["below 64", "2", "0"] in rows

@@ -1,0 +1,36 @@
+"""The patches of volumes, worked out by hand.
+
+Module: train_utils/settings/sizes.py.
+"""
+
+import pytest
+from splits import unread_info, unread_split
+
+from train_utils.settings.run_length import LONG, run_length
+from train_utils.settings.sizes import patch_size
+from unet.config import Preprocess
+
+
+@pytest.mark.parametrize(
+    ("size", "spacing", "minutes", "patch"),
+    [
+        ((100, 300, 300), (1, 1, 1), 60, (112, 160, 160)),  # of 100, 144 and 145: four and five poolings
+        ((30, 300, 300), (1, 1, 1), 59, (32, 64, 64)),  # of 30, 60 and 61: two and three
+        ((20, 300, 300), (4, 1, 1), 60, (20, 320, 320)),  # two poolings along z, five along the others
+        ((40, 40, 40), (1, 1, 1), 60, (40, 40, 40)),  # none beyond the volume
+        ((40, 60, 400), (5, 1, 1), 59, (20, 64, 112)),  # 60 rows are the shortest in mm
+        ((20, 400, 400), (200, 0.5, 0.5), 10, (1, 384, 384)),  # there is no room for a slice
+    ],
+)
+def test_patches_are_as_long_along_each_axis_as_there_is_room(size, spacing, minutes, patch):
+    assert patch_size(unread_info(unread_split(5, size, spacing)), run_length(minutes)) == patch
+
+
+def test_patches_of_a_model_to_start_from_have_its_spacing():
+    info = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
+    assert patch_size(info, LONG, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
+
+
+def test_patches_of_less_than_a_slice_have_one():
+    info = unread_info(unread_split(5, (4, 64, 64), (1, 1, 1)))
+    assert patch_size(info, LONG, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4

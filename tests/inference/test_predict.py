@@ -5,8 +5,10 @@ Modules: inference/args.py, inference/predictor.py, inference/models.py, inferen
 
 import dataclasses
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,70 +30,124 @@ from tasks.overlapping import Overlapping
 from unet import Preprocess, UNet, UNetConfig
 
 
-def test_a_launch_is_checked_before_a_model_is_opened_and_images_may_have_any_size(monkeypatch, tmp_path, fails_with):
+@pytest.fixture
+def start_calls(monkeypatch) -> list[str]:
+    """What predict.py does at its start, until it opens a model that is not there."""
     calls = []
 
-    def refuse() -> None:
-        raise SettingsError("no such device")
-
     def open_model(*arguments: object, **options: object) -> None:
-        calls.append(Image.MAX_IMAGE_PIXELS)
+        calls.append(f"model, images of {Image.MAX_IMAGE_PIXELS} pixels")
         raise ModelError("no such model")
 
     monkeypatch.setattr("predict.set_launch_environment", lambda: calls.append("environment"))
     monkeypatch.setattr("predict.exit_on_sigterm", lambda: calls.append("ends on SIGTERM"))
     monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
+    return calls
+
+
+def test_a_model_is_opened_once_images_may_have_any_size(start_calls, tmp_path, fails_with):
     fails_with(predict("m", ["i"], tmp_path), "no such model", 1)
-    assert calls == ["environment", "ends on SIGTERM", None]
+    assert start_calls == ["environment", "ends on SIGTERM", "model, images of None pixels"]
+
+
+def test_a_launch_is_checked_before_a_model_is_opened(start_calls, monkeypatch, tmp_path, fails_with):
+    def refuse() -> None:
+        raise SettingsError("no such device")
+
     monkeypatch.setattr("predict.check_launch", refuse)
     fails_with(predict("m", ["i"], tmp_path), "no such device", 1)
-    assert calls == ["environment", "ends on SIGTERM", None, "environment"]
+    assert start_calls == ["environment"]
 
 
-def test_a_model_is_opened_with_the_flags_that_say_how_it_predicts(monkeypatch, tmp_path, fails_with):
-    opened, chosen = [], []
+PLAIN_OPTIONS = {"ensemble": [], "scale": None, "tile_size": None, "overlap": None, "tta": None}
 
-    def open_model(model: str, device: torch.device, **options: object) -> SimpleNamespace:
-        opened.append((model, device.type, options))
-        return SimpleNamespace(task="task")
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ([], PLAIN_OPTIONS),
+        (["--ensemble", "n", "o"], PLAIN_OPTIONS | {"ensemble": ["n", "o"]}),
+        (
+            ["--scale", "0.5", "--tile-size", "64", "--overlap", "8", "--tta"],
+            PLAIN_OPTIONS | {"scale": 0.5, "tile_size": 64, "overlap": 8, "tta": True},
+        ),
+    ],
+    ids=["none", "ensemble", "tiles"],
+)
+def test_a_model_is_opened_with_the_flags_that_say_how_it_predicts(monkeypatch, tmp_path, flags, options):
+    opened = []
+
+    def open_model(model: str, device: torch.device, **given_options: object) -> None:
+        opened.append((model, device.type, given_options))
+        raise ModelError("no such model")
+
+    monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
+    predict("m", ["i"], tmp_path, *flags)
+    assert opened == [("m", "cpu", options)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "smallest", "drops_border"),
+    [([], None, False), (["--min-size", "7", "--drop-border"], 7, True)],
+    ids=["none", "both"],
+)
+def test_objects_are_chosen_by_the_flags(monkeypatch, tmp_path, fails_with, flags, smallest, drops_border):
+    chosen = []
 
     def choose_objects(*arguments: object, **options: object) -> None:
         chosen.append((arguments, options))
         raise ModelError("no such task")
 
-    monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
+    monkeypatch.setattr("predict.Predictor.from_pretrained", lambda *_, **options: SimpleNamespace(task="task"))
     monkeypatch.setattr("predict.choose_objects", choose_objects)
-    flags = ["--ensemble", "n", "o", "--scale", "0.5", "--tile-size", "64", "--overlap", "8", "--tta"]
-    fails_with(predict("m", ["i"], tmp_path, *flags, "--min-size", "7", "--drop-border"), "no such task", 1)
-    fails_with(predict("m", ["i"], tmp_path), "no such task", 1)
-    options = {"ensemble": ["n", "o"], "scale": 0.5, "tile_size": 64, "overlap": 8, "tta": True}
-    plain = {"ensemble": [], "scale": None, "tile_size": None, "overlap": None, "tta": None}
-    assert opened == [("m", "cpu", options), ("m", "cpu", plain)]
-    assert chosen == [(("task", 7), {"drops_border": True}), (("task", None), {"drops_border": False})]
+    fails_with(predict("m", ["i"], tmp_path, *flags), "no such task", 1)
+    assert chosen == [(("task", smallest), {"drops_border": drops_border})]
 
 
-def test_masks_have_original_values_and_sizes_and_folders_keep_their_structure(model, photos, tmp_path):
-    result = predict(model, [photos], tmp_path / "out", "--overlay", "--probabilities")
+SIZES = {"a": (20, 30), "b": (33, 17), "sub/a": (1, 1), "sub/c": (64, 9), "sub/d": (12, 14)}  # of `photos`
+
+
+@pytest.fixture(scope="module")
+def written(model, photos, tmp_path_factory) -> Path:
+    """Masks, overlays and probabilities of `photos`."""
+    output = tmp_path_factory.mktemp("written")
+    result = predict(model, [photos], output, "--overlay", "--probabilities")
     assert result.returncode == 0, result.stderr
     assert "5 of 5 masks" in result.stdout
-    sizes = {"a": (20, 30), "b": (33, 17), "sub/a": (1, 1), "sub/c": (64, 9), "sub/d": (12, 14)}
-    for stem, size in sizes.items():
-        mask = np.asarray(Image.open(tmp_path / "out" / f"{stem}.png"))
-        assert mask.shape == size
-        assert set(np.unique(mask)) <= {10, 200, 255}
-        assert Image.open(tmp_path / "out" / f"{stem}.overlay.png").size == size[::-1]
-        probabilities = np.load(tmp_path / "out" / f"{stem}.npy")
-        assert probabilities.shape == (3, *size)
-        # float32: measured 1.2e-7, one unit in the last place
-        np.testing.assert_allclose(probabilities.sum(axis=0), 1, rtol=0, atol=1e-6)
-        np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
-    assert len(list((tmp_path / "out").rglob("*.*"))) == 17  # predict.json, the legend, and nothing temporary
+    return output
+
+
+@pytest.mark.parametrize("stem", SIZES)
+def test_a_mask_has_the_size_of_its_image_in_the_original_values(written, stem):
+    mask = np.asarray(Image.open(written / f"{stem}.png"))
+    assert mask.shape == SIZES[stem]
+    assert set(np.unique(mask)) <= {10, 200, 255}
+
+
+@pytest.mark.parametrize("stem", SIZES)
+def test_an_overlay_has_the_size_of_its_image(written, stem):
+    assert Image.open(written / f"{stem}.overlay.png").size == SIZES[stem][::-1]
+
+
+@pytest.mark.parametrize("stem", SIZES)
+def test_probabilities_are_those_of_the_mask(written, stem):
+    probabilities = np.load(written / f"{stem}.npy")
+    assert probabilities.shape == (3, *SIZES[stem])
+    # float32: measured 1.2e-7, one unit in the last place
+    np.testing.assert_allclose(probabilities.sum(axis=0), 1, rtol=0, atol=1e-6)
+    mask = np.asarray(Image.open(written / f"{stem}.png"))
+    np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
+
+
+def test_nothing_temporary_lies_among_masks(written):
+    assert len(list(written.rglob("*.*"))) == 17  # three files for each image, predict.json and the legend
 
 
 def test_two_processes_write_what_one_writes(model, photos, tmp_path):
     one = predict(model, [photos], tmp_path / "one", "--tile-size", "12")
     two = predict(model, [photos], tmp_path / "two", "--tile-size", "12", profile="multi_cpu")
-    assert (one.returncode, two.returncode) == (0, 0), two.stderr
+    assert one.returncode == 0, one.stderr
+    assert two.returncode == 0, two.stderr
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.png"))
     assert len(files) == 5
     assert files == sorted(path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*.png"))
@@ -99,8 +155,11 @@ def test_two_processes_write_what_one_writes(model, photos, tmp_path):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
-def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos, tmp_path):
-    bad = tmp_path / "bad"
+@pytest.fixture(scope="module")
+def broken_call(model, photos, tmp_path_factory) -> tuple[subprocess.CompletedProcess, Path]:
+    """A call on two good files and six bad ones, and its outputs."""
+    folder = tmp_path_factory.mktemp("broken")
+    bad = folder / "bad"
     bad.mkdir()
     (bad / "empty.png").write_bytes(b"")
     (bad / "text.jpg").write_text("no picture")
@@ -109,22 +168,30 @@ def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos,
     (bad / "cut.png").write_bytes((photos / "a.png").read_bytes()[:500])
     Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(bad / "fine.png")
     np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
-    result = predict(model, [bad, photos / "a.png"], tmp_path / "out")
+    return predict(model, [bad, photos / "a.png"], folder / "out"), folder / "out"
+
+
+def test_a_call_with_broken_files_fails_without_a_traceback(broken_call):
+    result, _ = broken_call
     assert result.returncode == 1
-    assert "2 of 8 masks" in result.stdout
-    failures = [line for line in result.stderr.splitlines() if "failed" in line]
-    assert len(failures) == 6
-    for name in (
-        "empty.png",
-        "text.jpg",
-        "header.tif",
-        "zero.npy",
-        "cut.png",
-        "five.npy: has 5 channels, the model takes 3",
-    ):
-        assert any(name in line for line in failures), failures
     assert "Traceback" not in result.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "fine.png", "predict.json"]
+    assert len([line for line in result.stderr.splitlines() if "failed" in line]) == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["empty.png", "text.jpg", "header.tif", "zero.npy", "cut.png", "five.npy: has 5 channels, the model takes 3"],
+)
+def test_broken_files_are_named_at_the_end(broken_call, text):
+    result, _ = broken_call
+    (line,) = [line for line in result.stderr.splitlines() if "failed" in line and text in line]
+    assert text in line
+
+
+def test_masks_beside_broken_files_are_written(broken_call):
+    result, output = broken_call
+    assert "2 of 8 masks" in result.stdout
+    assert sorted(path.name for path in output.iterdir()) == ["a.png", "fine.png", "predict.json"]
 
 
 @pytest.mark.parametrize(
@@ -151,37 +218,55 @@ def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, f
     assert not (tmp_path / "out").exists()
 
 
-def test_predictor_gives_python_users_what_the_script_writes(model, photos, tmp_path):
-    predict(model, [photos / "b.jpg"], tmp_path)
-    predictor = Predictor.from_pretrained(model)
-    written = np.asarray(Image.open(tmp_path / "b.png"))
-    image = Image.open(photos / "b.jpg")
-    for source in (photos / "b.jpg", image, np.asarray(image)):
-        mask, probabilities = predictor(source)
-        np.testing.assert_array_equal(np.array([10, 200, 255])[mask], written)
-        assert probabilities.shape == (3, 33, 17)
+@pytest.mark.parametrize("open_source", [Path, Image.open, lambda file: np.asarray(Image.open(file))])
+def test_predictor_gives_python_users_what_the_script_writes(model, photos, written, open_source):
+    mask, probabilities = Predictor.from_pretrained(model)(open_source(photos / "b.jpg"))
+    np.testing.assert_array_equal(np.array([10, 200, 255])[mask], np.asarray(Image.open(written / "b.png")))
+    assert probabilities.shape == (3, 33, 17)
 
 
-def test_tiles_write_what_the_whole_image_writes_and_say_whether_they_are_exact(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("inference.predictor.WINDOW_MEMORY", 2**24)  # in tiles it is read and written in windows
-    tall = tmp_path / "tall.tif"
+TILES = {
+    "whole": [],
+    "tiles": ["--tile-size", "96"],
+    "blended": ["--tile-size", "96", "--overlap", "16"],  # with a third of the overlap that exact tiles have
+}
+
+
+@pytest.fixture(scope="module")
+def tiled(model, tmp_path_factory) -> tuple[dict[str, str], Path]:
+    """What is printed of an image that is predicted whole, in tiles and in blended tiles, and its outputs."""
+    folder = tmp_path_factory.mktemp("tiled")
     pixels = np.random.default_rng(0).integers(0, 256, (1101, 333, 3), dtype=np.uint8)
-    tifffile.imwrite(tall, pixels, photometric="rgb", tile=(64, 64), compression="zlib")
-    assert Predictor.from_pretrained(model, tile_size=96).needs_windows(pixels.shape[:2])
-    flags = ["--overlay", "--probabilities"]
-    whole = predict(model, [tall], tmp_path / "whole", *flags)
-    tiles = predict(model, [tall], tmp_path / "tiles", *flags, "--tile-size", "96")
-    blended = predict(model, [tall], tmp_path / "blended", *flags, "--tile-size", "96", "--overlap", "16")
-    assert "tiles of" not in whole.stdout
-    assert "tiles of 96 x 96 overlapping by 48 (equal to the whole image's result)" in tiles.stdout
-    assert "tiles of 96 x 96 overlapping by 16 (blended, not exactly" in blended.stdout
-    for name in ("tall.png", "tall.overlay.png"):
-        one, other = (np.asarray(Image.open(tmp_path / output / name)) for output in ("whole", "tiles"))
-        assert (one != other).mean() < 1e-4  # a tie may be rounded either way
-    probabilities = {name: np.load(tmp_path / name / "tall.npy") for name in ("whole", "tiles", "blended")}
-    np.testing.assert_allclose(probabilities["tiles"], probabilities["whole"], atol=1e-6)
-    # with a third of the overlap that exact tiles have
-    assert 1e-6 < np.abs(probabilities["blended"] - probabilities["whole"]).max() < 0.1
+    tifffile.imwrite(folder / "tall.tif", pixels, photometric="rgb", tile=(64, 64), compression="zlib")
+    printed = {}
+    with mock.patch("inference.predictor.WINDOW_MEMORY", 2**24):  # in tiles it is read and written in windows
+        assert Predictor.from_pretrained(model, tile_size=96).needs_windows(pixels.shape[:2])
+        for name, flags in TILES.items():
+            result = predict(model, [folder / "tall.tif"], folder / name, "--overlay", "--probabilities", *flags)
+            assert result.returncode == 0, result.stderr
+            printed[name] = result.stdout
+    return printed, folder
+
+
+def test_tiles_say_whether_they_are_exact(tiled):
+    printed, _ = tiled
+    assert "tiles of" not in printed["whole"]
+    assert "tiles of 96 x 96 overlapping by 48 (equal to the whole image's result)" in printed["tiles"]
+    assert "tiles of 96 x 96 overlapping by 16 (blended, not exactly" in printed["blended"]
+
+
+@pytest.mark.parametrize("name", ["tall.png", "tall.overlay.png"])
+def test_tiles_write_the_pictures_of_the_whole_image(tiled, name):
+    _, folder = tiled
+    one, other = (np.asarray(Image.open(folder / output / name)) for output in ("whole", "tiles"))
+    assert (one != other).mean() < 1e-4  # a tie may be rounded either way
+
+
+def test_tiles_write_the_probabilities_of_the_whole_image(tiled):
+    _, folder = tiled
+    whole, tiles, blended = (np.load(folder / name / "tall.npy") for name in TILES)
+    np.testing.assert_allclose(tiles, whole, atol=1e-6)
+    assert 1e-6 < np.abs(blended - whole).max() < 0.1
 
 
 def test_tta_is_the_mean_over_the_eight_flips_and_turns():
@@ -202,10 +287,13 @@ def test_tta_is_the_mean_over_the_eight_flips_and_turns():
     assert not Predictor(network, tta=True, tile_size=48).tilings((300, 300))[0].exact
 
 
-def test_tta_of_a_model_that_was_trained_without_turns_is_the_mean_of_an_image_and_its_mirroring(tiny_folder):
+def test_preprocessing_says_whether_training_has_turned_images(tiny_folder):
     assert load_info(tiny_folder, augment="strong").preprocess().turned
+    assert not load_info(tiny_folder).preprocess().turned
+
+
+def test_tta_of_a_model_that_saw_no_turns_is_the_mean_of_an_image_and_its_mirroring(tiny_folder):
     seen = dataclasses.replace(load_info(tiny_folder).preprocess(), mean=(0.0,) * 3, std=(50.0,) * 3)
-    assert not seen.turned
     network = UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=seen))
     image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)
     views = [Predictor(network)(image).probabilities, Predictor(network)(image[:, ::-1]).probabilities[:, :, ::-1]]
@@ -213,24 +301,42 @@ def test_tta_of_a_model_that_was_trained_without_turns_is_the_mean_of_an_image_a
     np.testing.assert_allclose(found, np.mean(views, axis=0), rtol=0, atol=1e-6)
 
 
-def test_an_ensemble_is_the_mean_of_its_models_whatever_their_preprocessing(model, photos, tmp_path):
-    networks = [UNet.from_pretrained(model)]
+@pytest.fixture(scope="module")
+def networks(model, tmp_path_factory) -> tuple[list[UNet], list[Path]]:
+    """Three networks of the same classes that see images at other scales, and the folders of the last two."""
+    first = UNet.from_pretrained(model)
+    networks, folders = [first], []
     for seed, scale in ((1, 1.0), (2, 0.3)):
         torch.manual_seed(seed)
-        preprocess = dataclasses.replace(networks[0].config.preprocess, scale=scale)
+        preprocess = dataclasses.replace(first.config.preprocess, scale=scale)
         networks.append(UNet(UNetConfig(3, 3, base_channels=8, depth=3, norm="group", preprocess=preprocess)))
-        networks[-1].save_pretrained(tmp_path / str(seed))
-    expected = {
-        output: np.mean([Predictor(one, **tiles)(photos / "b.jpg").probabilities for one in networks], axis=0)
-        for output, tiles in (("whole", {}), ("tiles", {"tile_size": 16, "overlap": 0}))
-    }
-    # the third model sees the image in one tile, the others in several
-    assert np.abs(expected["tiles"] - expected["whole"]).max() > 1e-3
-    flags = ["--ensemble", tmp_path / "1", tmp_path / "2", "--probabilities"]
-    for output, more in (("whole", []), ("tiles", ["--tile-size", "16", "--overlap", "0"])):
-        result = predict(model, [photos / "b.jpg"], tmp_path / output, *flags, *more)
-        assert result.returncode == 0, result.stderr
-        np.testing.assert_allclose(np.load(tmp_path / output / "b.npy"), expected[output], rtol=0, atol=1e-6)  # float32
+        folders.append(tmp_path_factory.mktemp("network"))
+        networks[-1].save_pretrained(folders[-1])
+    return networks, folders
+
+
+def mean_probabilities(networks: list[UNet], image: Path, **tiles: int) -> np.ndarray:
+    """The mean of what each network says alone."""
+    return np.mean([Predictor(network, **tiles)(image).probabilities for network in networks], axis=0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "tiles"),
+    [([], {}), (["--tile-size", "16", "--overlap", "0"], {"tile_size": 16, "overlap": 0})],
+    ids=["whole", "tiles"],
+)
+def test_an_ensemble_is_the_mean_of_its_models(model, networks, photos, tmp_path, flags, tiles):
+    members, folders = networks
+    result = predict(model, [photos / "b.jpg"], tmp_path, "--ensemble", *folders, "--probabilities", *flags)
+    assert result.returncode == 0, result.stderr
+    expected = mean_probabilities(members, photos / "b.jpg", **tiles)
+    np.testing.assert_allclose(np.load(tmp_path / "b.npy"), expected, rtol=0, atol=1e-6)  # float32
+
+
+def test_networks_of_an_ensemble_are_tiled_at_their_own_scale(networks, photos):
+    members, _ = networks  # the third one sees the image in one tile, the others in several
+    tiles = mean_probabilities(members, photos / "b.jpg", tile_size=16, overlap=0)
+    assert np.abs(tiles - mean_probabilities(members, photos / "b.jpg")).max() > 1e-3
 
 
 def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_with):
@@ -239,7 +345,10 @@ def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_
     fails_with(result, "an ensemble needs models of the same classes", 1)
 
 
-def test_a_profile_that_asks_for_it_has_the_networks_compiled(model, tiny_folder):
+@pytest.mark.parametrize(
+    ("asked", "is_compiled"), [(DynamoBackend.NO, False), (DynamoBackend.INDUCTOR, True)], ids=["no", "inductor"]
+)
+def test_a_profile_that_asks_for_it_has_the_networks_compiled(model, tiny_folder, asked, is_compiled):
     compiled = []
 
     def backend(graph, inputs):
@@ -248,12 +357,11 @@ def test_a_profile_that_asks_for_it_has_the_networks_compiled(model, tiny_folder
 
     image = next((tiny_folder / "val" / "images").iterdir())
     expected = Predictor.from_pretrained(model)(image).probabilities
-    for asked in (DynamoBackend.NO, DynamoBackend.INDUCTOR):
-        plugin = SimpleNamespace(backend=asked, to_kwargs=lambda: {"backend": backend})
-        predictor = Predictor.from_pretrained(model)
-        compile_networks(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin)), predictor.networks)
-        assert np.array_equal(predictor(image).probabilities, expected)
-        assert bool(compiled) == (asked == DynamoBackend.INDUCTOR)
+    plugin = SimpleNamespace(backend=asked, to_kwargs=lambda: {"backend": backend})
+    predictor = Predictor.from_pretrained(model)
+    compile_networks(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin)), predictor.networks)
+    assert np.array_equal(predictor(image).probabilities, expected)
+    assert bool(compiled) == is_compiled
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory as Linux tells it")
@@ -276,46 +384,94 @@ def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
     assert any(peak(8000) - peak(2000) < 24e6 for _ in range(3))
 
 
-@pytest.mark.parametrize("kind", ["gpu", "cpu"])
-def test_what_does_not_fit_into_memory_is_named_with_what_to_do_and_the_others_written(model, tmp_path, kind):
-    images = tmp_path / "images"
-    images.mkdir()
+@pytest.fixture
+def narrow_and_wide(tmp_path) -> Path:
+    """A folder with an image of 40 pixels, and one of 100, which has no room in memory."""
+    (tmp_path / "images").mkdir()
     for side in (40, 100):
-        Image.new("RGB", (side, side)).save(images / f"{side}.png")
-    flags = ["--model", model, "--input", images, "--output", tmp_path / "out"]
-    command = [PROGRAMS / "out_of_memory_if_wide.py", kind, "predict.py", *flags]
-    result = launch(*command)
+        Image.new("RGB", (side, side)).save(tmp_path / "images" / f"{side}.png")
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_an_image_that_does_not_fit_into_memory_is_named_with_a_tile_size(model, narrow_and_wide, tmp_path, kind):
+    flags = ["--model", model, "--input", narrow_and_wide, "--output", tmp_path / "out"]
+    result = launch(PROGRAMS / "out_of_memory_if_wide.py", kind, "predict.py", *flags)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
-    assert result.stderr.count(f"{images / '100.png'}: does not fit into memory; give --tile-size 512") == 1
+    line = f"{narrow_and_wide / '100.png'}: does not fit into memory; give --tile-size 512"
+    assert result.stderr.count(line) == 1
     assert "1 of 2 masks" in result.stdout
-    result = launch(*command, "--tile-size", "32")
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_an_image_that_does_not_fit_into_memory_fits_in_tiles(model, narrow_and_wide, tmp_path, kind):
+    flags = ["--model", model, "--input", narrow_and_wide, "--output", tmp_path / "out", "--tile-size", "32"]
+    result = launch(PROGRAMS / "out_of_memory_if_wide.py", kind, "predict.py", *flags)
     assert result.returncode == 0, result.stderr
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
 
 
-def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tmp_path):
-    args = settings_of("--output", "out/mask.PNG")
-    assert (args.file, args.output) == (Path("out/mask.PNG"), Path("out"))
-    assert (args.tile_size, args.overlap, args.scale, args.tta, args.ensemble) == (None, None, None, False, [])
-    args = settings_of("--output", "out", "--tile-size", "64", "--overlap", "0")
-    assert (args.file, args.output, args.tile_size, args.overlap) == (None, Path("out"), 64, 0)
+@pytest.mark.parametrize(
+    ("output", "file", "folder"),
+    [
+        ("out/mask.PNG", Path("out/mask.PNG"), Path("out")),
+        ("out/mask.tiff", Path("out/mask.tiff"), Path("out")),
+        ("out", None, Path("out")),
+    ],
+)
+def test_an_output_that_ends_as_a_picture_is_the_file_of_the_only_mask(output, file, folder):
+    args = settings_of("--output", output)
+    assert args.file == file
+    assert args.output == folder
+
+
+def test_an_output_that_is_there_is_a_file_or_folder_as_it_is(tmp_path):
     touch(tmp_path, "old.png")
-    assert settings_of("--output", str(tmp_path / "old.png")).file == tmp_path / "old.png"
     (tmp_path / "folder.png").mkdir()
+    assert settings_of("--output", str(tmp_path / "old.png")).file == tmp_path / "old.png"
     assert settings_of("--output", str(tmp_path / "folder.png")).file is None
-    assert settings_of("--output", "out/mask.tiff").file == Path("out/mask.tiff")
-    assert settings_of("--output", "out").uncertainty is False
-    assert settings_of("--output", "out", "--rank").uncertainty is True
-    assert settings_of("--output", "out", "--polygons").polygons == "geojson"
-    scored = settings_of("--output", "out", "--boundary", "--truth", "t")
-    assert (scored.boundary, scored.truth) == (True, Path("t"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (["--tile-size", "64"], "tile_size", 64),
+        (["--overlap", "0"], "overlap", 0),
+        (["--rank"], "uncertainty", True),
+        (["--polygons"], "polygons", "geojson"),
+        (["--boundary", "--truth", "t"], "boundary", True),
+        (["--boundary", "--truth", "t"], "truth", Path("t")),
+    ],
+)
+def test_flags_are_settings(flags, name, value):
+    assert getattr(settings_of(*flags), name) == value
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--scale 0",
+        "--overlap -1",
+        "--tile-size 0",
+        "--processes-per-volume 0",
+        "--min-size 0",
+        "--polygons shp",
+        "--boundary",
+        "--rank --output out/mask.png",
+    ],
+)
+def test_flags_that_cannot_be_are_refused(flags):
+    with pytest.raises(SystemExit):
+        settings_of("--output", "out", *flags.split())
+
+
+def test_an_output_without_a_name_is_refused():
     with pytest.raises(SystemExit):
         settings_of("--output", "")
-    impossible = ("--scale 0", "--overlap -1", "--tile-size 0", "--processes-per-volume 0", "--min-size 0")
-    for flags in (*impossible, "--polygons shp", "--boundary", "--rank --output out/mask.png"):
-        with pytest.raises(SystemExit):
-            settings_of("--output", "out", *flags.split())
+
+
+def test_a_call_without_inputs_is_refused(monkeypatch):
     monkeypatch.setattr("sys.argv", ["predict.py", "--model", "m", "--output", "out"])
     with pytest.raises(SystemExit):
         parse_args("")
@@ -329,54 +485,61 @@ def test_a_mask_of_an_earlier_run_stays_where_none_was_written(is_written, has_m
 
 
 OBJECTS = Objects().to_config()
-NO_RANK = "--rank: orders images by the classes of their masks, which this model has not; leave it out"
-NO_COCO = "--coco: is for models of objects in images, which this is not; leave the flag out"
+NO_RANK = "--rank: orders images by the classes of their masks, which this model has not"
+NO_COCO = "--coco: is for models of objects in images, which this is not"
+
+
+def check_flags(flags: str, options: dict) -> None:
+    """Check the flags of a call with a network of these options."""
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
+    check_outputs(settings_of(*flags.split()), predictor, new_format(predictor.config))
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({}, "--boundary --truth t"),
+        ({}, "--rank --uncertainty"),
+        ({}, "--polygons"),
+        ({"task": OBJECTS}, "--coco --uncertainty"),
+    ],
+)
+def test_a_flag_of_what_a_model_has_is_taken(options, flags):
+    check_flags(flags, options)
 
 
 @pytest.mark.parametrize(
     ("options", "flags", "line"),
     [
-        ({}, "--boundary --truth t", None),
-        ({}, "--rank --uncertainty", None),
         ({}, "--coco", NO_COCO),
-        ({}, "--polygons", None),
-        ({"task": OBJECTS}, "--coco --uncertainty", None),
         ({"task": OBJECTS, "dims": 3}, "--coco", NO_COCO),
         ({"task": OBJECTS}, "--rank", NO_RANK),
-        (
-            {"task": OBJECTS},
-            "--boundary --truth t",
-            "--boundary: boundaries are not scored for objects; leave the flag out",
-        ),
+        ({"task": OBJECTS}, "--boundary --truth t", "--boundary: boundaries are not scored for objects"),
         ({"task": Overlapping(("a", "b", "c")).to_config()}, "--rank", NO_RANK),
         (
             {"task": {"name": "landmarks", "names": ["a", "b", "c"], "partners": [0, 1, 2]}},
             "--uncertainty",
-            "--uncertainty: points have a confidence in their table; leave the flag out",
+            "--uncertainty: points have a confidence in their table",
         ),
     ],
 )
 def test_a_flag_of_what_a_model_has_not_is_refused(options, flags, line):
-    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
-    args = (settings_of(*flags.split()), predictor, new_format(predictor.config))
-    if line is None:
-        check_outputs(*args)
-        return
-    with pytest.raises(SettingsError) as error:
-        check_outputs(*args)
-    assert str(error.value) == line
+    with pytest.raises(SettingsError, match=f"^{line}"):
+        check_flags(flags, options)
 
 
-def test_each_flag_of_a_file_has_its_extension():
-    output_format = new_format(network_of().config)
-    assert output_extensions(settings_of(), output_format) == (".png",)
-    for flags, extension in (
-        (["--overlay"], ".overlay.png"),
-        (["--probabilities"], ".npy"),
-        (["--uncertainty"], ".uncertainty.png"),
-        (["--polygons", "gpkg"], ".gpkg"),
-    ):
-        assert output_extensions(settings_of(*flags), output_format) == (".png", extension)
+@pytest.mark.parametrize(
+    ("flags", "extensions"),
+    [
+        ([], (".png",)),
+        (["--overlay"], (".png", ".overlay.png")),
+        (["--probabilities"], (".png", ".npy")),
+        (["--uncertainty"], (".png", ".uncertainty.png")),
+        (["--polygons", "gpkg"], (".png", ".gpkg")),
+    ],
+)
+def test_each_flag_of_a_file_has_its_extension(flags, extensions):
+    assert output_extensions(settings_of(*flags), new_format(network_of().config)) == extensions
 
 
 def test_all_files_of_a_format_are_written_for_each_input():
@@ -392,7 +555,7 @@ def test_the_format_of_polygons_is_checked_by_its_extension(monkeypatch):
     assert checked == [".gpkg"]
 
 
-def test_what_is_not_asked_for_is_not_done():
+def test_settings_without_flags_ask_for_nothing():
     assert vars(settings_of()) == {
         "model": "m",
         "input": ["a.png"],

@@ -5,7 +5,6 @@ Modules: inference/input_files.py, inference/inputs.py, inference/readers.py.
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,46 +34,91 @@ def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")) == ["a.png", "sub/c.png"]
 
 
-def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, tmp_path, fails_with):
-    folder = tmp_path / "in"
-    folder.mkdir()
+@pytest.fixture
+def two_images(tmp_path) -> Path:
+    """A folder with a.jpg, and an image that is called as the overlay of it would be."""
+    (tmp_path / "in").mkdir()
     for name in ("a.jpg", "a.overlay.png"):
-        Image.new("RGB", (8, 8)).save(folder / name)
-    fails_with(predict(model, [folder], tmp_path / "out", "--overlay"), "would both write", 1)
-    fails_with(predict(model, [folder / "a.overlay.png"], folder), "is an input, not to be overwritten", 1)
+        Image.new("RGB", (8, 8)).save(tmp_path / "in" / name)
+    return tmp_path / "in"
+
+
+def test_outputs_never_take_the_place_of_each_other(model, two_images, tmp_path, fails_with):
+    fails_with(predict(model, [two_images], tmp_path / "out", "--overlay"), "would both write", 1)
+
+
+def test_outputs_never_take_the_place_of_an_input(model, two_images, fails_with):
+    result = predict(model, [two_images / "a.overlay.png"], two_images)
+    fails_with(result, "is an input, not to be overwritten", 1)
+
+
+def test_outputs_never_lie_among_inputs(model, two_images, fails_with):
+    fails_with(predict(model, [two_images], two_images), "is a folder of inputs", 1)
+
+
+def test_outputs_never_take_the_place_of_the_legend(model, tmp_path, fails_with):
     legend = tmp_path / "legend.png"
     Image.new("RGB", (8, 8)).save(legend)
     fails_with(predict(model, [legend], tmp_path / "out", "--overlay"), "the legend of the overlays; rename it", 1)
     assert predict(model, [legend], tmp_path / "out").returncode == 0
-    fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
-    for _ in range(2):  # the second time does not take the masks for images
-        assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout
-    for pattern in ("*", "**/*.*g"):
-        jobs = find_jobs([f"{folder}/{pattern}"], folder / "masks", [".png"])
-        assert {job.image.name for job in jobs} == {"a.jpg", "a.overlay.png"}
 
 
-def test_pages_of_a_tiff_are_predicted_and_scored_one_by_one(model, tmp_path):
-    pages = np.random.default_rng(0).integers(0, 256, (3, 40, 50), dtype=np.uint8)
-    (tmp_path / "in").mkdir()
-    tifffile.imwrite(tmp_path / "in" / "stack.tif", pages, photometric="minisblack")
-    for number, page in enumerate(pages):
-        Image.fromarray(page).save(tmp_path / f"{number}.png")
-    assert predict(model, [tmp_path / "in"], tmp_path / "out").returncode == 0
-    assert predict(model, [tmp_path / f"{number}.png" for number in range(3)], tmp_path / "one").returncode == 0
-    masks = [np.asarray(Image.open(tmp_path / "out" / f"stack_000{number + 1}.png")) for number in range(3)]
-    of_third = Predictor.from_pretrained(model).mask(tmp_path / "in" / "stack.tif", page=2)
-    np.testing.assert_array_equal(np.array([10, 200, 255])[of_third], masks[2])
-    for number, mask in enumerate(masks):
-        np.testing.assert_array_equal(mask, np.asarray(Image.open(tmp_path / "one" / f"{number}.png")))
-    (tmp_path / "truth").mkdir()
-    tifffile.imwrite(tmp_path / "truth" / "stack.tif", np.stack(masks), photometric="minisblack")
-    for truth in (tmp_path / "truth", tmp_path / "out"):
-        result = predict(model, [tmp_path / "in"], tmp_path / "scored", "--truth", truth)
-        assert result.returncode == 0, result.stderr
-        report = json.loads((tmp_path / "scored" / "metrics.json").read_text())
-        assert report["images"] == 3
-        assert report["pixel_accuracy"] == 1
+def test_outputs_of_an_earlier_call_are_no_inputs(model, two_images):
+    for _ in range(2):
+        assert "2 of 2 masks" in predict(model, [two_images], two_images / "masks").stdout
+
+
+@pytest.mark.parametrize("pattern", ["*", "**/*.*g"])
+def test_outputs_of_an_earlier_call_are_no_inputs_of_a_pattern(two_images, pattern):
+    touch(two_images, "masks/a.png", "masks/a.overlay.png")
+    jobs = find_jobs([f"{two_images}/{pattern}"], two_images / "masks", [".png"])
+    assert {job.image for job in jobs} == {two_images / "a.jpg", two_images / "a.overlay.png"}
+
+
+@pytest.fixture(scope="module")
+def pages(model, tmp_path_factory) -> Path:
+    """A folder with in/stack.tif of three pages, their masks in out/, and those of the pages as pictures in one/."""
+    folder = tmp_path_factory.mktemp("pages")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 40, 50), dtype=np.uint8)
+    (folder / "in").mkdir()
+    tifffile.imwrite(folder / "in" / "stack.tif", pixels, photometric="minisblack")
+    pictures = [folder / f"{number}.png" for number in range(3)]
+    for picture, page in zip(pictures, pixels, strict=True):
+        Image.fromarray(page).save(picture)
+    assert predict(model, [folder / "in"], folder / "out").returncode == 0
+    assert predict(model, pictures, folder / "one").returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_page_of_a_tiff_is_predicted_as_an_image(pages, number):
+    mask = np.asarray(Image.open(pages / "out" / f"stack_000{number + 1}.png"))
+    np.testing.assert_array_equal(mask, np.asarray(Image.open(pages / "one" / f"{number}.png")))
+
+
+def test_a_page_of_a_tiff_is_predicted_in_python(model, pages):
+    indices = Predictor.from_pretrained(model).mask(pages / "in" / "stack.tif", page=2)
+    expected = np.asarray(Image.open(pages / "out" / "stack_0003.png"))
+    np.testing.assert_array_equal(np.array([10, 200, 255])[indices], expected)
+
+
+@pytest.fixture(scope="module", params=["in a stack", "in files"])
+def truth_of_pages(pages, tmp_path_factory, request) -> Path:
+    """The masks of the pages, as the true ones."""
+    if request.param == "in files":
+        return pages / "out"
+    folder = tmp_path_factory.mktemp("truth")
+    masks = [np.asarray(Image.open(file)) for file in sorted((pages / "out").glob("*.png"))]
+    tifffile.imwrite(folder / "stack.tif", np.stack(masks), photometric="minisblack")
+    return folder
+
+
+def test_pages_of_a_tiff_are_scored_one_by_one(model, pages, truth_of_pages, tmp_path):
+    result = predict(model, [pages / "in"], tmp_path, "--truth", truth_of_pages)
+    assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "metrics.json").read_text())
+    assert report["images"] == 3
+    assert report["pixel_accuracy"] == 1
 
 
 def test_a_header_that_tells_another_size_costs_nobody_a_mask(model, tmp_path):
@@ -111,20 +155,22 @@ def test_work_is_shared_by_pixels():
     assert max(pixels) / min(pixels) < 1.1
 
 
-def test_a_hostile_file_among_three_good_ones_costs_no_mask(tmp_path, model):
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"II*\0\x08\0\0\0" + b"\xff" * 400, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 99],
+    ids=["empty", "tags", "PostScript", "zeros"],
+)
+def test_a_hostile_file_among_three_good_ones_costs_no_mask(tmp_path, model, content):
     (tmp_path / "in").mkdir()
     for name in "abc":
         Image.new("RGB", (20, 16), (90, 50, 10)).save(tmp_path / "in" / f"{name}.png")
-    for number, content in enumerate(
-        (b"", b"II*\0\x08\0\0\0" + b"\xff" * 400, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 99)
-    ):
-        (tmp_path / "in" / "hostile.tif").write_bytes(content)
-        result = predict(model, [tmp_path / "in"], tmp_path / f"out{number}")
-        assert result.returncode == 1, result.stderr
-        assert "3 of 4 masks" in result.stdout, result.stderr
-        assert sorted(path.name for path in (tmp_path / f"out{number}").glob("*.png")) == ["a.png", "b.png", "c.png"]
-        assert "Traceback" not in result.stderr
-        assert "hostile.tif" in result.stderr
+    (tmp_path / "in" / "hostile.tif").write_bytes(content)
+    result = predict(model, [tmp_path / "in"], tmp_path / "out")
+    assert result.returncode == 1, result.stderr
+    assert "3 of 4 masks" in result.stdout, result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png", "c.png"]
+    assert "Traceback" not in result.stderr
+    assert "hostile.tif" in result.stderr
 
 
 def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model):
@@ -153,103 +199,159 @@ def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[
     return relative
 
 
-def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path):
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["in"], {"a": "in/a.PNG", "b": "in/b.png", "sub/f": "in/sub/f.nii.gz"}),
+        (["in/b.png", "in"], {"b": "in/b.png", "a": "in/a.PNG", "sub/f": "in/sub/f.nii.gz"}),
+        (["*/*.png"], {"in/b": "in/b.png"}),
+        (["i*"], {"in/a": "in/a.PNG", "in/b": "in/b.png", "in/sub/f": "in/sub/f.nii.gz"}),
+    ],
+    ids=["folder", "file and folder", "files of a pattern", "folders of a pattern"],
+)
+def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patterns, expected):
     touch(tmp_path, "in/b.png", "in/a.PNG", "in/.c.png", "in/sub/.d/e.png", "in/sub/f.nii.gz")
     (tmp_path / "in" / "notes.txt").write_text("")
-    assert outputs(tmp_path, "in") == {"a": ("in/a.PNG",), "b": ("in/b.png",), "sub/f": ("in/sub/f.nii.gz",)}
-    assert outputs(tmp_path, "in/b.png", "in") == {
-        "b": ("in/b.png",),
-        "a": ("in/a.PNG",),
-        "sub/f": ("in/sub/f.nii.gz",),
-    }
-    assert outputs(tmp_path, "*/*.png") == {"in/b": ("in/b.png",)}
-    assert outputs(tmp_path, "i*") == {"in/a": ("in/a.PNG",), "in/b": ("in/b.png",), "in/sub/f": ("in/sub/f.nii.gz",)}
+    assert outputs(tmp_path, *patterns) == {output: (file,) for output, file in expected.items()}
 
 
-def test_channels_of_a_case_are_joined_where_the_model_takes_several_or_all_have_but_the_first(tmp_path):
-    touch(
-        tmp_path, "two/a_0000.nii.gz", "two/a_0001.nii.gz", "one/a_0000.nii.gz", "one/b_0000.nii.gz", "x/a_0000.nii.gz"
-    )
-    touch(tmp_path, "x/b.nii.gz")
-    both = ("two/a_0000.nii.gz", "two/a_0001.nii.gz")
-    assert outputs(tmp_path, "two", channels=2) == {"a": both}
-    assert outputs(tmp_path, *reversed(both), channels=2) == {"a": both}  # in the order of their numbers
-    assert outputs(tmp_path, "two") == {"a_0000": both[:1], "a_0001": both[1:]}
-    assert outputs(tmp_path, "one") == {"a": ("one/a_0000.nii.gz",), "b": ("one/b_0000.nii.gz",)}
+BOTH_CHANNELS = ("two/a_0000.nii.gz", "two/a_0001.nii.gz")
+
+
+@pytest.mark.parametrize("patterns", [["two"], BOTH_CHANNELS[::-1]], ids=["folder", "files in another order"])
+def test_channels_of_a_case_are_joined_where_the_model_takes_several(tmp_path, patterns):
+    touch(tmp_path, *BOTH_CHANNELS)
+    assert outputs(tmp_path, *patterns, channels=2) == {"a": BOTH_CHANNELS}
+
+
+def test_channels_of_a_case_are_volumes_where_the_model_takes_one(tmp_path):
+    touch(tmp_path, *BOTH_CHANNELS)
+    assert outputs(tmp_path, "two") == {"a_0000": BOTH_CHANNELS[:1], "a_0001": BOTH_CHANNELS[1:]}
+
+
+@pytest.mark.parametrize(("pattern", "folder"), [("one", ""), ("o*", "one/")])
+def test_channels_of_cases_have_the_name_of_the_case_where_all_are_the_first(tmp_path, pattern, folder):
+    touch(tmp_path, "one/a_0000.nii.gz", "one/b_0000.nii.gz")
+    expected = {f"{folder}{name}": (f"one/{name}_0000.nii.gz",) for name in "ab"}
+    assert outputs(tmp_path, pattern) == expected
+
+
+def test_channels_of_a_case_keep_their_number_where_others_have_none(tmp_path):
+    touch(tmp_path, "x/a_0000.nii.gz", "x/b.nii.gz")
     assert outputs(tmp_path, "x") == {"a_0000": ("x/a_0000.nii.gz",), "b": ("x/b.nii.gz",)}
-    assert outputs(tmp_path, "o*") == {"one/a": ("one/a_0000.nii.gz",), "one/b": ("one/b_0000.nii.gz",)}
-    touch(tmp_path, "pictures/a_0000.png", "pictures/a_0001.png")
-    assert outputs(tmp_path, "pictures", channels=3) == {
-        "a_0000": ("pictures/a_0000.png",),
-        "a_0001": ("pictures/a_0001.png",),
-    }
 
 
-def test_pages_are_numbered_from_one_and_stacks_are_volumes_where_a_spacing_is_known(tmp_path):
+def test_pictures_with_the_numbers_of_channels_are_not_joined(tmp_path):
+    files = ("pictures/a_0000.png", "pictures/a_0001.png")
+    touch(tmp_path, *files)
+    assert outputs(tmp_path, "pictures", channels=3) == {"a_0000": files[:1], "a_0001": files[1:]}
+
+
+@pytest.fixture
+def stack_file(tmp_path) -> Path:
+    """A TIFF of three pages."""
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((3, 4, 5), np.uint8), photometric="minisblack")
-    pages = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"])
-    assert [(job.output.name, job.page, job.size) for job in pages] == [
-        ("s_0001", 0, (4, 5)),
-        ("s_0002", 1, (4, 5)),
-        ("s_0003", 2, (4, 5)),
-    ]
-    assert [job.stored for job in pages] == [None] * 3
-    (stack,) = find_jobs(
-        [str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(stack_spacing=(3.0, 1.0, 1.0))
-    )
-    assert (stack.size, stack.spacing, stack.output.name) == ((3, 4, 5), (3, 1, 1), "s")
-    rules = InputRules(reads_places=False)
-    pictures = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], rules)
-    assert [job.source for job in pictures] == [PictureFile(str(tmp_path / "s.tif"), page) for page in range(3)]
-    touch(tmp_path, "a.png")
-    (picture,) = find_jobs([str(tmp_path / "a.png")], tmp_path / "out", [".png"], rules)
-    assert picture.source == tmp_path / "a.png"
-    bands = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], InputRules(bands=("1",)))
-    assert [job.source for job in bands] == [BandSource((str(tmp_path / "s.tif"),), ("1",), page) for page in range(3)]
-    (tmp_path / "s.tif").rename(tmp_path / "S.TIF")
-    (stack,) = find_jobs(
-        [str(tmp_path / "S.TIF")], tmp_path / "out", [".png"], InputRules(stack_spacing=(3.0, 1.0, 1.0))
-    )
+    return tmp_path / "s.tif"
+
+
+def jobs_of(file: Path, rules: InputRules | None = None) -> list[ImageJob]:
+    """The jobs of a file."""
+    return find_jobs([str(file)], file.parent / "out", [".png"], rules or InputRules())
+
+
+def test_pages_are_images_that_are_numbered_from_one(stack_file):
+    jobs = jobs_of(stack_file)
+    assert [job.output.name for job in jobs] == ["s_0001", "s_0002", "s_0003"]
+    assert [job.page for job in jobs] == [0, 1, 2]
+    assert [job.size for job in jobs] == [(4, 5)] * 3
+    assert [job.stored for job in jobs] == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["s.tif", "S.TIF"])
+def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
+    file = stack_file.rename(stack_file.with_name(name))
+    (stack,) = jobs_of(file, InputRules(stack_spacing=(3.0, 1.0, 1.0)))
     assert stack.size == (3, 4, 5)
+    assert stack.spacing == (3, 1, 1)
+    assert stack.output.name == Path(name).stem
 
 
-def test_inputs_that_cannot_be_are_one_line(tmp_path, capsys):
-    touch(tmp_path, "in/a.png", "in/a.tif", "in/legend.png", "other/a.png")
+def test_pages_are_pictures_to_a_model_that_reads_no_places(stack_file):
+    jobs = jobs_of(stack_file, InputRules(reads_places=False))
+    assert [job.source for job in jobs] == [PictureFile(str(stack_file), page) for page in range(3)]
+
+
+def test_a_png_is_a_file_to_a_model_that_reads_no_places(tmp_path):
+    touch(tmp_path, "a.png")
+    (picture,) = jobs_of(tmp_path / "a.png", InputRules(reads_places=False))
+    assert picture.source == tmp_path / "a.png"
+
+
+def test_pages_have_bands_to_a_model_of_bands(stack_file):
+    jobs = jobs_of(stack_file, InputRules(bands=("1",)))
+    assert [job.source for job in jobs] == [BandSource((str(stack_file),), ("1",), page) for page in range(3)]
+
+
+def test_two_inputs_that_would_write_one_file_are_refused(tmp_path):
+    touch(tmp_path, "in/a.png", "in/a.tif")
     with pytest.raises(DataError, match=r"in/a\.png and .*in/a\.tif would both write .*out/a\.png; give one of them"):
-        outputs(tmp_path, "in")
-    with pytest.raises(DataError, match="would both write"):
         find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"])
+
+
+def test_an_input_that_would_be_overwritten_is_refused(tmp_path):
+    touch(tmp_path, "in/a.png")
     with pytest.raises(DataError, match=r"in/a\.png is an input, not to be overwritten; choose another folder"):
         find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "in", [".png"])
+
+
+def test_masks_that_would_lie_among_images_are_refused(tmp_path):
+    touch(tmp_path, "in/a.png")
     with pytest.raises(DataError, match="is a folder of inputs; masks must not lie among images"):
         find_jobs([str(tmp_path / "in")], tmp_path / "in", [".png"])
+
+
+def test_an_input_that_is_called_as_the_legend_is_refused_where_there_is_one(tmp_path):
+    touch(tmp_path, "in/legend.png")
+    inputs = [str(tmp_path / "in" / "legend.png")]
     with pytest.raises(DataError, match=r"legend\.overlay\.png, the legend of the overlays; rename it"):
-        find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png", ".overlay.png"])
-    assert len(find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png"])) == 1
+        find_jobs(inputs, tmp_path / "out", [".png", ".overlay.png"])
+    assert len(find_jobs(inputs, tmp_path / "out", [".png"])) == 1
+
+
+def test_an_input_that_is_called_as_the_table_of_all_is_refused(tmp_path):
     touch(tmp_path, "points.png")
     with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
         find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        ("", "--input: is empty"),
+        ("FOLDER/none*", "no image or volume found"),
+        ("FOLDER/none", "is not there"),
+        ("/dev/null", "is neither a file nor a folder"),
+        ("FOLDER/unread", "no image or volume found; convert HEIC to JPEG or PNG"),
+    ],
+)
+def test_inputs_that_cannot_be_are_one_line(tmp_path, pattern, line):
     (tmp_path / "unread" / "sub").mkdir(parents=True)
     (tmp_path / "unread" / "sub" / "b.HEIC").write_bytes(b"heic")
-    wrong = {
-        "": "--input: is empty",
-        f"{tmp_path}/none*": "no image or volume found",
-        f"{tmp_path}/none": "is not there",
-        "/dev/null": "is neither a file nor a folder",
-        f"{tmp_path}/unread": "no image or volume found; convert HEIC to JPEG or PNG",
-    }
-    for pattern, line in wrong.items():
-        with pytest.raises(DataError, match=line):
-            find_jobs([pattern], tmp_path / "out", [".png"])
+    with pytest.raises(DataError, match=line):
+        find_jobs([pattern.replace("FOLDER", str(tmp_path))], tmp_path / "out", [".png"])
+
+
+def test_files_that_are_not_read_are_counted_where_others_are(tmp_path, capsys):
     touch(tmp_path, "phone/a.png")
     (tmp_path / "phone" / "b.HEIC").write_bytes(b"heic")
     assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "out", [".png"])) == 1
     assert "left out 1 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
-    (tmp_path / "truth").mkdir()
-    touch(tmp_path, "truth/b.png")
-    touch(tmp_path, "other/b.png", "other/c.png")
+
+
+def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
+    touch(tmp_path, "in/a.png", "in/b.png", "in/c.png", "truth/b.png")
     with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
-        find_jobs([str(tmp_path / "other")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+        find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
 
 
 @pytest.mark.parametrize(
@@ -264,69 +366,110 @@ def test_no_input_writes_what_is_written_of_all(tmp_path, name):
     assert len(find_jobs([f"{tmp_path}/*/{stem}.png"], tmp_path / "out", [f".{extension}"])) == 1  # in a subfolder
 
 
-def test_inputs_are_known_under_other_names_of_their_folders(tmp_path):
+@pytest.fixture
+def linked(tmp_path) -> Path:
+    """A folder with images in in/, to which link leads, and a picture in out/."""
     touch(tmp_path, "in/a.png", "in/sub/deep/b.png", "out/notes.png")
     (tmp_path / "link").symlink_to(tmp_path / "in")
+    return tmp_path
+
+
+def test_a_folder_of_inputs_is_known_by_another_name(linked):
     with pytest.raises(DataError, match="link: is a folder of inputs; masks must not lie among images"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "link", [".png"])
+        find_jobs([str(linked / "in")], linked / "link", [".png"])
+
+
+def test_an_input_is_known_by_another_name_of_its_folder(linked):
     with pytest.raises(DataError, match=r"a\.png is an input, not to be overwritten; choose another folder"):
-        find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "link", [".png"])
-    jobs = find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "out", [".png"])
+        find_jobs([str(linked / "in" / "a.png")], linked / "link", [".png"])
+
+
+def test_the_only_input_is_known_by_another_name_of_its_folder(linked):
+    jobs = find_jobs([str(linked / "in" / "a.png")], linked / "out", [".png"])
     with pytest.raises(DataError, match=r"a\.png: is the input, not to be overwritten"):
-        named_job(jobs, tmp_path / "link" / "a.png", overwrite=True)
-    assert outputs(tmp_path, "in/**/*.png") == {"a": ("in/a.png",), "sub/deep/b": ("in/sub/deep/b.png",)}
-    inputs = [str(tmp_path / "*")]  # the outputs of an earlier call lie there too
-    stems = [job.output.name for job in find_jobs(inputs, tmp_path / "out", [".png"])]
-    assert stems == ["a", "b", "a", "b"]
-    for pattern in (tmp_path / "*" / "*.png", tmp_path):
-        jobs = find_jobs([str(pattern)], tmp_path / "out", [".png"])
-        assert "a" in {job.output.name for job in jobs}
-        assert "notes" not in {job.output.name for job in jobs}
+        named_job(jobs, linked / "link" / "a.png", overwrite=True)
 
 
-def test_masks_of_an_earlier_call_are_no_inputs_however_deep_they_lie_and_by_whichever_name(tmp_path):
+def test_inputs_of_a_deep_pattern_keep_their_folders(linked):
+    assert outputs(linked, "in/**/*.png") == {"a": ("in/a.png",), "sub/deep/b": ("in/sub/deep/b.png",)}
+
+
+def test_inputs_of_a_pattern_leave_out_the_folder_of_outputs(linked):
+    jobs = find_jobs([str(linked / "*")], linked / "out", [".png"])
+    assert [job.output.name for job in jobs] == ["a", "b", "a", "b"]  # in in/, and in link/
+
+
+@pytest.mark.parametrize("pattern", ["*/*.png", ""], ids=["pattern", "folder"])
+def test_inputs_leave_out_the_folder_of_outputs(linked, pattern):
+    jobs = find_jobs([str(linked / pattern)], linked / "out", [".png"])
+    assert "a" in {job.output.name for job in jobs}
+    assert "notes" not in {job.output.name for job in jobs}
+
+
+@pytest.mark.parametrize("output", ["in/x/out", "other/in/x/out", "other/out"])
+@pytest.mark.parametrize("pattern", ["in", "in/*", "in/x/*", "in/**/*.png", "other/in"])
+def test_masks_of_an_earlier_call_are_no_inputs_by_any_name(tmp_path, pattern, output):
     touch(tmp_path, "in/x/a.png", "in/x/out/b.png", "in/x/out/sub/c.png")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "in").symlink_to(tmp_path / "in")
     (tmp_path / "other" / "out").symlink_to(tmp_path / "in" / "x" / "out")
-    real = tmp_path / "in"
-    for pattern in (real, real / "*", real / "x" / "*", real / "**" / "*.png", tmp_path / "other" / "in"):
-        for output in (real / "x" / "out", tmp_path / "other" / "in" / "x" / "out", tmp_path / "other" / "out"):
-            assert [job.image.name for job in find_jobs([str(pattern)], output, [".png"])] == ["a.png"], pattern
+    jobs = find_jobs([str(tmp_path / pattern)], tmp_path / output, [".png"])
+    assert [job.image.name for job in jobs] == ["a.png"]
 
 
-def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there(tmp_path):
-    touch(tmp_path, "a.png", "b.png", "old.png")
-    jobs = find_jobs([str(tmp_path / "a.png"), str(tmp_path / "b.png")], tmp_path / "out", [".png"])
-    assert named_job(jobs[:1], tmp_path / "new.png", overwrite=False).file(".png") == tmp_path / "new.png"
-    assert named_job(jobs[:1], tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
-    touch(tmp_path, "v.nii.gz")
-    volumes = find_jobs([str(tmp_path / "v.nii.gz")], tmp_path / "out", [".png"])
-    for chosen, name, overwrite, line in (
-        (volumes, "new.png", True, "the mask of a volume is no .png; give a folder"),
-        (jobs, "new.png", True, "is one file, but there are 2 inputs; give a folder"),
-        (jobs[:1], "a.png", True, "is the input, not to be overwritten"),
-        (jobs[:1], "old.png", False, "is there already; --overwrite replaces it"),
-    ):
-        with pytest.raises(DataError, match=line):
-            named_job(chosen, tmp_path / name, overwrite=overwrite)
+def test_the_mask_of_one_image_may_be_a_file(tmp_path):
+    touch(tmp_path, "a.png", "old.png")
+    jobs = jobs_of(tmp_path / "a.png")
+    assert named_job(jobs, tmp_path / "new.png", overwrite=False).file(".png") == tmp_path / "new.png"
+    assert named_job(jobs, tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
 
 
-def test_true_masks_are_found_by_the_suffix_the_folders_or_the_classes_that_are_given(tmp_path):
+@pytest.mark.parametrize(
+    ("inputs", "name", "overwrite", "line"),
+    [
+        (["v.nii.gz"], "new.png", True, "the mask of a volume is no .png; give a folder"),
+        (["a.png", "b.png"], "new.png", True, "is one file, but there are 2 inputs; give a folder"),
+        (["a.png"], "a.png", True, "is the input, not to be overwritten"),
+        (["a.png"], "old.png", False, "is there already; --overwrite replaces it"),
+    ],
+    ids=["volume", "two images", "the input", "there already"],
+)
+def test_a_file_that_cannot_be_the_only_mask_is_refused(tmp_path, inputs, name, overwrite, line):
+    touch(tmp_path, "a.png", "b.png", "v.nii.gz", "old.png")
+    jobs = find_jobs([str(tmp_path / file) for file in inputs], tmp_path / "out", [".png"])
+    with pytest.raises(DataError, match=line):
+        named_job(jobs, tmp_path / name, overwrite=overwrite)
+
+
+@pytest.fixture
+def true_masks(tmp_path) -> Path:
+    """A folder with a.png, its masks in truth/, without a suffix and with one, and those of two classes in classes/."""
     touch(tmp_path, "a.png", "truth/a.png", "truth/a_mask.png", "classes/x/a.png", "classes/y/a.png")
+    return tmp_path
 
-    def truth_of(truth: TruthFolder) -> MaskFile:
-        (job,) = find_jobs([str(tmp_path / "a.png")], tmp_path / "out", [".png"], truth=truth)
-        return job.truth
 
-    assert truth_of(TruthFolder(tmp_path / "truth", "_mask")) == (tmp_path / "truth" / "a_mask.png", 0)
-    plain = TruthFolder(tmp_path / "truth", "")
-    assert truth_of(plain) == (tmp_path / "truth" / "a.png", 0)
-    assert truth_of(replace(plain, reads_places=False)) == (tmp_path / "truth" / "a.png", 0)
-    files = (ClassFile(str(tmp_path / "classes" / "x" / "a.png")), ClassFile(str(tmp_path / "classes" / "y" / "a.png")))
-    assert truth_of(TruthFolder(tmp_path / "classes", None, ("x", "y"))) == ClassMasks(files, (0, 1))
+def truth_of(folder: Path, truth: TruthFolder) -> MaskFile:
+    """The true mask of the image."""
+    (job,) = find_jobs([str(folder / "a.png")], folder / "out", [".png"], truth=truth)
+    return job.truth
+
+
+@pytest.mark.parametrize(("suffix", "name"), [("_mask", "a_mask.png"), ("", "a.png")])
+@pytest.mark.parametrize("reads_places", [True, False])
+def test_a_true_mask_is_found_by_the_suffix_that_is_given(true_masks, suffix, name, reads_places):
+    truth = TruthFolder(true_masks / "truth", suffix, reads_places=reads_places)
+    assert truth_of(true_masks, truth) == (true_masks / "truth" / name, 0)
+
+
+def test_a_true_mask_is_found_in_the_folders_of_classes(true_masks):
+    classes = true_masks / "classes"
+    files = (ClassFile(str(classes / "x" / "a.png")), ClassFile(str(classes / "y" / "a.png")))
+    assert truth_of(true_masks, TruthFolder(classes, None, ("x", "y"))) == ClassMasks(files, (0, 1))
+
+
+def test_a_true_mask_is_refused_where_objects_have_classes(true_masks):
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        truth_of(replace(plain, object_classes=("cell", "dirt")))
+        truth_of(true_masks, TruthFolder(true_masks / "truth", "", object_classes=("cell", "dirt")))
 
 
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
@@ -337,28 +480,30 @@ def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "others",
+    ("first", "second"),
     [
-        [{"scale": 0.25}, {"scale": 1.0}],
-        [{"image_size": (32, 32)}, {"image_size": (128, 128)}],
-        [{"scale": 0.25}, {"scale": 0.25, "draft": False}],
+        ({"scale": 0.25}, {"scale": 1.0}),
+        ({"image_size": (32, 32)}, {"image_size": (128, 128)}),
+        ({"scale": 0.25}, {"scale": 0.25, "draft": False}),
     ],
+    ids=["scales", "sizes", "drafts"],
 )
-def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, others):
+@pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
+def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, first, second, step):
     pixels = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.jpg")
-    configs = [UNetConfig(preprocess=Preprocess(**options)) for options in others]
-    for order in (configs, configs[::-1]):
-        together = read_inputs(tmp_path / "a.jpg", order, "a.jpg", 0, keep_pixels=False).tensors
-        for config, tensor in zip(order, together, strict=True):
-            (alone,) = read_inputs(tmp_path / "a.jpg", [config], "a.jpg", 0, keep_pixels=False).tensors
-            assert torch.equal(tensor, alone)
-        assert together[0].shape != together[1].shape or not torch.equal(*together)
+    configs = [UNetConfig(preprocess=Preprocess(**options)) for options in (first, second)][::step]
+    together = read_inputs(tmp_path / "a.jpg", configs, "a.jpg", 0, keep_pixels=False).tensors
+    for config, tensor in zip(configs, together, strict=True):
+        (alone,) = read_inputs(tmp_path / "a.jpg", [config], "a.jpg", 0, keep_pixels=False).tensors
+        assert torch.equal(tensor, alone)
+    assert together[0].shape != together[1].shape or not torch.equal(*together)
 
 
 def test_an_input_that_is_named_twice_is_predicted_once(tmp_path):
     touch(tmp_path, "a.png", "v.nii.gz")
     patterns = [str(tmp_path / "*"), str(tmp_path / "a.png"), str(tmp_path / "v.nii.gz")]
     image, volume = find_jobs(patterns, tmp_path / "out", [".png"])
-    assert (image.image, volume.image) == (tmp_path / "a.png", tmp_path / "v.nii.gz")
+    assert image.image == tmp_path / "a.png"
+    assert volume.image == tmp_path / "v.nii.gz"
     assert volume.volume.paths == (str(tmp_path / "v.nii.gz"),)

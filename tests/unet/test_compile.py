@@ -5,8 +5,11 @@ Modules: train_utils/compilation.py, train_utils/monitoring/compile_gain.py.
 
 import copy
 import re
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from class_loss import classes
 from conftest import write_folder
 from encoders import write_encoder
-from in_process import run_train
+from in_process import Run, run_train
 from networks import LITE, tiny
 from torch._dynamo.utils import counters
 
@@ -39,40 +42,90 @@ FLAGS += ["--plan", "none"]
 FLAGS += ["--max-steps", "4", "--eval-every", "2", "--log-every", "2", "--norm", "group"]
 
 
-@pytest.fixture
-def compiled(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "eager")  # traces as any backend does, and needs no compiler
+@contextmanager
+def compiling(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within, a profile compiles, from a state without graphs."""
+    patch.setenv("ACCELERATE_DYNAMO_BACKEND", "eager")  # traces as any backend does, and needs no compiler
     torch._dynamo.reset()
     counters.clear()
     yield
     torch._dynamo.reset()
 
 
-def test_evaluation_takes_the_network_as_it_is(compiled, tmp_path, monkeypatch):
-    write_folder(tmp_path / "train", 4, seed=0, size=(16, 24))
-    write_folder(tmp_path / "val", 2, seed=1, size=(24, 16))
-    graphs = []
+@pytest.fixture
+def compiled(monkeypatch):
+    with compiling(monkeypatch):
+        yield
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """A data set of four training and two validation images."""
+    folder = tmp_path_factory.mktemp("images")
+    write_folder(folder / "train", 4, seed=0, size=(16, 24))
+    write_folder(folder / "val", 2, seed=1, size=(24, 16))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain_run(images, tmp_path_factory) -> Run:
+    """A run that compiles nothing."""
+    return run_train(tmp_path_factory.mktemp("plain") / "run", "--dataset", images, *FLAGS)
+
+
+class CompiledRun(NamedTuple):
+    """A run that compiles, the graphs before and during each evaluation, and those at the end."""
+
+    run: Run
+    evaluations: list[tuple[int, int]]
+    graphs: int
+
+
+@pytest.fixture(scope="module")
+def compiled_run(images, tmp_path_factory) -> CompiledRun:
+    evaluations = []
     evaluate = train.evaluate
 
     def counted(*arguments):
         before = counters["stats"]["unique_graphs"]
         evaluation = evaluate(*arguments)
-        graphs.append((before, counters["stats"]["unique_graphs"] - before))
+        evaluations.append((before, counters["stats"]["unique_graphs"] - before))
         return evaluation
 
-    monkeypatch.setattr(train, "evaluate", counted)
-    run = run_train(tmp_path / "compiled", "--dataset", tmp_path, *FLAGS)
-    assert run.settings["profile"]["dynamo_backend"] == "eager"
-    assert [(before > 0, during) for before, during in graphs] == [(True, 0), (True, 0)]
-    assert counters["stats"]["unique_graphs"] == graphs[-1][0]  # what compiling gains is measured without compiling
-    pattern = r"compiling took \S+ s; forward and backward pass take \S+ s compiled, \S+ s not compiled: 4 steps lost"
-    assert re.search(pattern, run.output)
-    assert re.search(pattern.replace("compiling", "Compiling"), (run.folder / "report.html").read_text())
-    monkeypatch.undo()
-    plain = run_train(tmp_path / "plain", "--dataset", tmp_path, *FLAGS)
-    assert "ompiling took" not in plain.output + (plain.folder / "report.html").read_text()
-    assert run.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=1e-5)
-    assert run.values("eval/loss") == pytest.approx(plain.values("eval/loss"), rel=1e-5)
+    with pytest.MonkeyPatch.context() as patch, compiling(patch):
+        patch.setattr(train, "evaluate", counted)
+        run = run_train(tmp_path_factory.mktemp("compiled") / "run", "--dataset", images, *FLAGS)
+        return CompiledRun(run, evaluations, counters["stats"]["unique_graphs"])
+
+
+def test_a_run_records_the_backend_that_it_compiles_with(compiled_run):
+    assert compiled_run.run.settings["profile"]["dynamo_backend"] == "eager"
+
+
+def test_evaluation_takes_the_network_as_it_is(compiled_run):
+    assert len(compiled_run.evaluations) == 2
+    for before, during in compiled_run.evaluations:
+        assert before > 0
+        assert during == 0
+
+
+def test_the_gain_of_compiling_is_measured_without_compiling(compiled_run):
+    assert compiled_run.graphs == compiled_run.evaluations[-1][0]
+
+
+def test_output_with_report_say_what_compiling_has_gained(compiled_run):
+    pattern = r"ompiling took \S+ s; forward and backward pass take \S+ s compiled, \S+ s not compiled: 4 steps lost"
+    assert re.search("c" + pattern, compiled_run.run.output)
+    assert re.search("C" + pattern, (compiled_run.run.folder / "report.html").read_text())
+
+
+def test_a_run_that_compiles_nothing_says_nothing_of_it(plain_run):
+    assert "ompiling took" not in plain_run.output + (plain_run.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("key", ["train/loss", "eval/loss"])
+def test_a_compiled_run_has_the_losses_of_one_that_is_not(compiled_run, plain_run, key):
+    assert compiled_run.run.values(key) == pytest.approx(plain_run.values(key), rel=1e-5)
 
 
 def trained(network: UNet, accelerator: SimpleNamespace | None, *, checkpointing: bool) -> UNet:
@@ -88,32 +141,48 @@ def trained(network: UNet, accelerator: SimpleNamespace | None, *, checkpointing
     return network
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize(
-    "family", [None, *[pytest.param(name, marks=pytest.mark.slow) for name in ("swin", "resnet", "lite0")]]
-)
-def test_compiled_blocks_compute_the_same_and_are_left_alone_where_they_run_twice(
-    compiled, tmp_path, family, checkpointing
-):
+FAMILIES = [None, *[pytest.param(name, marks=pytest.mark.slow) for name in ("swin", "resnet", "lite0")]]
+
+
+def network_of_family(family: str | None, folder: Path) -> UNet:
+    """A network in float64, with an encoder of this family or without one."""
     config = UNetConfig(base_channels=2, depth=1)
     if family:
-        source = "lite0" if family == "lite0" else write_encoder(tmp_path / family, family)
+        source = "lite0" if family == "lite0" else write_encoder(folder / family, family)
         encoder = load_encoder(str(source), pretrained=True)
         config = UNetConfig(base_channels=2, depth=encoder.depth, encoder=encoder.config | {"drop_path_rate": 0.0})
-    network = UNet(config).double().train()
-    plain = trained(network, None, checkpointing=False)
-    # two kinds of networks are compiled backward too: it takes twice the time
-    accelerator = ACCELERATOR if family in (None, "resnet") else QUICK_ACCELERATOR
-    ours = trained(network, accelerator, checkpointing=checkpointing)
-    graphs = counters["stats"]["unique_graphs"]
-    assert graphs == 0 if checkpointing else graphs >= len(network.blocks)
+    return UNet(config).double().train()
+
+
+def check_same(ours: UNet, plain: UNet) -> None:
+    """Both networks have the same gradients and statistics."""
     for value, other in zip(ours.parameters(), plain.parameters(), strict=True):
-        assert (value.grad is None) == (other.grad is None)
-        if value.grad is not None:
-            torch.testing.assert_close(value.grad, other.grad, rtol=1e-12, atol=1e-14)  # float64: measured 0
+        gradients = [tensor.grad for tensor in (value, other) if tensor.grad is not None]
+        assert len(gradients) != 1
+        torch.testing.assert_close(gradients[:1], gradients[1:], rtol=1e-12, atol=1e-14)  # float64: measured 0
     for value, other in zip(ours.buffers(), plain.buffers(), strict=True):  # a batch is counted once
         assert torch.equal(value, other)
     assert ours.state_dict().keys() == plain.state_dict().keys()
+
+
+# two kinds of networks are compiled backward too: it takes twice the time
+ACCELERATORS = {None: ACCELERATOR, "resnet": ACCELERATOR, "swin": QUICK_ACCELERATOR, "lite0": QUICK_ACCELERATOR}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_blocks_compute_the_same(compiled, tmp_path, family):
+    network = network_of_family(family, tmp_path)
+    ours = trained(network, ACCELERATORS[family], checkpointing=False)
+    assert counters["stats"]["unique_graphs"] >= len(network.blocks)
+    check_same(ours, trained(network, None, checkpointing=False))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blocks_that_run_twice_are_not_compiled(compiled, tmp_path, family):
+    network = network_of_family(family, tmp_path)
+    ours = trained(network, ACCELERATORS[family], checkpointing=True)
+    assert counters["stats"]["unique_graphs"] == 0
+    check_same(ours, trained(network, None, checkpointing=False))
 
 
 QUICK_LOSSES = {"ce+dice", "ce+logdice", "focal+dice"}  # what the others compute is part of one of them
@@ -135,16 +204,22 @@ def test_a_compiled_loss_is_one_graph_for_each_shape(compiled, loss):
     assert counters["stats"]["unique_graphs"] == 2 * 2  # counts and sums of two shapes
 
 
-def test_compiled_colors_are_one_graph_for_each_shape_and_equal(compiled):
+def test_compiled_colors_are_one_graph_for_each_shape(compiled):
     recolor = compiled_recolor(ACCELERATOR)
     assert recolor is not recolored
-    for size in ((6, 8), (6, 8), (4, 4)):
-        generator = torch.Generator().manual_seed(0)
-        images = 255 * torch.rand(2, 3, *size, generator=generator)
-        numbers = torch.rand(2, 2, 3, 1, 1, generator=generator).unbind()
-        statistics = torch.rand(2, 3, 1, 1, generator=generator).unbind()
-        assert torch.equal(recolor(images, *numbers, *statistics), recolored(images, *numbers, *statistics))
+    inputs = [color_inputs(size) for size in ((6, 8), (6, 8), (4, 4))]
+    for tensors in inputs:
+        assert torch.equal(recolor(*tensors), recolored(*tensors))
     assert counters["stats"]["unique_graphs"] == 2
+
+
+def color_inputs(size: tuple[int, int]) -> tuple[torch.Tensor, ...]:
+    """Images, and the numbers by which their colors change."""
+    generator = torch.Generator().manual_seed(0)
+    images = 255 * torch.rand(2, 3, *size, generator=generator)
+    numbers = torch.rand(2, 2, 3, 1, 1, generator=generator).unbind()
+    statistics = torch.rand(2, 3, 1, 1, generator=generator).unbind()
+    return images, *numbers, *statistics
 
 
 @pytest.mark.parametrize(
@@ -176,38 +251,65 @@ def test_a_gain_that_cannot_be_measured_fails_no_run(monkeypatch):
     assert gain.sentence(None, None) == "compiling took 0 s; what it gains could not be measured (out of memory)"
 
 
-@pytest.mark.parametrize(("backend", "dynamic"), [("inductor", None), ("aot_eager", True), ("no", None)])
-def test_blocks_loss_and_colors_are_compiled_as_the_profile_says(monkeypatch, backend, dynamic):
-    plugin = TorchDynamoPlugin(backend=backend, dynamic=dynamic, mode="reduce-overhead")
-    accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+@pytest.fixture
+def compilations(monkeypatch) -> list[tuple[object, dict]]:
+    """What is compiled, with its options; nothing is."""
     calls = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: calls.append((module, options)))
     monkeypatch.setattr(torch, "compile", lambda function, **options: calls.append((function, options)))
+    return calls
+
+
+def accelerator_of(backend: str, **options: object) -> SimpleNamespace:
+    """An accelerator with this profile."""
+    return SimpleNamespace(state=SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend=backend, **options)))
+
+
+@pytest.mark.parametrize(("backend", "dynamic"), [("inductor", None), ("aot_eager", True)])
+def test_all_that_trains_is_compiled_as_the_profile_says(compilations, backend, dynamic):
+    accelerator = accelerator_of(backend, dynamic=dynamic, mode="reduce-overhead")
     network = UNet(tiny(depth=5, in_channels=3, encoder=LITE))
     assert set(network.encoder.stages) < set(network.blocks)
     criterion = StepLoss(classes(2))
     compile_blocks(accelerator, network)
     compile_loss(accelerator, criterion)
     compiled_recolor(accelerator)
-    expected = [*network.blocks, criterion.task.counts, criterion.task.partial, recolored] if backend != "no" else []
-    assert [compiled for compiled, _ in calls] == expected
-    for _, options in calls:
-        wanted = {"backend": backend, "dynamic": bool(dynamic), "mode": "reduce-overhead"}
-        assert {name: options[name] for name in wanted} == wanted
-    calls.clear()
+    expected = [*network.blocks, criterion.task.counts, criterion.task.partial, recolored]
+    assert [module for module, _ in compilations] == expected
+    for _, options in compilations:
+        assert options["backend"] == backend
+        assert options["dynamic"] == bool(dynamic)
+        assert options["mode"] == "reduce-overhead"
+
+
+def test_nothing_is_compiled_without_a_backend(compilations):
+    accelerator = accelerator_of("no", mode="reduce-overhead")
+    compile_blocks(accelerator, UNet(tiny()))
+    compile_loss(accelerator, StepLoss(classes(2)))
+    compiled_recolor(accelerator)
+    assert compilations == []
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager", "no"])
+def test_blocks_are_not_compiled_where_they_run_twice(compilations, backend):
+    network = UNet(tiny(depth=5, in_channels=3, encoder=LITE))
     network.activation_checkpointing = True
-    compile_blocks(accelerator, network)
-    assert calls == []
+    compile_blocks(accelerator_of(backend, mode="reduce-overhead"), network)
+    assert compilations == []
 
 
-def test_preparing_compiles_nothing_and_evaluation_is_eager_only_where_something_is_compiled():
-    for backend in ("eager", "no"):
-        accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend=backend)))
-        plugin = accelerator.state.dynamo_plugin
-        before = plugin.backend
-        with not_compiled_whole(accelerator):
-            assert plugin.backend == DynamoBackend.NO
-        with pytest.raises(KeyError), not_compiled_whole(accelerator):
-            raise KeyError("a bug")
-        assert plugin.backend == before
-        assert isinstance(eager(accelerator), nullcontext) is (backend == "no")
+@pytest.mark.parametrize("backend", ["eager", "no"])
+def test_preparing_compiles_nothing(backend):
+    accelerator = accelerator_of(backend)
+    plugin = accelerator.state.dynamo_plugin
+    before = plugin.backend
+    with not_compiled_whole(accelerator):
+        assert plugin.backend == DynamoBackend.NO
+    with pytest.raises(KeyError), not_compiled_whole(accelerator):
+        raise KeyError("a bug")
+    assert plugin.backend == before
+
+
+@pytest.mark.parametrize(("backend", "is_null"), [("eager", False), ("no", True)])
+def test_evaluation_is_eager_only_where_something_is_compiled(backend, is_null):
+    assert isinstance(eager(accelerator_of(backend)), nullcontext) is is_null

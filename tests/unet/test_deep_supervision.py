@@ -6,7 +6,7 @@ import pytest
 import torch
 from class_loss import ClassLoss
 from conftest import write_folder
-from in_process import run_train
+from in_process import Run, run_train
 from networks import tiny
 from safetensors.torch import load_file
 
@@ -16,6 +16,9 @@ from unet.model import DeeplySupervisedUNet
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "3", "--norm", "group", "--num-workers", "0"]
 FLAGS += ["--tracker", "none", "--checkpoint-every", "2", "--keep-checkpoints", "9", "--block", "residual"]
+
+
+STRIDES = [(1, 2), (2, 2), (2, 1), (2, 2)]
 
 
 def deep(**settings) -> DeeplySupervisedUNet:
@@ -56,49 +59,72 @@ def test_a_shallow_network_has_one_level():
     assert len(network.train()(torch.rand(1, 3, 16, 16))) == 1
 
 
-def test_levels_with_logits_and_the_way_between_them_are_all_but_the_lowest_two():
-    network = DeeplySupervisedUNet(tiny(depth=4, strides=[(1, 2), (2, 2), (2, 1), (2, 2)]))
-    assert (network.supervised_levels, network.head_strides) == (3, ((1, 2), (2, 2)))
-    assert not [name for name in network.published_state() if name.startswith("heads.")]
-    assert {"head.conv.weight", "head.conv.bias"} <= network.published_state().keys()
+def test_all_levels_but_the_lowest_two_are_supervised():
+    network = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES))
+    assert network.supervised_levels == 3
+    assert network.head_strides == ((1, 2), (2, 2))
     assert UNet(tiny(depth=4)).head_strides == ()
-    logits = network.train()(torch.rand(1, 1, 18, 34))
+
+
+def test_logits_of_a_level_have_the_size_that_its_strides_leave():
+    network = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES)).train()
+    logits = network(torch.rand(1, 1, 18, 34))
     assert [tuple(level.shape[2:]) for level in logits] == [(18, 34), (18, 17), (9, 8)]
     assert network(torch.rand(1, 1, 3, 34))[0].shape[2:] == (3, 34)  # a padded side is cut back
 
 
+def test_a_published_model_has_the_finest_head_alone():
+    state = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES)).published_state()
+    assert not [name for name in state if name.startswith("heads.")]
+    assert {"head.conv.weight", "head.conv.bias"} <= state.keys()
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A data folder, and the output of four steps on it."""
-    folder = tmp_path_factory.mktemp("deep")
-    write_folder(folder / "data", 10, seed=0)
-    assert run_train(folder / "run", "--dataset", folder / "data", *FLAGS, "--max-steps", "4").exit_code == 0
-    return folder / "data", folder / "run"
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of ten images."""
+    return write_folder(tmp_path_factory.mktemp("deep") / "data", 10, seed=0)
 
 
-def test_a_resumed_run_goes_on_with_its_heads_bit_for_bit(whole, tmp_path):
-    data, output = whole
-    flags = ["--dataset", data, *FLAGS, "--max-steps", "4"]
-    again = run_train(tmp_path / "again", *flags, "--resume", output / "checkpoints" / "step-00000002")
-    assert again.exit_code == 0, again.output
-    for kind in ("model", "optimizer"):
-        first, second = (
-            load_file(run / f"checkpoints/step-00000004/{kind}.safetensors") for run in (output, again.folder)
-        )
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
-    assert any(name.startswith("heads.") for name in load_file(output / "checkpoints/step-00000004/model.safetensors"))
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of four steps."""
+    run = run_train(tmp_path_factory.mktemp("whole") / "run", "--dataset", data, *FLAGS, "--max-steps", "4")
+    assert run.exit_code == 0
+    return run
 
 
-def test_a_run_does_not_go_on_without_its_heads(whole, tmp_path):
-    data, output = whole
+@pytest.fixture(scope="module")
+def resumed(data, whole, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that goes on from the second step of the whole one."""
+    flags = ["--dataset", data, *FLAGS, "--max-steps", "4", "--resume", second_checkpoint(whole)]
+    run = run_train(tmp_path_factory.mktemp("resumed") / "run", *flags)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def second_checkpoint(run: Run) -> Path:
+    return run.folder / "checkpoints" / "step-00000002"
+
+
+@pytest.mark.parametrize("kind", ["model", "optimizer"])
+def test_a_resumed_run_goes_on_with_its_heads_bit_for_bit(whole, resumed, kind):
+    first = whole.tensors(4, kind)
+    second = resumed.tensors(4, kind)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_checkpoint_holds_the_heads(whole):
+    assert any(name.startswith("heads.") for name in whole.weights(4))
+
+
+def test_a_run_does_not_go_on_without_its_heads(data, whole, tmp_path):
     flags = ["--dataset", data, *FLAGS, "--max-steps", "4", "--no-deep-supervision"]
     with pytest.raises(CheckpointError, match="the checkpoint's deep supervision is True, this run's is False"):
-        run_train(tmp_path / "other", *flags, "--resume", output / "checkpoints" / "step-00000002")
+        run_train(tmp_path / "other", *flags, "--resume", second_checkpoint(whole))
 
 
-def test_a_repeated_run_keeps_the_switch_off(whole, tmp_path):
-    data, _ = whole
+def test_a_repeated_run_keeps_the_switch_off(data, tmp_path):
     run = run_train(tmp_path / "a", "--dataset", data, *FLAGS, "--max-steps", "2", "--no-deep-supervision")
     again = run_train(tmp_path / "b", "--like", run.folder)
     assert "without a change" in again.output

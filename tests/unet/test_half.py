@@ -96,7 +96,7 @@ def test_training_is_in_half_precision_and_scaled(data, tmp_path, monkeypatch):
     assert scales(run) == [SCALE, SCALE]
 
 
-def test_an_overflow_lowers_the_scale_and_is_no_bad_step(data, tmp_path, monkeypatch):
+def test_an_overflow_that_lowers_the_scale_is_no_bad_step(data, tmp_path, monkeypatch):
     spoil(monkeypatch, range(3, 4), "overflow")
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
     assert run.exit_code == 0
@@ -108,26 +108,37 @@ def test_an_overflow_lowers_the_scale_and_is_no_bad_step(data, tmp_path, monkeyp
     assert [value is None for value in run.values("train/loss")] == [False, False, True, False, False]
 
 
-def test_a_forward_pass_that_is_not_finite_is_a_bad_step_and_leaves_nothing_behind(data, tmp_path, monkeypatch):
+@pytest.fixture
+def spoilt_run(data, tmp_path, monkeypatch) -> Run:
+    """A run of five steps, of which the third has a forward pass that is not finite."""
     spoil(monkeypatch, range(3, 4), "nan")
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
     assert run.exit_code == 0
-    assert "step 3: loss or gradient not finite, step skipped" in run.output
-    assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
-    assert scales(run)[3:] == [SCALE / 2] * 3  # the scaler takes notice
-    assert unchanged(run, 2, 3)
-    assert not unchanged(run, 3, 4)
-    assert None not in run.values("eval/loss")
-    assert all(value.isfinite().all() for value in run.model.values())
+    return run
 
 
-def test_five_bad_steps_in_a_row_end_the_run_and_five_overflows_do_not(data, tmp_path, monkeypatch):
-    with monkeypatch.context() as spoilt:
-        spoil(spoilt, range(2, 7), "nan")
-        with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
-            run_train(tmp_path / "nan", "--dataset", data, *FLAGS, "--max-steps", "8")
+def test_a_forward_pass_that_is_not_finite_is_a_bad_step(spoilt_run):
+    assert "step 3: loss or gradient not finite, step skipped" in spoilt_run.output
+    assert spoilt_run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
+    assert scales(spoilt_run)[3:] == [SCALE / 2] * 3  # the scaler takes notice
+
+
+def test_a_bad_step_leaves_nothing_behind(spoilt_run):
+    assert unchanged(spoilt_run, 2, 3)
+    assert not unchanged(spoilt_run, 3, 4)
+    assert None not in spoilt_run.values("eval/loss")
+    assert all(value.isfinite().all() for value in spoilt_run.model.values())
+
+
+def test_five_bad_steps_in_a_row_end_the_run(data, tmp_path, monkeypatch):
+    spoil(monkeypatch, range(2, 7), "nan")
+    with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
+        run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "8")
+
+
+def test_five_overflows_in_a_row_do_not_end_the_run(data, tmp_path, monkeypatch):
     spoil(monkeypatch, range(2, 7), "overflow")
-    run = run_train(tmp_path / "overflow", "--dataset", data, *FLAGS, "--max-steps", "8")
+    run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "8")
     assert run.exit_code == 0
     assert scales(run)[6] == SCALE / 2**5
     assert run.values("train/skipped_steps") == [0] * 8
@@ -138,9 +149,8 @@ def test_a_resumed_run_goes_on_with_the_scale_it_had(data, tmp_path, monkeypatch
         spoil(spoilt, range(2, 3), "overflow")
         whole = run_train(tmp_path / "whole", "--dataset", data, *FLAGS, "--max-steps", "8")
     shutil.copytree(whole.folder, tmp_path / "again")
-    for folder in (tmp_path / "again" / "checkpoints").glob("step-*"):
-        if folder.name > "step-00000004":
-            shutil.rmtree(folder)
+    for step in range(5, 9):
+        shutil.rmtree(tmp_path / "again" / "checkpoints" / f"step-{step:08}")
     again = run_train(tmp_path / "again", "--dataset", data, *FLAGS, "--max-steps", "8", "--resume", "auto")
     assert scales(again) == scales(whole)
     assert scales(whole)[-1] == SCALE

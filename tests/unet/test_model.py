@@ -58,7 +58,7 @@ def test_default_has_the_published_number_of_parameters(upsample, parameters):
 
 
 @pytest.mark.parametrize("size", [(16, 16), (17, 23), (31, 64), (33, 100)])
-def test_network_equals_the_reference_on_every_size_from_two_to_the_depth(size):
+def test_the_network_equals_the_reference_from_its_least_size_on(size):
     model = randomized(UNet(UNetConfig(base_channels=4, depth=4)))
     x = torch.randn(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     expected = reference(list(model.state_dict().values()), x, depth=4)
@@ -112,16 +112,17 @@ def test_groups_have_two_channels_at_least_and_are_thirty_two_at_most(channels, 
     assert norm_layer("group", channels, 2).num_groups == groups
 
 
-def test_interpolated_features_are_halved_in_two_steps():
+@pytest.mark.parametrize(("inputs", "skip", "outputs", "middle"), [(16, 16, 4, 8), (16, 6, 4, 6), (8, 8, 8, 8)])
+def test_interpolated_features_are_halved_in_two_steps(inputs, skip, outputs, middle):
     options = {"norm": "batch", "block": "plain", "kernel": (3, 3), "stride": (2, 2)}
-    for inputs, skip, outputs, middle in ((16, 16, 4, 8), (16, 6, 4, 6), (8, 8, 8, 8)):
-        up = Up(inputs, skip, outputs, upsample="bilinear", **options)
-        assert (up.conv.conv1.in_channels, up.conv.conv1.out_channels) == (inputs + skip, middle)
-        assert up.conv.conv2.out_channels == outputs
+    up = Up(inputs, skip, outputs, upsample="bilinear", **options)
+    assert up.conv.conv1.in_channels == inputs + skip
+    assert up.conv.conv1.out_channels == middle
+    assert up.conv.conv2.out_channels == outputs
 
 
 @pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
-def test_dropout_falls_on_the_lowest_level_alone_and_in_training_alone(kind):
+def test_dropout_falls_on_the_lowest_level_in_training(kind):
     network = kind(tiny(depth=3, dropout=0.5))
     shapes = []
     network.dropout.register_forward_hook(lambda layer, inputs, output: shapes.append(tuple(output.shape)))
@@ -143,14 +144,26 @@ def test_small_input_is_padded_with_its_border_and_cropped_back():
     assert (logits - zeros).abs().max() > 1e-5  # and what is padded with is seen: measured 2e-4
 
 
-def test_an_image_of_a_single_value_at_the_lowest_level_is_padded_for_instance_norm_alone():
-    for norm, padded in (("instance", (8, 8)), ("batch", (4, 4)), ("group", (4, 4))):
-        network = UNet(tiny(norm=norm)).eval()
-        sizes = []
-        network.stem.register_forward_pre_hook(lambda stem, inputs, sizes=sizes: sizes.append(inputs[0].shape[2:]))
-        for size in ((4, 4), (4, 8), (3, 9)):
-            network(torch.rand(1, 1, *size))
-        assert sizes == [padded, (4, 8), (8, 9)]  # two values suffice; a side that would vanish is padded
+@pytest.mark.parametrize(("norm", "padded"), [("instance", (8, 8)), ("batch", (4, 4)), ("group", (4, 4))])
+def test_a_single_value_at_the_lowest_level_is_padded_for_instance_norm(norm, padded):
+    assert stem_size(norm, (4, 4)) == padded
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch", "group"])
+@pytest.mark.parametrize(
+    ("size", "padded"), [((4, 8), (4, 8)), ((3, 9), (8, 9))], ids=["two values suffice", "a side would vanish"]
+)
+def test_a_side_that_would_vanish_is_padded(norm, size, padded):
+    assert stem_size(norm, size) == padded
+
+
+def stem_size(norm: str, size: tuple[int, int]) -> tuple[int, int]:
+    """The size that an image has when it comes to the first block."""
+    network = UNet(tiny(norm=norm)).eval()
+    sizes = []
+    network.stem.register_forward_pre_hook(lambda stem, inputs: sizes.append(tuple(inputs[0].shape[2:])))
+    network(torch.rand(1, 1, *size))
+    return sizes[0]
 
 
 def test_model_normalizes_raw_pixels_itself():
@@ -168,7 +181,7 @@ def test_model_normalizes_raw_pixels_itself():
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "instance"])
-def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
+def test_a_saved_model_comes_back(tmp_path, norm):
     preprocess = Preprocess(
         scale=0.5,
         mean=(1.5, 2.5),
@@ -199,10 +212,14 @@ def test_a_loaded_model_is_in_evaluation_mode(model):
     assert not any(module.training for module in UNet.from_pretrained(model).modules())
 
 
-def test_a_saved_file_says_whose_tensors_it_holds_and_may_be_read_by_others(tmp_path):
+def test_a_saved_file_says_whose_tensors_it_holds(tmp_path):
     UNet(tiny()).save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}  # transformers and others ask for it
+
+
+def test_a_saved_file_may_be_read_by_others(tmp_path):
+    UNet(tiny()).save_pretrained(tmp_path)
     umask = os.umask(0)
     os.umask(umask)
     assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
@@ -223,38 +240,66 @@ def test_the_numbers_of_preprocessing_are_floats():
     assert all(type(number) is float for number in numbers)
 
 
-def test_damaged_model_folder_says_which_file(tmp_path):
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    """The folder of a model."""
     UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(tmp_path)
-    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
-    whole, settings = weights.read_bytes(), json.loads(config.read_text())
+    return tmp_path
 
-    def refused(reason: str) -> None:
-        with pytest.raises(ModelError, match=reason) as error:
-            UNet.from_pretrained(tmp_path)
-        assert str(error.value).startswith(str(tmp_path))
-        assert "\n" not in str(error.value)
 
+def check_refused(folder: Path, reason: str) -> None:
+    """The model is refused in one line that begins with its folder."""
+    with pytest.raises(ModelError, match=reason) as error:
+        UNet.from_pretrained(folder)
+    assert str(error.value).startswith(str(folder))
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_weights_are_refused(saved):
+    weights = saved / "model.safetensors"
+    whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    refused("model.safetensors is damaged")
-    weights.unlink()
-    refused("has no model.safetensors")
-    weights.write_bytes(whole)
-    config.write_text(json.dumps(settings | {"base_channels": 4}))
-    refused("model.safetensors has other shapes in ")
-    config.write_text(json.dumps(settings | {"norm": "layer"}))
-    refused("norm is 'layer'")
-    for damaged in ("{", "[]"):
-        config.write_text(damaged)
-        refused("config.json is damaged")
-    config.unlink()
-    refused("has no config.json; give the folder RUN/model that train.py writes$")
-    (tmp_path / "model").mkdir()  # as a run's folder has one
+    check_refused(saved, "model.safetensors is damaged")
+
+
+def test_missing_weights_are_refused(saved):
+    (saved / "model.safetensors").unlink()
+    check_refused(saved, "has no model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"base_channels": 4}, "model.safetensors has other shapes in "), ({"norm": "layer"}, "norm is 'layer'")],
+)
+def test_a_config_that_does_not_fit_is_refused(saved, changes, reason):
+    settings = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(settings | changes))
+    check_refused(saved, reason)
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_config_is_refused(saved, content):
+    (saved / "config.json").write_text(content)
+    check_refused(saved, "config.json is damaged")
+
+
+def test_a_missing_config_is_refused_with_where_train_writes_it(saved):
+    (saved / "config.json").unlink()
+    check_refused(saved, "has no config.json; give the folder RUN/model that train.py writes$")
+
+
+def test_the_folder_of_a_run_is_refused_with_that_of_its_model(tmp_path):
+    (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").touch()
-    refused("has no config.json; .*/model has$")
+    check_refused(tmp_path, "has no config.json; .*/model has$")
+
+
+def test_a_checkpoint_is_refused_with_the_best_model_of_its_run(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
     checkpoint = tmp_path / "checkpoints" / "step-00000001"
     checkpoint.mkdir(parents=True)
-    with pytest.raises(ModelError, match=f"the best model of this run is {tmp_path}/model$"):
-        UNet.from_pretrained(checkpoint)
+    check_refused(checkpoint, f"the best model of this run is {tmp_path}/model$")
 
 
 def test_each_file_of_a_model_on_the_hub_is_that_of_the_revision_asked_for(tmp_path, monkeypatch):
@@ -273,32 +318,59 @@ def test_each_file_of_a_model_on_the_hub_is_that_of_the_revision_asked_for(tmp_p
     assert {file for _, file, *_ in calls} == {"config.json", "model.safetensors"}
 
 
-def test_weights_are_compared_before_a_network_of_any_size_is_built():
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"depth": 1000}, "has fewer than 1,000 layers or 2 channels"),
+        ({"num_classes": 10**9}, "has fewer than 2 layers or 1,000,000,000 channels"),
+        ({"in_channels": 10**5}, "has fewer than 2 layers or 100,000 channels"),
+        (
+            {"encoder": LITE | {"num_hidden_layers": 5000, "depths": [2, 7000]}},
+            "has fewer than 7,000 layers or 2 channels",
+        ),
+        (
+            {"encoder": LITE | {"num_blocks": 8000, "hidden_size": 10**6}},
+            "has fewer than 8,000 layers or 2 channels",
+        ),
+    ],
+    ids=["layers", "classes", "channels", "layers of an encoder", "blocks of an encoder"],
+)
+def test_weights_are_compared_before_a_network_of_any_size_is_built(settings, problem):
+    assert UNet.weights_problem(tiny(**settings), UNet(tiny()).state_dict()) == problem
+
+
+def test_weights_of_a_config_have_no_problem():
+    assert UNet.weights_problem(tiny(), UNet(tiny()).state_dict()) is None
+
+
+def test_missing_weights_are_named():
+    weights = {name: value for name, value in UNet(tiny()).state_dict().items() if "stem" not in name}
+    problem = UNet.weights_problem(tiny(), weights)
+    assert problem.startswith("lacks stem.conv1.weight, stem.conv2.weight, stem.norm1.bias, ...")
+
+
+def test_unknown_weights_are_named():
+    weights = UNet(tiny()).state_dict() | {"more": torch.ones(1)}
+    assert UNet.weights_problem(tiny(), weights) == "has unknown more"
+
+
+def test_weights_of_another_length_are_named():
+    weights = UNet(tiny()).state_dict() | {"head.conv.bias": torch.ones(3)}
+    assert UNet.weights_problem(tiny(), weights) == "has other shapes in head.conv.bias"
+
+
+def test_weights_with_exchanged_axes_are_named():
     weights = UNet(tiny()).state_dict()
-    assert UNet.weights_problem(tiny(), weights) is None
-    assert UNet.weights_problem(tiny(depth=1000), weights) == "has fewer than 1,000 layers or 2 channels"
-    assert UNet.weights_problem(tiny(num_classes=10**9), weights).endswith("or 1,000,000,000 channels")
-    assert UNet.weights_problem(tiny(in_channels=10**5), weights).endswith("or 100,000 channels")
-    encoder = LITE | {"num_hidden_layers": 5000, "depths": [2, 7000]}
-    assert UNet.weights_problem(tiny(encoder=encoder), weights).startswith("has fewer than 7,000 layers")
-    encoder = LITE | {"num_blocks": 8000, "hidden_size": 10**6}
-    assert UNet.weights_problem(tiny(encoder=encoder), weights).startswith("has fewer than 8,000 layers")
-    less = {name: value for name, value in weights.items() if "stem" not in name}
-    lacks = UNet.weights_problem(tiny(), less)
-    assert lacks.startswith("lacks stem.conv1.weight, stem.conv2.weight, stem.norm1.bias, ...")
-    assert UNet.weights_problem(tiny(), weights | {"more": torch.ones(1)}) == "has unknown more"
-    changed = weights | {"head.conv.bias": torch.ones(3)}
-    assert UNet.weights_problem(tiny(), changed) == "has other shapes in head.conv.bias"
-    turned = weights | {"stem.conv1.weight": weights["stem.conv1.weight"].transpose(0, 1)}
-    assert UNet.weights_problem(tiny(), turned) == "has other shapes in stem.conv1.weight"
+    weights["stem.conv1.weight"] = weights["stem.conv1.weight"].transpose(0, 1)
+    assert UNet.weights_problem(tiny(), weights) == "has other shapes in stem.conv1.weight"
 
 
-def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["runs/modle", "modle", "{here}/modle", "runs/a/b"])
+def test_a_mistyped_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    for name in ("runs/modle", "modle", str(tmp_path / "modle"), "runs/a/b"):
-        with pytest.raises(ModelError, match=r"is not a folder with config\.json"):
-            UNet.from_pretrained(name)
+    with pytest.raises(ModelError, match=r"is not a folder with config\.json"):
+        UNet.from_pretrained(name.format(here=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +414,7 @@ def test_wrong_configuration_names_the_value(wrong):
         ("preprocess.wings", 2, "preprocess holds wings, which this version does not know"),
     ],
 )
-def test_what_config_json_holds_is_checked_in_our_words(model, tmp_path, key, value, line):
+def test_values_of_config_json_are_checked_in_our_words(model, tmp_path, key, value, line):
     folder = Path(shutil.copytree(model, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
     *within, name = key.split(".")
@@ -357,8 +429,13 @@ def test_blocks_that_run_twice_are_all_that_are_trained():
     blocks = [network.stem, *network.downs, *network.encoder.stages, *network.ups]
     assert [*map(id, network.blocks)] == [*map(id, blocks)]
     network.encoder.freeze()
-    assert not any(module.training for module in network.encoder.modules())
     assert [*map(id, network.blocks)] == [*map(id, [network.stem, *network.downs, *network.ups])]
+
+
+def test_a_frozen_encoder_is_not_trained():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
+    network.encoder.freeze()
+    assert not any(module.training for module in network.encoder.modules())
     network.train()
     assert not any(module.training for module in network.encoder.modules())
     assert not any(parameter.requires_grad for parameter in network.encoder.parameters())

@@ -11,7 +11,7 @@ from networks import LITE, tiny
 from unet import Preprocess, UNetConfig
 
 
-def test_what_an_old_config_json_does_not_say_is_as_it_was_then():
+def test_values_that_an_old_config_json_lacks_are_as_they_were_then():
     preprocess = {
         "image_size": None,
         "scale": 1.0,
@@ -53,7 +53,7 @@ def test_what_an_old_config_json_does_not_say_is_as_it_was_then():
     assert {name: defaults[name] for name in network} == network
 
 
-def test_config_json_holds_what_most_models_do_not_have_only_where_there_is_some():
+def test_rare_values_are_in_config_json_only_where_there_are_some():
     plain = tiny().to_json()
     assert not {"task", "temperature"} & plain.keys()
     values = {"joined_values": ((4, 1),), "outside_class": 0, "bands": ("B04",), "place": True}
@@ -94,7 +94,7 @@ def test_a_network_that_cannot_be_is_refused(settings, line):
         tiny(**settings)
 
 
-def test_what_becomes_one_pixel_is_the_product_of_the_strides():
+def test_divisors_are_the_products_of_the_strides():
     assert tiny(dims=3, strides=[(1, 2, 2), (2, 2, 2)]).divisors == (2, 4, 4)
     assert tiny().divisors == (4, 4)
 
@@ -146,29 +146,40 @@ def test_numbers_of_preprocessing_become_floats_and_others_stay():
     assert {type(side) for side in preprocess.image_size} == {int}
 
 
-def test_a_resampled_volume_has_the_nearest_number_of_voxels_and_one_at_least():
+def test_a_resampled_volume_has_the_nearest_number_of_voxels():
     preprocess = Preprocess(spacing=(4.0, 1.0, 2.0))
     assert preprocess.resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (2, 8, 8)  # 1.75, 7.7 and 7.5
     assert preprocess.resampled_size((1, 10, 10), (1.0, 1.0, 2.0)) == (1, 10, 10)
     assert Preprocess().resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (7, 10, 5)
 
 
-def test_the_first_and_the_last_numbers_that_preprocessing_may_have_are_taken():
-    values = {
-        "joined_values": ((0, 0), (7, 255)),
-        "outside_class": 255,
-        "ignore_value": (0, 255, 0),
-        "image_size": (1, 1),
-    }
-    preprocess = Preprocess(**values)
-    assert {name: getattr(preprocess, name) for name in values} == values
-    assert Preprocess(outside_class=0, ignore_value=300).outside_class == 0
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("joined_values", ((0, 0), (7, 255))),
+        ("outside_class", 0),
+        ("outside_class", 255),
+        ("ignore_value", 300),
+        ("ignore_value", (0, 255, 0)),
+        ("image_size", (1, 1)),
+    ],
+)
+def test_the_extremes_that_preprocessing_may_have_are_taken(name, value):
+    assert getattr(Preprocess(**{name: value}), name) == value
+
+
+def test_the_least_network_is_taken():
     assert tiny(dropout=0.99, num_classes=1, base_channels=1, depth=1, in_channels=1).dropout == 0.99
 
 
-def test_an_entry_of_a_newer_version_is_named():
-    newer = "which this version does not know: it was made by a newer version"
-    with pytest.raises(ValueError, match=f"^the config holds tail, wings, {newer}$"):
-        UNetConfig.from_json({"wings": 2, "tail": 1, "depth": 2})
-    with pytest.raises(ValueError, match=f"^preprocess holds tail, wings, {newer}$"):
-        UNetConfig.from_json({"preprocess": {"wings": 2, "tail": 1, "scale": 0.5}})
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ({"wings": 2, "tail": 1, "depth": 2}, "the config"),
+        ({"preprocess": {"wings": 2, "tail": 1, "scale": 0.5}}, "preprocess"),
+    ],
+)
+def test_an_entry_of_a_newer_version_is_named(content, part):
+    line = f"^{part} holds tail, wings, which this version does not know: it was made by a newer version$"
+    with pytest.raises(ValueError, match=line):
+        UNetConfig.from_json(content)

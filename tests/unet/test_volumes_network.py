@@ -74,18 +74,18 @@ def test_network_equals_the_reference(axes, size):
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)
 
 
-def test_levels_of_volumes_are_at_most_as_wide_as_320_channels_or_the_first_one():
-    for channels, lowest in ((64, 320), (384, 384)):
-        with torch.device("meta"):
-            model = UNet(UNetConfig(1, 3, channels, depth=3, dims=3)).eval()
-            assert model(torch.empty(1, 1, 8, 8, 8)).shape == (1, 3, 8, 8, 8)
-        assert model.stem.conv2.out_channels == channels
-        assert model.downs[-1].conv.conv2.out_channels == lowest
+@pytest.mark.parametrize(("channels", "lowest"), [(64, 320), (384, 384)])
+def test_levels_of_volumes_have_320_channels_at_most_or_those_of_the_first(channels, lowest):
+    with torch.device("meta"):
+        model = UNet(UNetConfig(1, 3, channels, depth=3, dims=3)).eval()
+        assert model(torch.empty(1, 1, 8, 8, 8)).shape == (1, 3, 8, 8, 8)
+    assert model.stem.conv2.out_channels == channels
+    assert model.downs[-1].conv.conv2.out_channels == lowest
 
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_network_that_never_looks_along_an_axis_sees_slices_as_a_network_of_images(upsample, block):
+def test_a_network_that_never_looks_along_an_axis_sees_slices_as_images(upsample, block):
     flat = randomized(network(upsample=upsample, block=block))
     volumes = network(upsample=upsample, block=block, **SLICED).double().eval()
     state = volumes.state_dict()
@@ -100,14 +100,14 @@ def test_a_network_that_never_looks_along_an_axis_sees_slices_as_a_network_of_im
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 @pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
-def test_any_size_comes_back_at_its_own_size(norm, block, upsample, axes):
+@pytest.mark.parametrize("size", [(7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5)])
+def test_any_size_comes_back_at_its_own_size(norm, block, upsample, axes, size):
     model = network(norm=norm, block=block, upsample=upsample, **axes)
     model = model.to(memory_format=model.memory_format).eval()
-    for size in ((7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5)):
-        with torch.no_grad():
-            logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
-        assert logits.shape == (1, 3, *size)
-        assert logits.isfinite().all()
+    with torch.no_grad():
+        logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
+    assert logits.shape == (1, 3, *size)
+    assert logits.isfinite().all()
 
 
 def test_a_side_shorter_than_its_own_divisor_is_padded_with_its_border():
@@ -142,7 +142,7 @@ DEEP_FLAT = DEEP | {"kernels": ((1, 3, 3), *FLAT["kernels"]), "strides": ((1, 2,
         (DEEP_FLAT, (7, 35, 50), (7, 17, 25)),
     ],
 )
-def test_coarser_levels_predict_in_training_and_all_is_trained(axes, size, coarser):
+def test_coarser_levels_predict_in_training(axes, size, coarser):
     model = network(DeeplySupervisedUNet, norm="group", **axes).train()
     logits = model(torch.rand(2, 1, *size))
     assert [tuple(x.shape) for x in logits] == [(2, 3, *size), (2, 3, *coarser)]
@@ -177,7 +177,7 @@ def test_batch_norm_is_folded_into_convolutions():
 
 @pytest.mark.parametrize("groups", [1, 4, 12])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
-def test_the_norm_of_cuda_has_torchs_values_and_gradients(groups, layout):
+def test_the_norm_of_cuda_has_torchs_values_with_gradients(groups, layout):
     results = []
     for norm in (group_norm, F.group_norm):
         generator = torch.Generator().manual_seed(0)
@@ -188,9 +188,6 @@ def test_the_norm_of_cuda_has_torchs_values_and_gradients(groups, layout):
         output.backward(grad)
         results.append([output.detach(), *(leaf.grad for leaf in leaves)])
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
-
-
-# the loss
 
 
 def sample(size: tuple[int, ...] = (5, 9, 7)) -> tuple[Tensor, Tensor]:
@@ -241,7 +238,7 @@ def test_masks_of_coarser_levels_keep_an_axis_that_is_not_pooled():
     assert torch.equal(levels[1], masks[:, :, 1:8:2, 1:6:2])
 
 
-def test_micro_batches_add_up_to_the_loss_and_gradient_of_a_step():
+def test_micro_batches_add_up_to_the_loss_of_a_step():
     _, masks = sample((7, 18, 12))
     images, gradients, losses = torch.rand(4, 1, 7, 18, 12, dtype=torch.float64), [], []
     model = network(DeeplySupervisedUNet, norm="group", **DEEP_FLAT).double().train()
@@ -258,9 +255,6 @@ def test_micro_batches_add_up_to_the_loss_and_gradient_of_a_step():
     for (before, after), (loss, other) in zip(pairwise(gradients), pairwise(losses), strict=True):
         torch.testing.assert_close(loss, other, rtol=1e-12, atol=0)
         torch.testing.assert_close(before, after, rtol=1e-10, atol=1e-12)
-
-
-# kernels and strides from the data
 
 
 @pytest.mark.parametrize(
@@ -286,50 +280,86 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
     assert level_axes(spacing, patch, depth=1) == (tuple(kernels[:2]), tuple(strides[:1]))
 
 
-def test_patches_are_pooled_at_most_five_times_and_to_no_fewer_than_four_pixels():
+@pytest.mark.parametrize(("patch", "steps"), [((8, 8), [(2, 2)]), ((16, 15), [(2, 2), (2, 1)])])
+def test_patches_are_pooled_to_no_fewer_than_four_pixels(patch, steps):
+    assert level_axes((1, 1), patch)[1] == tuple(steps)
+
+
+def test_patches_are_pooled_at_most_five_times_unless_the_user_says():
     assert len(level_axes((1, 1), (4096, 4096))[1]) == 5
     assert len(level_axes((1, 1), (4096, 4096), depth=7)[1]) == 7
-    assert level_axes((1, 1), (8, 8))[1] == ((2, 2),)
-    assert level_axes((1, 1), (16, 15))[1] == ((2, 2), (2, 1))
-    assert level_axes((1, 1), (7, 7))[1] == ((2, 2),)  # there is a step down in any case
-    # twice the finest spacing is coarse, and what is long enough to be pooled alone says what is fine
+
+
+def test_patches_of_any_size_are_pooled_once():
+    assert level_axes((1, 1), (7, 7))[1] == ((2, 2),)
+
+
+def test_an_axis_of_twice_the_finest_spacing_is_coarse():
     assert level_axes((2, 1), (64, 64), depth=1) == (((1, 3), (3, 3)), ((1, 2),))
+
+
+def test_the_finest_axis_is_the_finest_of_those_that_are_long_enough():
     assert level_axes((1, 3, 4), (7, 64, 64), depth=1)[1] == ((1, 2, 2),)
 
 
-def asked(**values: object) -> dict[str, object]:
+def flags_for(**values: object) -> dict[str, object]:
+    """The flags of a run on volumes of thick slices."""
     kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
     return {"dims": 3, "kernels": kernels, "strides": strides, "base_channels": 2} | values
 
 
 def test_training_starts_with_the_axes_of_the_data():
-    model = start_from(None, asked()).build(1, classes(2), Preprocess())
+    config = start_from(None, flags_for()).build(1, classes(2), Preprocess()).config
     kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
-    assert (model.config.kernels, model.config.strides, model.config.depth) == (kernels, strides, 4)
+    assert config.kernels == kernels
+    assert config.strides == strides
+    assert config.depth == 4
+
+
+def test_training_on_images_starts_with_the_default_network():
     assert start_from(None, {}).architecture == UNetConfig()
+
+
+def test_a_depth_that_patches_do_not_allow_is_refused():
     with pytest.raises(ModelError, match="--depth 6: patches of this size and spacing allow a depth of 4; leave"):
-        start_from(None, asked(depth=6))
+        start_from(None, flags_for(depth=6))
+
+
+def test_aligned_interpolation_of_volumes_is_refused():
     with pytest.raises(ModelError, match="--upsample bilinear_aligned works for images only"):
-        start_from(None, asked(upsample="bilinear_aligned"))
+        start_from(None, flags_for(upsample="bilinear_aligned"))
     with pytest.raises(ValueError, match="upsample is 'bilinear_aligned', expected transpose or bilinear"):
         UNetConfig(dims=3, upsample="bilinear_aligned")
 
 
-def test_training_that_starts_from_a_model_keeps_its_axes(tmp_path, model: Path):
+@pytest.fixture
+def flat_model(tmp_path) -> UNet:
+    """A network of volumes whose first level looks along two axes; it is stored in `tmp_path`."""
     source = network(**FLAT)
     source.save_pretrained(tmp_path)
-    start = start_from(str(tmp_path), asked(base_channels=None))
+    return source
+
+
+def test_training_that_starts_from_a_model_keeps_its_axes(flat_model, tmp_path):
+    start = start_from(str(tmp_path), flags_for(base_channels=None))
     assert start.architecture.strides == FLAT["strides"]
-    built = start.build(1, classes(3), Preprocess())
-    assert all(torch.equal(value, built.state_dict()[name]) for name, value in source.state_dict().items())
-    assert start_from(None, asked(base_channels=None), source.config).architecture.kernels == FLAT["kernels"]
+    weights = start.build(1, classes(3), Preprocess()).state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in flat_model.state_dict().items())
+
+
+def test_training_that_goes_on_keeps_its_axes(flat_model):
+    start = start_from(None, flags_for(base_channels=None), flat_model.config)
+    assert start.architecture.kernels == FLAT["kernels"]
+
+
+def test_a_model_of_volumes_is_no_start_for_images(flat_model, tmp_path):
     with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, but the data are images; start from another"):
         start_from(str(tmp_path), {"dims": 2})
+
+
+def test_a_model_of_images_is_no_start_for_volumes(model: Path):
     with pytest.raises(ModelError, match=f"^{model}: takes images, but the data are volumes; .* or give --dims 2$"):
-        start_from(str(model), asked(base_channels=None))
-
-
-# what else knows of shapes
+        start_from(str(model), flags_for(base_channels=None))
 
 
 @pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])

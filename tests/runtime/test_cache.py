@@ -1,6 +1,7 @@
 """What is kept between runs: under keys that tell everything apart, computed once, and again where it is damaged."""
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def test_the_key_of_the_cache_tells_its_parts_apart():
     assert digest("a", 1) == "64112dcbde3e30a45a496c5ff3ef0fd8"  # else what is kept is forgotten
 
 
-def test_the_key_of_files_changes_with_the_size_and_time_of_each(tmp_path):
+def test_the_key_of_files_changes_with_each_of_them(tmp_path):
     files = [tmp_path / name for name in "ab"]
     for file in files:
         file.write_bytes(b"1")
@@ -44,57 +45,87 @@ def calls(monkeypatch, tmp_path) -> list[int]:
     return []
 
 
-def test_what_has_a_key_is_computed_once(calls, tmp_path):
-    def compute() -> int:
+@pytest.fixture
+def count(calls) -> Callable[[], int]:
+    """A function that notes its calls, and returns how many came before."""
+
+    def count() -> int:
         calls.append(len(calls))
         return calls[-1]
 
-    assert [cached("k", compute), cached("k", compute), cached("other", compute)] == [0, 0, 1]
-    assert [cached(None, compute), cached(None, compute)] == [2, 3]
-    assert [cached("not kept", compute, lambda value: value > 4) for _ in range(3)] == [4, 5, 5]
-    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "not kept.json", "other.json"]
+    return count
 
 
-def test_arrays_are_computed_once_and_again_where_their_file_is_damaged(calls, tmp_path):
-    def compute() -> dict[str, np.ndarray]:
+def test_a_value_with_a_key_is_computed_once(count, tmp_path):
+    assert [cached("k", count), cached("k", count), cached("other", count)] == [0, 0, 1]
+    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "other.json"]
+
+
+def test_a_value_without_a_key_is_computed_each_time(count, tmp_path):
+    assert [cached(None, count), cached(None, count)] == [0, 1]
+    assert not (tmp_path / "unet-accelerate").exists()
+
+
+def test_a_value_is_kept_where_it_is_worth_it(count, tmp_path):
+    assert [cached("k", count, lambda value: value > 0) for _ in range(3)] == [0, 1, 1]
+    assert os.listdir(tmp_path / "unet-accelerate") == ["k.json"]
+
+
+@pytest.fixture
+def arrays(calls) -> Callable[[], dict[str, np.ndarray]]:
+    """A function that notes its calls, and returns arrays that tell them apart."""
+
+    def arrays() -> dict[str, np.ndarray]:
         calls.append(len(calls))
         return {"a": np.arange(calls[-1], 5), "b": np.eye(2)}
 
-    first = cached_arrays("k", compute)
-    again = cached_arrays("k", compute)
+    return arrays
+
+
+def test_arrays_are_computed_once(calls, arrays):
+    first = cached_arrays("k", arrays)
+    again = cached_arrays("k", arrays)
     assert calls == [0]
     assert again["a"].tolist() == first["a"].tolist() == [0, 1, 2, 3, 4]
     assert np.array_equal(again["b"], np.eye(2))
     assert set(again) == {"a", "b"}
+
+
+def test_arrays_are_computed_again_where_their_file_is_damaged(arrays, tmp_path):
+    cached_arrays("k", arrays)
     file = tmp_path / "unet-accelerate" / "k.npz"
     file.write_bytes(file.read_bytes()[:-3])
-    assert cached_arrays("k", compute)["a"].tolist() == [1, 2, 3, 4]
-    assert cached_arrays("k", compute)["a"].tolist() == [1, 2, 3, 4]
-    assert cached_arrays(None, compute)["a"].tolist() == [2, 3, 4]
+    assert cached_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
+    assert cached_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
+
+
+def test_arrays_without_a_key_are_computed_each_time(arrays):
+    assert cached_arrays(None, arrays)["a"].tolist() == [0, 1, 2, 3, 4]
+    assert cached_arrays(None, arrays)["a"].tolist() == [1, 2, 3, 4]
 
 
 def test_the_cache_lies_where_the_user_has_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.cache_folder() == tmp_path / "unet-accelerate"
+
+
+def test_the_cache_lies_in_the_home_folder_by_default(count, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.cache_folder() == tmp_path / "home" / ".cache" / "unet-accelerate"
-    calls = []
-    for _ in range(2):  # the folders above it are made too
-        assert cached("k", lambda: calls.append(1) or 7) == 7
-    assert calls == [1]
+    assert [cached("k", count), cached("k", count)] == [0, 0]  # the folders above it are made too
 
 
-def test_where_nothing_can_be_kept_all_is_computed_each_time(calls, monkeypatch, tmp_path):
+def test_values_are_computed_each_time_where_nothing_can_be_kept(calls, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for count in (1, 2):
-        assert cached("k", lambda: calls.append(1) or [3]) == [3]
-        assert len(calls) == count
+    assert cached("k", lambda: calls.append(1) or [3]) == [3]
+    assert cached("k", lambda: calls.append(1) or [3]) == [3]
+    assert calls == [1, 1]
     assert cached_arrays("k", lambda: {"a": np.arange(2)})["a"].tolist() == [0, 1]
 
 
-def test_what_was_kept_may_be_as_large_as_a_data_set(calls, monkeypatch):
+def test_a_kept_value_may_be_as_large_as_a_data_set(calls, monkeypatch):
     limits = []
     read_bytes = cache.read_bytes
     monkeypatch.setattr(cache, "read_bytes", lambda file, most: limits.append(most) or read_bytes(file, most))

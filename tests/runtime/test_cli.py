@@ -13,9 +13,13 @@ from runtime.cli import Arguments
 from runtime.errors import DataError, UsageError, UserWarningLine
 
 
+@pytest.mark.parametrize("text", ["1/2", "2/2", "5/5"])
+def test_a_fold_is_one_of_two_or_more(text):
+    assert cli.fold_text(text) == text
+
+
 @pytest.mark.parametrize("text", ["0/5", "6/5", "1/1", "-1/5", "2", "2/5/7", "a/b"])
-def test_a_fold_is_the_first_to_the_last_of_two_or_more(text):
-    assert [cli.fold_text(fold) for fold in ("1/2", "2/2", "5/5")] == ["1/2", "2/2", "5/5"]
+def test_a_fold_that_is_not_there_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not K/N"):
         cli.fold_text(text)
 
@@ -42,44 +46,63 @@ def end_of(monkeypatch):
     signal.signal(signal.SIGCHLD, handler)
 
 
-def test_a_script_ends_with_the_code_and_the_line_of_its_error(end_of, capsys):
-    assert end_of(DataError("no masks")) == 1
-    assert end_of(UsageError("no such flag")) == 2
-    assert end_of(KeyboardInterrupt()) == 130  # as shells have it: 128 and the number of the signal
-    assert end_of(SystemExit(3)) == 3
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["train.py: error: no masks", "train.py: error: no such flag", "train.py: interrupted"]
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (DataError("no masks"), 1, "train.py: error: no masks\n"),
+        (UsageError("no such flag"), 2, "train.py: error: no such flag\n"),
+        (KeyboardInterrupt(), 130, "train.py: interrupted\n"),  # as shells have it: 128 and the number of the signal
+        (SystemExit(3), 3, ""),
+    ],
+    ids=["mistake in data", "mistake in flags", "interruption", "exit"],
+)
+def test_a_script_ends_with_the_code_of_its_error(end_of, capsys, error, code, line):
+    assert end_of(error) == code
+    assert capsys.readouterr().err == line
 
 
-def test_an_interruption_is_said_by_the_first_process(end_of, capsys, monkeypatch):
+@pytest.mark.parametrize(("rank", "line"), [("1", ""), ("0", "train.py: interrupted\n")])
+def test_an_interruption_is_said_by_the_first_process(end_of, capsys, monkeypatch, rank, line):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, line in (("1", ""), ("0", "train.py: interrupted\n")):
-        monkeypatch.setenv("RANK", rank)
-        assert end_of(KeyboardInterrupt()) == 130
-        assert capsys.readouterr().err == line
+    monkeypatch.setenv("RANK", rank)
+    assert end_of(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == line
 
 
-def test_an_error_that_all_processes_have_is_printed_by_the_first_and_another_by_its_own(end_of, capsys, monkeypatch):
+@pytest.fixture
+def waits(monkeypatch) -> list[float]:
+    """The seconds that this process, the second one of two, waits."""
     waits = []
     monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
+    return waits
+
+
+def test_an_error_that_all_processes_have_is_left_to_the_first(end_of, capsys, waits):
     assert end_of(UsageError("no such flag")) == 2
+    assert capsys.readouterr().err == ""
     assert waits == [5]  # the launcher ends all as soon as one has ended
+
+
+def test_an_error_of_one_process_is_printed_by_it(end_of, capsys, waits):
     assert end_of(DataError("no masks")) == 1
     assert capsys.readouterr().err == "train.py: error: no masks\n"
-    assert waits == [5]
+    assert waits == []
 
 
-def test_a_script_prints_to_streams_that_are_there_and_its_warnings_and_bugs_without_secrets(
-    end_of, capsys, monkeypatch
-):
+def test_a_script_prints_to_streams_that_are_missing(end_of, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as end:
+        cli.run_script(lambda: print("a line"))
+    sys.stdout.close()
+    assert end.value.code == 0
+    assert capsys.readouterr().out == ""
 
+
+def test_a_script_shows_bugs_without_secrets(end_of, capsys):
     def main() -> None:
-        print("a line")
-        assert warnings.formatwarning("a", UserWarningLine, "a.py", 3) == "warning: a\n"
         try:
             raise ValueError("https://me:secret@host/x")
         except ValueError:
@@ -87,77 +110,134 @@ def test_a_script_prints_to_streams_that_are_there_and_its_warnings_and_bugs_wit
 
     with pytest.raises(SystemExit) as end:
         cli.run_script(main)
-    sys.stdout.close()
-    printed = capsys.readouterr()
     assert end.value.code == 0
-    assert printed.out == ""
-    assert printed.err.startswith("Traceback")
-    assert printed.err.endswith("ValueError: https://host/x\n")
-    assert not printed.err.endswith("\n\n")
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert error.endswith("ValueError: https://host/x\n")
+    assert not error.endswith("\n\n")
+
+
+def test_a_script_shows_warnings_for_the_user_without_code(end_of):
+    def main() -> None:
+        assert warnings.formatwarning("a", UserWarningLine, "a.py", 3) == "warning: a\n"
+
+    with pytest.raises(SystemExit) as end:
+        cli.run_script(main)
+    assert end.value.code == 0
 
 
 def test_a_script_that_says_nothing_of_its_end_has_done_well(end_of):
     assert end_of(SystemExit()) == end_of(SystemExit(0)) == 0
 
 
-@pytest.mark.parametrize("is_closed", [True, False])
-def test_a_pipe_that_nobody_reads_ends_a_script_unless_it_is_another_one(end_of, monkeypatch, is_closed):
-    monkeypatch.setattr(cli, "leave_closed_streams", lambda: is_closed)
-    if is_closed:
-        assert end_of(BrokenPipeError()) == 141  # 128 and the number of SIGPIPE
-    else:
-        with pytest.raises(BrokenPipeError):
-            end_of(BrokenPipeError())
+def test_a_pipe_that_nobody_reads_ends_a_script(end_of, monkeypatch):
+    monkeypatch.setattr(cli, "leave_closed_streams", lambda: True)
+    assert end_of(BrokenPipeError()) == 141  # 128 and the number of SIGPIPE
 
 
-def test_a_lost_process_is_one_line_and_another_error_a_bug(end_of, capsys, monkeypatch):
+def test_another_pipe_that_is_broken_is_a_bug(end_of, monkeypatch):
+    monkeypatch.setattr(cli, "leave_closed_streams", lambda: False)
+    with pytest.raises(BrokenPipeError):
+        end_of(BrokenPipeError())
+
+
+def test_a_lost_process_is_one_line(end_of, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/fuzz/__main__.py"])
     assert end_of(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")) == 1
     assert capsys.readouterr().err.startswith("fuzz: error: a process that loads images has ended (")
+
+
+def test_another_runtime_error_is_a_bug(end_of):
     with pytest.raises(RuntimeError, match="shapes"):
         end_of(RuntimeError("shapes differ"))
 
 
-def test_a_warning_for_the_user_goes_without_code_and_no_warning_tells_a_password():
-    url = "https://me:secret@host/x"
-    assert cli.warning_line(f"see {url}", UserWarningLine, "a.py", 3) == "warning: see https://host/x\n"
-    assert cli.warning_line(f"see {url}", UserWarning, "a.py", 3).startswith(
-        "a.py:3: UserWarning: see https://host/x\n"
-    )
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (UserWarningLine, "warning: see https://host/x\n"),
+        (UserWarning, "a.py:3: UserWarning: see https://host/x\n"),
+    ],
+    ids=["for the user", "of a library"],
+)
+def test_a_warning_tells_no_password(kind, line):
+    assert cli.warning_line("see https://me:secret@host/x", kind, "a.py", 3).startswith(line)
+
+
+def test_a_warning_for_the_user_is_one_line():
+    assert cli.warning_line("see", UserWarningLine, "a.py", 3) == "warning: see\n"
 
 
 @pytest.mark.parametrize(
-    ("kind", "good", "bad"),
+    ("kind", "text", "value"),
     [
-        (cli.positive_int, {"1": 1, "70": 70}, ["0", "-1", "1.5", ""]),
-        (cli.non_negative_int, {"0": 0, "3": 3}, ["-1", "0.5"]),
-        (cli.positive_float, {"0.1": 0.1, "3": 3.0, "1e-9": 1e-9}, ["0", "-1", "inf", "nan", "x"]),
-        (cli.non_negative_float, {"0": 0.0, "2.5": 2.5}, ["-0.1", "inf", "nan"]),
-        (cli.fraction_above_0, {"0.1": 0.1, "0.99": 0.99}, ["0", "1", "20"]),
-        (cli.fraction, {"0": 0.0, "0.99": 0.99}, ["1", "-0.1"]),
-        (cli.seed_number, {"0": 0, "4294967295": 4294967295}, ["-1", "4294967296", "1.0"]),
-        (cli.hub_id, {"me/cells": "me/cells", "cells": "cells"}, ["a/b/c", "me/", "bad name"]),
-        (cli.auto_or(cli.positive_int), {"auto": "auto", "2": 2}, ["0", "automatic"]),
+        (cli.positive_int, "1", 1),
+        (cli.positive_int, "70", 70),
+        (cli.non_negative_int, "0", 0),
+        (cli.non_negative_int, "3", 3),
+        (cli.positive_float, "0.1", 0.1),
+        (cli.positive_float, "3", 3.0),
+        (cli.positive_float, "1e-9", 1e-9),
+        (cli.non_negative_float, "0", 0.0),
+        (cli.non_negative_float, "2.5", 2.5),
+        (cli.fraction_above_0, "0.1", 0.1),
+        (cli.fraction_above_0, "0.99", 0.99),
+        (cli.fraction, "0", 0.0),
+        (cli.fraction, "0.99", 0.99),
+        (cli.seed_number, "0", 0),
+        (cli.seed_number, "4294967295", 4294967295),
+        (cli.hub_id, "me/cells", "me/cells"),
+        (cli.hub_id, "cells", "cells"),
+        (cli.auto_or(cli.positive_int), "auto", "auto"),
+        (cli.auto_or(cli.positive_int), "2", 2),
+    ],
+)
+def test_a_value_within_its_bounds_is_taken(kind, text, value):
+    assert kind(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (cli.positive_int, ["0", "-1", "1.5", ""]),
+        (cli.non_negative_int, ["-1", "0.5"]),
+        (cli.positive_float, ["0", "-1", "inf", "nan", "x"]),
+        (cli.non_negative_float, ["-0.1", "inf", "nan"]),
+        (cli.fraction_above_0, ["0", "1", "20"]),
+        (cli.fraction, ["1", "-0.1"]),
+        (cli.seed_number, ["-1", "4294967296", "1.0"]),
+        (cli.hub_id, ["a/b/c", "me/", "bad name"]),
+        (cli.auto_or(cli.positive_int), ["0", "automatic"]),
     ],
     ids=["natural", "count", "positive", "amount", "share", "fraction", "seed", "hub_id", "auto_or"],
 )
-def test_a_value_is_taken_within_its_bounds_alone(kind, good, bad):
-    assert {text: kind(text) for text in good} == good
-    for text in bad:
+def test_a_value_beyond_its_bounds_is_refused(kind, texts):
+    for text in texts:
         with pytest.raises(argparse.ArgumentTypeError):
             kind(text)
 
 
-def test_a_folder_to_write_into_is_absent_or_empty(tmp_path, monkeypatch):
+def test_a_folder_to_write_into_is_absent_or_empty(tmp_path):
     assert cli.empty_folder(str(tmp_path)) == tmp_path
     assert cli.empty_folder(f"{tmp_path}/new") == tmp_path / "new"
+
+
+def test_an_empty_text_is_no_folder_to_write_into(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it is empty, and yet not what an empty text means
     with pytest.raises(argparse.ArgumentTypeError, match="it is empty"):
         cli.empty_folder("")
+
+
+def test_a_folder_that_holds_a_file_is_not_written_into(tmp_path):
     (tmp_path / "file").write_text("")
-    for text in (str(tmp_path), f"{tmp_path}/file"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            cli.empty_folder(text)
+    with pytest.raises(argparse.ArgumentTypeError):
+        cli.empty_folder(str(tmp_path))
+
+
+def test_a_file_is_no_folder_to_write_into(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(argparse.ArgumentTypeError):
+        cli.empty_folder(f"{tmp_path}/file")
 
 
 @pytest.fixture
@@ -184,34 +264,69 @@ def parse(monkeypatch, capsys):
     return parse
 
 
-def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse):
-    assert parse("--input", "a", "--rat", "1") == "prog.py: error: unknown argument --rat; did you mean --rate?"
-    assert parse("--input", "a", "--xyz").endswith("unknown argument --xyz; see prog.py --help")
-    assert parse("--input", "a", "--lr=3").endswith("unknown argument --lr=3; use --rate; prog.py --input a")
-    assert parse("--LR", "3", "--input", "a").endswith("unknown argument --LR; use --rate; prog.py --input a")
-    assert parse("--lr", "3", "4", "--input", "a").endswith("unknown argument --lr; use --rate; prog.py --input a")
-    assert parse("--learning_rate", "3", "--input", "a b").endswith("; use --rate; prog.py --input 'a b'")
-    assert parse("--input", "a", "--re", "1").endswith("unknown argument --re; did you mean --rate?")
-    assert parse("--input", "a", "--hepl").endswith("unknown argument --hepl; did you mean --help?")
-    assert parse("--input", "a", "-m", "x").endswith("unknown argument -m; see prog.py --help")
-    line = "is an option of the launcher and stands before the script: accelerate launch --num_processes 2 prog.py"
-    assert parse("--input", "a b", "--num_processes", "2").endswith(f"--num_processes {line} --input 'a b'")
-    required = "the following arguments are required: --input"
-    assert parse("--inptu", "a").endswith(f"{required}; unknown argument --inptu; did you mean --input?")
-    assert parse("--inptu", "a", "--raet", "1").endswith("unknown argument --inptu; did you mean --input?")
-    assert parse("--rate", "1").endswith(required)
-    assert parse("--rate=1", "-5").endswith(required)
-    assert parse("--input", "a", "--size", "3").endswith("expected 2 arguments; give --size H W")
-    assert parse("--input").endswith("expected one argument; give --input INPUT")
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--rat", "1"], "--rat; did you mean --rate?"),
+        (["--re", "1"], "--re; did you mean --rate?"),
+        (["--hepl"], "--hepl; did you mean --help?"),
+        (["--xyz"], "--xyz; see prog.py --help"),
+        (["-m", "x"], "-m; see prog.py --help"),
+    ],
+)
+def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse, words, answer):
+    assert parse("--input", "a", *words) == f"prog.py: error: unknown argument {answer}"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--input", "a", "--lr=3"], "--lr=3; use --rate; prog.py --input a"),
+        (["--LR", "3", "--input", "a"], "--LR; use --rate; prog.py --input a"),
+        (["--lr", "3", "4", "--input", "a"], "--lr; use --rate; prog.py --input a"),
+        (["--learning_rate", "3", "--input", "a b"], "--learning_rate; use --rate; prog.py --input 'a b'"),
+    ],
+)
+def test_a_flag_of_another_program_is_answered_with_ours(parse, words, answer):
+    assert parse(*words) == f"prog.py: error: unknown argument {answer}"
+
+
+def test_an_option_of_the_launcher_is_answered_with_the_place_where_it_stands(parse):
+    answer = parse("--input", "a b", "--num_processes", "2")
+    assert "--num_processes is an option of the launcher" in answer
+    assert answer.endswith("accelerate launch --num_processes 2 prog.py --input 'a b'")
+
+
+@pytest.mark.parametrize("words", [["--rate", "1"], ["--rate=1", "-5"]])
+def test_a_missing_flag_is_named(parse, words):
+    assert parse(*words) == "prog.py: error: the following arguments are required: --input"
+
+
+@pytest.mark.parametrize("more", [[], ["--raet", "1"]], ids=["alone", "with another one"])
+def test_a_missing_flag_that_is_mistyped_is_named(parse, more):
+    answer = parse("--inptu", "a", *more)
+    assert "the following arguments are required: --input; " in answer
+    assert answer.endswith("unknown argument --inptu; did you mean --input?")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--input", "a", "--size", "3"], "expected 2 arguments; give --size H W"),
+        (["--input"], "expected one argument; give --input INPUT"),
+    ],
+)
+def test_a_flag_with_too_few_words_is_answered_with_what_it_takes(parse, words, answer):
+    assert parse(*words).endswith(answer)
 
 
 @pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])
-def test_two_sides_in_one_word_are_told_apart_where_a_flag_takes_several(parse, sides):
+def test_two_sides_in_one_word_are_told_apart(parse, sides):
     assert parse("--input", "a", "--crop", sides).endswith("; give --crop 3 40")
-    assert "; give" not in parse("--input", "a", "--count", sides)
+    assert "; give" not in parse("--input", "a", "--count", sides)  # which takes one number
 
 
-def test_words_that_are_given_are_read_in_place_of_the_command_line(monkeypatch, capsys):
+def test_words_of_a_caller_are_read_in_place_of_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["prog.py", "\N{EN DASH}y"])
     parser = Arguments("A program.")
     parser.add_argument("--rate")

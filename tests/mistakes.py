@@ -137,7 +137,7 @@ KEYS = [
         "content_key",
         "digest(_without_query(file), info['size'], versions)",
         "digest(_without_query(file), info['size'])",
-        "test_streams.py",
+        "test_remote.py",
     ),
     Mutant(
         "data_utils/sources/volume_slices.py",

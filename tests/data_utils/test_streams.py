@@ -1,11 +1,6 @@
-"""Packed and streamed data sets; and that every image is seen exactly once however the work is shared.
-
-Modules: data_utils/pack.py, data_utils/sources/streams/parquet.py, data_utils/sources/streams/remote.py,
-data_utils/sources/streams/webdataset.py.
-"""
+"""Streamed data sets: they hold what their folder holds, and each image is seen once however the work is shared."""
 
 import io
-import os
 import pickle
 import socket
 import subprocess
@@ -16,14 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
+from typing import NamedTuple
 
-import aiohttp
 import numpy as np
 import pyarrow.parquet
 import pytest
-import tifffile
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from conftest import TINY, launch, load_info, losses, write_folder, write_splits
@@ -31,22 +23,19 @@ from counted_files import NOTES, CountedFiles, Reads
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from data_utils import pack as pack_module
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import EmbeddedImage
 from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
-from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records, load_stream
-from data_utils.sources.records import ListRecords, Subset
+from data_utils.sources.records import Subset
 from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
-from data_utils.sources.streams.remote import content_key, find_files, is_remote, kind_of
-from data_utils.sources.streams.webdataset import TarRecords, group_samples
+from data_utils.sources.streams.remote import find_files
+from data_utils.sources.streams.webdataset import TarRecords
 from runtime.cache import cache_folder
 from runtime.errors import DataError
 from unet.config import UNetConfig
@@ -76,7 +65,8 @@ def packed(folder, tmp_path_factory) -> Path:
     return out
 
 
-def write_tars(folder: Path, records: list[dict], out: Path, split: str, shards: int) -> Path:
+def write_tars(records: list[dict], out: Path, split: str, shards: int) -> Path:
+    """A folder of tar files, among which the pairs are dealt."""
     out.mkdir(exist_ok=True)
     for shard in range(shards):
         with tarfile.open(out / f"{split}-{shard:03}.tar", "w") as tar:
@@ -89,67 +79,88 @@ def write_tars(folder: Path, records: list[dict], out: Path, split: str, shards:
     return out
 
 
-def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
+def dealt_images(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
     """For each process, (epoch, index) and the pixels' sum of the real images of its batches, dealt by accelerate."""
     info = replace(info, config=replace(info.config, seed=3))
     shapes = NetworkShapes(np.tile(SIZE, (len(info.train), 1)), np.tile(SIZE, (1, 1)))
     batch_split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
-    found = []
+    images = []
     for rank in range(world):
         loader, _ = build_loaders(
             info, UNetConfig(), shapes, batch_split, steps, num_workers=workers, device=torch.device("cpu")
         )
         shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)
-        dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
-        found.append(
-            [
-                (slot.epoch, slot.index, int(image.long().sum()))
-                for batch in dealt
-                for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True)
-                if (mask != 255).any()
-            ]
-        )
-    return found
+        batches = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
+        images.append([image for batch in batches for image in real_images(batch)])
+    return images
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["map-style", "stream"])
-@pytest.mark.parametrize(
-    ("world", "workers", "micro"),
-    [
-        (1, 0, 8),
-        (3, 0, 2),
-        (2, 2, 3),
-        pytest.param(1, 2, 3, marks=pytest.mark.slow),
-        pytest.param(3, 2, 3, marks=pytest.mark.slow),
-    ],
-)
-def test_every_image_is_seen_once_an_epoch_and_a_resumed_run_continues(
-    folder, packed, streaming, world, workers, micro
-):
-    # cells are 255 in these masks, so masks of classes 0 and 1 are never all ignored
-    info = load_info(packed, streaming=True, **STREAM) if streaming else load_info(folder)
-    batch, epochs = 8, 2
-    steps = -(-47 // batch) * epochs
-    alone = seen(info, 1, 0, range(steps), batch, batch)[0]
-    assert Counter(key[:2] for key in alone) == Counter((e, i) for e in range(epochs) for i in range(47))
-    together = [item for rank in seen(info, world, workers, range(steps), batch, micro) for item in rank]
-    assert Counter(together) == Counter(alone)
-    # the first 4 steps on one process, the rest on `world`
-    resumed = seen(info, 1, 0, range(4), batch, batch)[0]
-    resumed += [item for rank in seen(info, world, workers, range(4, steps), batch, micro) for item in rank]
-    assert Counter(resumed) == Counter(alone)
+def real_images(batch: dict) -> list[tuple[int, int, int]]:
+    """(epoch, index) and the pixels' sum of the images of a batch that are no fillers, whose masks are all unknown."""
+    images = []
+    for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
+        if (mask != 255).any():
+            images.append((slot.epoch, slot.index, int(image.long().sum())))
+    return images
 
 
-def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
-    def sums(info: DatasetInfo, split: str) -> dict[str, tuple]:
+SHARES = [
+    (1, 0, 8),
+    (3, 0, 2),
+    (2, 2, 3),
+    pytest.param(1, 2, 3, marks=pytest.mark.slow),
+    pytest.param(3, 2, 3, marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["map-style", "stream"])
+def any_info(request, folder, packed) -> DatasetInfo:
+    """The same images in files and in a stream; cells are 255 in the files, so that no mask is all unknown."""
+    return load_info(packed, streaming=True, **STREAM) if request.param else load_info(folder)
+
+
+@pytest.fixture(scope="module")
+def images_alone(any_info) -> list[tuple[int, int, int]]:
+    """What one process sees in two epochs of six batches of 8."""
+    return dealt_images(any_info, 1, 0, range(12), 8, 8)[0]
+
+
+def test_every_image_is_seen_once_an_epoch(images_alone):
+    assert Counter(image[:2] for image in images_alone) == Counter((e, i) for e in range(2) for i in range(47))
+
+
+@pytest.mark.parametrize(("world", "workers", "micro"), SHARES)
+def test_every_image_is_seen_as_often_by_several_processes(any_info, images_alone, world, workers, micro):
+    together = [image for rank in dealt_images(any_info, world, workers, range(12), 8, micro) for image in rank]
+    assert Counter(together) == Counter(images_alone)
+
+
+@pytest.mark.parametrize(("world", "workers", "micro"), SHARES)
+def test_a_run_that_is_resumed_sees_what_is_left(any_info, images_alone, world, workers, micro):
+    resumed = dealt_images(any_info, 1, 0, range(4), 8, 8)[0]
+    for rank in dealt_images(any_info, world, workers, range(4, 12), 8, micro):
+        resumed += rank
+    assert Counter(resumed) == Counter(images_alone)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_stream_or_table_holds_the_pictures_of_its_folder(folder, packed, split):
+    def sums(info: DatasetInfo) -> dict[str, tuple]:
         records = getattr(info, split).records
         return {r["name"]: (read_image(r["image"]).sum(), read_image(r["target"]).sum()) for r in records}
 
-    files, stream, table = load_info(folder), load_info(packed, streaming=True, **STREAM), load_info(packed)
-    for split in ("train", "val"):
-        assert sums(files, split) == sums(stream, split) == sums(table, split)
-    assert table.reader.class_pixels == files.reader.class_pixels
-    assert stream.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
+    sums_of_files = sums(load_info(folder))
+    assert sums(load_info(packed, streaming=True, **STREAM)) == sums_of_files
+    assert sums(load_info(packed)) == sums_of_files
+
+
+def test_a_table_has_the_pixels_of_the_classes_of_its_folder(folder, packed):
+    assert load_info(packed).reader.class_pixels == load_info(folder).reader.class_pixels
+
+
+def test_a_stream_has_the_classes_that_a_flag_names(packed):
+    info = load_info(packed, streaming=True, **STREAM)
+    assert info.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
 
 
 def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
@@ -161,36 +172,52 @@ def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
 
 
-def test_colors_are_the_classes_of_a_stream_and_a_validation_mask_of_another_one_is_skipped(tmp_path):
+COLORS = {"classes": "#000000=background,#c86400=cell", "crop_size": (32, 32)}
+
+
+@pytest.fixture(scope="module")
+def packed_colors(tmp_path_factory) -> Path:
+    """Three pairs for each split whose masks are colors; one validation mask holds a color of no class."""
+    folder = tmp_path_factory.mktemp("colors")
     palette = np.array([(0, 0, 0), (200, 100, 0), (1, 2, 3)], np.uint8)
-    for split, count in (("train", 3), ("val", 3)):
-        write_folder(tmp_path / "folder" / split, count, seed=0)
-        for number, file in enumerate(sorted((tmp_path / "folder" / split / "masks").iterdir())):
-            mask = np.array(Image.open(file)) // 255
-            mask[0, 0] = 2 * (split == "val" and number == 1)
-            Image.fromarray(palette[mask]).save(file)
-    classes = "#000000=background,#c86400=cell"
-    info = load_info(tmp_path / "folder", classes=classes, on_bad_sample="skip")
     for split in ("train", "val"):
-        pack(getattr(info, split).records, tmp_path / "packed", split)
-    flags = {"streaming": True, "classes": classes, "crop_size": (32, 32)}
+        write_folder(folder / split, 3, seed=0)
+        for file in (folder / split / "masks").iterdir():
+            mask = np.array(Image.open(file)) // 255
+            mask[0, 0] = 2 if (split, file.name) == ("val", "cell_01.png") else 0
+            Image.fromarray(palette[mask]).save(file)
+    info = load_info(folder, classes=COLORS["classes"], on_bad_sample="skip")
+    pack(info.train.records, folder / "packed", "train")
+    pack(info.val.records, folder / "packed", "val")
+    return folder / "packed"
+
+
+def test_a_stream_with_a_validation_mask_of_no_class_is_refused(packed_colors):
     with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: .*mask values #010203 belong to no class"):
-        load_info(tmp_path / "packed", **flags)
-    stream = load_info(tmp_path / "packed", on_bad_sample="skip", **flags)
-    assert stream.reader.class_map.values == ((0, 0, 0), (200, 100, 0))
-    assert [*stream.val.bad] == [1]
-    assert "belong to no class" in stream.val.bad[1]
-    assert not stream.train.bad
+        load_info(packed_colors, streaming=True, **COLORS)
 
 
-@pytest.mark.parametrize("groups", [3, 100])
-def test_the_sample_of_a_stream_is_as_large_however_few_groups_there_are(packed, monkeypatch, groups):
-    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 9 if groups == 3 else 24)
+def test_a_validation_mask_of_no_class_is_skipped_where_a_flag_says_so(packed_colors):
+    info = load_info(packed_colors, streaming=True, on_bad_sample="skip", **COLORS)
+    assert [*info.val.bad] == [1]
+    assert "belong to no class" in info.val.bad[1]
+    assert not info.train.bad
+
+
+def test_colors_are_the_classes_of_a_stream(packed_colors):
+    info = load_info(packed_colors, streaming=True, on_bad_sample="skip", **COLORS)
+    assert info.reader.class_map.values == ((0, 0, 0), (200, 100, 0))
+
+
+@pytest.mark.parametrize(("groups", "images", "most_images"), [(3, 9, 9), (100, 24, 47)])
+def test_the_sample_of_a_stream_is_as_large_however_few_groups_there_are(
+    packed, monkeypatch, groups, images, most_images
+):
+    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", images)
     monkeypatch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", groups)
     info = load_info(packed, streaming=True, **STREAM)
     assert len(info.train.records.group_sizes) < 24
-    images = sum(info.reader.class_pixels) / (40 * 56)
-    assert images == 9 if groups == 3 else images >= 24
+    assert images <= sum(info.reader.class_pixels) / (40 * 56) <= most_images
 
 
 def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):
@@ -200,66 +227,6 @@ def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folde
     assert not load_info(packed, streaming=True, **STREAM).val.sizes.any()
     seen_by_all = load_info(folder, classes=CLASSES, crop_size=(32, 32))
     assert info.normalization.mean == pytest.approx(seen_by_all.normalization.mean, rel=0.02)
-
-
-def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
-    pages = np.random.default_rng(0).integers(0, 2, (8, 32, 40), dtype=np.uint8)
-    for folder in ("train/images", "train/masks", "val/images", "val/masks"):
-        (tmp_path / "folder" / folder).mkdir(parents=True)
-        tifffile.imwrite(tmp_path / "folder" / folder / "a.tif", pages, photometric="minisblack")
-    records = load_info(tmp_path / "folder").train.records
-    assert len(records) == 8
-    assert len(pack(records, tmp_path / "packed", "train", 2 * pages.nbytes / 2**20 / 2)) == 2
-
-
-class Embedded(EmbeddedImage):
-    """A picture of a hundred bytes inside another file."""
-
-    def read(self) -> bytes:
-        return bytes(100)
-
-
-def test_pictures_inside_other_files_count_by_their_bytes(tmp_path):
-    records = ListRecords([{"image": Embedded(), "target": b"", "name": f"{number}.json"} for number in range(6)])
-    assert len(pack(records, tmp_path, "train", 200 / 2**20)) == 3
-
-
-def test_pages_files_and_rendered_masks_are_packed_as_what_they_are(tmp_path):
-    pages = np.random.default_rng(0).integers(0, 9, (3, 8, 10), dtype=np.uint8)
-    stack = str(tmp_path / "a.tif")
-    tifffile.imwrite(stack, pages, photometric="minisblack")
-    Image.fromarray(pages[0]).save(tmp_path / "m.png")
-    mask = str(tmp_path / "m.png")
-    records = ListRecords(
-        [
-            {"image": {"path": stack, "page": 2}, "target": mask, "name": "2.jpg"},
-            {"image": {"path": stack, "page": 0}, "target": EvaluatedIds(mask), "name": "0.jpg"},
-        ]
-    )
-    (file,) = pack(records, tmp_path, "train")
-    rows = pyarrow.parquet.read_table(file).to_pylist()
-    assert [(row["image"]["path"], row["mask"]["path"]) for row in rows] == [("2.tif", "2.png"), ("0.tif", "0.png")]
-    for row, page in zip(rows, (2, 0), strict=True):
-        with tifffile.TiffFile(io.BytesIO(row["image"]["bytes"])) as tiff:
-            assert np.array_equal(tiff.asarray(), pages[page])
-            assert tiff.pages[0].aspage().compression.name == "ADOBE_DEFLATE"
-    assert rows[0]["mask"]["bytes"] == Path(mask).read_bytes()
-    expected = np.where(np.isin(pages[0], (7, 8)), pages[0], 255)
-    assert np.array_equal(read_image(rows[1]["mask"]["bytes"])[:, :, 0], expected)
-    Path(stack).write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"^2\.jpg cannot be read"):
-        pack(records, tmp_path, "val")
-
-
-def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
-    file = tmp_path / "a.parquet"
-    pictures = [bytes([number]) for number in range(5)]
-    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=2)
-    records = ParquetRecords.open([str(file)], None, None)
-    assert [record["name"] for record in records] == [f"a.parquet row {number}" for number in range(5)]
-    assert [record["image"] for record in records] == pictures
-    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures})[:0], file)
-    assert len(ParquetRecords.open([str(file)], None, None)) == 0
 
 
 def test_a_picture_has_the_path_of_its_image_and_columns_of_other_things_stay_unread(tmp_path, counted):
@@ -283,44 +250,50 @@ def test_a_picture_has_the_path_of_its_image_and_columns_of_other_things_stay_un
     assert [records.name(i) for i in range(3)] == names
 
 
-def test_a_path_in_a_parquet_file_that_is_no_text_is_one_line(tmp_path):
-    path = pyarrow.array([b"\xff.png"]).cast(pyarrow.binary()).view(pyarrow.string())
-    image = pyarrow.StructArray.from_arrays([pyarrow.array([b"1"]), path], ["bytes", "path"])
-    pyarrow.parquet.write_table(pyarrow.table({"image": image, "mask": [b"2"]}), tmp_path / "a.parquet")
-    records = ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)
-    with pytest.raises(DataError, match=r"^row 0 of a group holds a path that is no text"):
-        records[0]
+LENGTHS = [[5, 1, 9, 32], [47], [1] * 20]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_lanes_hold_every_record_once_in_full_batches(lengths, batch_size, epoch):
+    batches = list(stream_batches(np.array(lengths), SIZE, batch_size, seed=1, epoch=epoch))
+    assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(sum(lengths)))
+    assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
-@pytest.mark.parametrize("lengths", [[5, 1, 9, 32], [47], [1] * 20], ids=str)
-def test_lanes_hold_every_record_once_and_are_equal_to_one(lengths, batch_size):
-    lengths = np.array(lengths)
-    epochs = [list(stream_batches(lengths, SIZE, batch_size, seed=1, epoch=e)) for e in range(2)]
-    for batches in epochs:
-        assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(lengths.sum()))
-        assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-    if lengths.sum() > 1:
-        assert [b.indices.tolist() for b in epochs[0]] != [b.indices.tolist() for b in epochs[1]]
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_lanes_have_another_order_in_the_next_epoch(lengths, batch_size):
+    orders = []
+    for epoch in range(2):
+        batches = stream_batches(np.array(lengths), SIZE, batch_size, seed=1, epoch=epoch)
+        orders.append([batch.indices.tolist() for batch in batches])
+    assert orders[0] != orders[1]
 
 
-def test_the_order_of_a_stream_follows_the_seed_and_the_epoch():
-    """The order of its groups, and the order of the records of each."""
-    lengths = np.full(12, 8)
-    shapes = np.tile(SIZE, (96, 1))
+def stream_order(seed: int) -> list[np.ndarray]:
+    """The indices of two epochs of 12 groups of 8 records."""
     batch_split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
-    groups, records = set(), set()
-    for seed in (0, 1):
-        alike = [list(TrainingSampler(shapes, batch_split, seed, range(2 * 96), lengths)) for _ in range(2)]
-        assert alike[0] == alike[1]
-        indices = np.array([slot.index for (slot,) in alike[0]])
-        for epoch in (indices[:96], indices[96:]):
-            assert sorted(epoch) == list(range(96))
-            groups.add(tuple(dict.fromkeys((epoch // 8).tolist())))
-            records.add(tuple(epoch[epoch // 8 == 0].tolist()))
-            assert epoch[epoch // 8 == 0].tolist() != list(range(8))
-    assert len(groups) == len(records) == 4
-    assert tuple(range(12)) not in groups
+    slots = TrainingSampler(np.tile(SIZE, (96, 1)), batch_split, seed, range(2 * 96), np.full(12, 8))
+    indices = np.array([slot.index for (slot,) in slots])
+    return [indices[:96], indices[96:]]
+
+
+def test_the_order_of_a_stream_follows_the_seed():
+    assert np.array_equal(stream_order(0), stream_order(0))
+    assert not np.array_equal(stream_order(0), stream_order(1))
+
+
+def test_groups_of_a_stream_and_their_records_have_an_order_for_each_seed_and_epoch():
+    group_orders, record_orders = set(), set()
+    for epoch in (*stream_order(0), *stream_order(1)):
+        assert sorted(epoch) == list(range(96))
+        group_orders.add(tuple(dict.fromkeys((epoch // 8).tolist())))
+        record_orders.add(tuple(epoch[epoch // 8 == 0].tolist()))
+    assert len(group_orders) == len(record_orders) == 4
+    assert tuple(range(12)) not in group_orders
+    assert tuple(range(8)) not in record_orders
 
 
 def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, tmp_path):
@@ -350,16 +323,14 @@ def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
 
 
 def test_each_process_reads_a_row_group_once(packed, monkeypatch):
-    info = load_info(packed, streaming=True, **STREAM)
-    # without what the sample has read
-    info = replace(info, train=replace(info.train, records=pickle.loads(pickle.dumps(info.train.records))))
+    info = without_what_was_read(load_info(packed, streaming=True, **STREAM))
     reads, group_content = Counter(), ParquetRecords._group_content
     monkeypatch.setattr(
         ParquetRecords,
         "_group_content",
         lambda self, g: (reads.update([g] if g not in self._read else []), group_content(self, g))[1],
     )
-    seen(info, 1, 0, range(6), 8, 8)
+    dealt_images(info, 1, 0, range(6), 8, 8)
     assert set(reads.values()) == {1}
     assert len(reads) == len(info.train.records.group_sizes)
 
@@ -375,56 +346,62 @@ def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
         records[47]
 
 
-def test_the_groups_that_were_used_last_stay_in_memory(tmp_path, monkeypatch):
-    file = tmp_path / "a.parquet"
-    pictures = [bytes([number]) for number in range(5)]
-    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=1)
-    records = ParquetRecords.open([str(file)], None, None)
-    records.open_groups = 2
-    reads: list[int] = []
-    read_group = records._read_group
-
-    def counted(group: int):
-        reads.append(group)
-        return read_group(group)
-
-    monkeypatch.setattr(records, "_read_group", counted)
-    assert [records[i]["image"] for i in (0, 1, 0, 2, 0, 1)] == [pictures[i] for i in (0, 1, 0, 2, 0, 1)]
-    assert reads == [0, 1, 2, 1]
-
-
-def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tmp_path):
+@pytest.fixture
+def training_shards(packed, tmp_path) -> Path:
+    """The three training files of `packed` alone."""
     for file in packed.rglob("train*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    info = load_info(tmp_path, streaming=True, **STREAM)
+    return tmp_path
+
+
+def test_whole_shards_are_held_out_where_there_is_no_validation_split(training_shards):
+    info = load_info(training_shards, streaming=True, **STREAM)
     train, val = ({record["name"] for record in split.records} for split in (info.train, info.val))
     assert len(train) + len(val) == 47
     assert not train & val
-    files = {record["name"] for record in ParquetRecords.open([str(sorted(tmp_path.iterdir())[0])], None, None)}
-    assert files <= train or files <= val
-    for file in sorted(tmp_path.iterdir())[1:]:
+    first = min(training_shards.iterdir())
+    names = {record["name"] for record in ParquetRecords.open([str(first)], None, None)}
+    assert names <= train or names <= val
+
+
+def test_a_stream_of_one_shard_has_none_to_hold_out(training_shards):
+    for file in sorted(training_shards.iterdir())[1:]:
         file.unlink()
     with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
-        load_info(tmp_path, streaming=True, **STREAM)
+        load_info(training_shards, streaming=True, **STREAM)
 
 
-def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
+@pytest.fixture
+def tars_of_three(folder, tmp_path) -> Path:
+    """The pairs of `folder` in tar files, three for each split."""
     files = load_info(folder)
-    for split in ("train", "val"):
-        write_tars(folder, list(getattr(files, split).records), tmp_path / "tars", split, 3)
-    info = load_info(tmp_path / "tars", **STREAM)
+    write_tars(list(files.train.records), tmp_path / "tars", "train", 3)
+    return write_tars(list(files.val.records), tmp_path / "tars", "val", 3)
+
+
+def test_tars_hold_the_pictures_of_their_folder(folder, tars_of_three):
+    info = load_info(tars_of_three, **STREAM)
     assert isinstance(info.train.records, TarRecords)
-    assert (len(info.train), len(info.val)) == (47, 5)
-    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in files.train.records}
+    assert len(info.train) == 47
+    assert len(info.val) == 5
+    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in load_info(folder).train.records}
     assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
-    alone = seen(info, 1, 0, range(6), 8, 8)[0]
-    assert Counter(item for rank in seen(info, 2, 1, range(6), 8, 2) for item in rank) == Counter(alone)
-    assert len({key[:2] for key in alone}) == 47
-    for file in (tmp_path / "tars").glob("val*"):
+
+
+def test_tars_are_read_alike_by_one_or_several_processes(tars_of_three):
+    info = load_info(tars_of_three, **STREAM)
+    alone = dealt_images(info, 1, 0, range(6), 8, 8)[0]
+    together = [image for rank in dealt_images(info, 2, 1, range(6), 8, 2) for image in rank]
+    assert Counter(together) == Counter(alone)
+    assert len({image[:2] for image in alone}) == 47
+
+
+def test_a_whole_tar_is_held_out_where_there_is_no_validation_split(folder, tars_of_three):
+    for file in tars_of_three.glob("val*"):
         file.unlink()
-    held_out = load_info(tmp_path / "tars", **STREAM).val.records
-    shards = [{Path(record["name"]).stem for record in list(files.train.records)[shard::3]} for shard in range(3)]
-    assert {record["name"] for record in held_out} in shards
+    names = [Path(record["name"]).stem for record in load_info(folder).train.records]
+    held_out = {record["name"] for record in load_info(tars_of_three, **STREAM).val.records}
+    assert held_out in [{*names[shard::3]} for shard in range(3)]
 
 
 @pytest.fixture
@@ -440,22 +417,30 @@ def counted(tmp_path, monkeypatch) -> Iterator[Reads]:
 def tars(folder, tmp_path) -> Path:
     """The pairs of `folder` in tar files: three to train on, one to validate on."""
     files = load_info(folder)
-    write_tars(folder, list(files.train.records), tmp_path / "tars", "train", 3)
-    return write_tars(folder, list(files.val.records), tmp_path / "tars", "val", 1)
+    write_tars(list(files.train.records), tmp_path / "tars", "train", 3)
+    return write_tars(list(files.val.records), tmp_path / "tars", "val", 1)
 
 
-def test_headers_of_a_tar_are_read_once_until_it_changes(tars, counted):
+def test_headers_of_a_tar_are_read_once(tars, counted):
     files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
     first = TarRecords.open(files, None, None)
     assert set(counted.bytes_of()) == {"train-000.tar", "train-001.tar", "train-002.tar"}
     counted.clear()
     again = TarRecords.open(files, None, None)
     assert not counted.all()
-    for name in ("groups", "names", "starts", "lengths"):
-        assert np.array_equal(getattr(first, name), getattr(again, name))
+    assert np.array_equal(first.groups, again.groups)
+    assert np.array_equal(first.names, again.names)
+    assert np.array_equal(first.starts, again.starts)
+    assert np.array_equal(first.lengths, again.lengths)
+
+
+def test_headers_of_a_tar_are_read_again_when_it_has_changed(tars, counted):
+    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
+    TarRecords.open(files, None, None)
     content = (tars / "train-001.tar").read_bytes()
     (tars / "train-001.tar").unlink()
     (tars / "train-001.tar").write_bytes(content)
+    counted.clear()
     TarRecords.open(files, None, None)
     assert set(counted.bytes_of()) == {"train-001.tar"}
 
@@ -482,98 +467,140 @@ def test_headers_of_large_pictures_are_read_without_the_pictures(tmp_path, count
     assert counted.bytes_of()["a.tar"] < 0.3 * 8 * 5 * 2**20
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "kind"),
-    [
-        (0, "parquet"),
-        (0, "tar"),
-        (1, "tar"),
-        (3, "parquet"),
-        (16, "tar"),
-        pytest.param(1, "parquet", marks=pytest.mark.slow),
-        pytest.param(3, "tar", marks=pytest.mark.slow),
-        pytest.param(16, "parquet", marks=pytest.mark.slow),
-    ],
-)
-def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, tars, counted, monkeypatch):
-    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
-    dataset = f"counted://{packed if kind == 'parquet' else tars}"
-    info = load_info(dataset, **STREAM)
-    records = pickle.loads(pickle.dumps(info.train.records))  # without what the sample has read
-    info = replace(info, train=replace(info.train, records=records))
-    order = seen(info, 1, 0, range(12), 4, 4)[0]
+class Epochs(NamedTuple):
+    """An epoch of training and one of validation, as loaders read them.
+
+    Attributes:
+        groups: how many the training records have.
+        size: the bytes of the training files.
+        order, expected_order: the images of training in their order, and those that one process sees.
+        training_reads, validation_reads: of the files.
+    """
+
+    groups: int
+    size: int
+    order: list
+    expected_order: list
+    training_reads: list
+    validation_reads: list
+
+
+def read_epochs(dataset: Path, counted: Reads, num_workers: int) -> Epochs:
+    """Read all batches of a data set of 47 training and 5 validation pairs, four at a time."""
+    info = load_info(f"counted://{dataset}", **STREAM)
+    info = without_what_was_read(info)
+    expected_order = dealt_images(info, 1, 0, range(12), 4, 4)[0]
+    info = without_what_was_read(replace(info, config=replace(info.config, seed=3)))
     shapes = NetworkShapes(np.tile(SIZE, (47, 1)), np.tile(SIZE, (5, 1)))
-    config = replace(info.config, seed=3)
-    batch_split = BatchSplit(4, 1, 4, 1)
-    records = pickle.loads(pickle.dumps(records))
-    info = replace(info, config=config, train=replace(info.train, records=records))
-    loaders = build_loaders(
-        info, UNetConfig(), shapes, batch_split, range(12), num_workers=num_workers, device=torch.device("cpu")
+    train, val = build_loaders(
+        info,
+        UNetConfig(),
+        shapes,
+        BatchSplit(4, 1, 4, 1),
+        range(12),
+        num_workers=num_workers,
+        device=torch.device("cpu"),
     )
-    train, val = loaders
+    # up to four processes read for training and as many for validation; further workers are threads
     assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]
     assert train.dataset.threads == (4 if num_workers == 16 else 1)
     counted.clear()
-    groups_read = []
-    for batch in train:
-        for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
-            if (mask != 255).any():
-                groups_read.append((slot.epoch, slot.index, int(image.long().sum())))
-    assert groups_read == order
-    groups = len(records.group_sizes)
-    # in the middle of a group, or at its border, another piece of the order may begin
-    pieces = 4 * 4
-    if kind == "tar":
-        assert groups <= len(counted.all()) <= groups + pieces
-        spans = Counter((read.file, read.start, read.end) for read in counted.all())
-        assert len(spans) == groups
-    else:  # the footer, and both columns
-        assert len(counted.all()) <= 3 * (groups + pieces)
-    size = sum(file.stat().st_size for file in (packed if kind == "parquet" else tars).rglob("train*"))
-    footers = 0 if kind == "tar" else 2**16 * (groups + pieces)
-    assert sum(counted.bytes_of().values()) <= size * (groups + pieces) / groups + footers
+    order = [image for batch in train for image in real_images(batch)]
+    training_reads = counted.all()
     counted.clear()
     assert sum(len(batch["indices"]) for batch in val) == 5
-    if kind == "tar":
-        assert len(counted.all()) == 5
+    size = sum(file.stat().st_size for file in dataset.rglob("train*"))
+    return Epochs(len(info.train.records.group_sizes), size, order, expected_order, training_reads, counted.all())
 
 
-def test_a_stream_keeps_its_groups_where_places_are_left_out_and_may_be_named_by_a_tilde(packed, monkeypatch):
+def without_what_was_read(info: DatasetInfo) -> DatasetInfo:
+    """Training records that have no group in memory, as in another process."""
+    return replace(info, train=replace(info.train, records=pickle.loads(pickle.dumps(info.train.records))))
+
+
+PIECES = 4 * 4  # in the middle of a group, or at its border, one of these pieces of the order may begin
+
+
+@pytest.mark.parametrize(
+    "num_workers", [0, 1, 16, pytest.param(3, marks=pytest.mark.slow)], ids=lambda workers: f"{workers} workers"
+)
+def test_an_epoch_of_tars_reads_each_group_once(num_workers, tars, counted, monkeypatch):
+    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
+    epochs = read_epochs(tars, counted, num_workers)
+    assert epochs.order == epochs.expected_order
+    assert epochs.groups <= len(epochs.training_reads) <= epochs.groups + PIECES
+    assert len({(read.file, read.start, read.end) for read in epochs.training_reads}) == epochs.groups
+    size = sum(read.end - read.start for read in epochs.training_reads)
+    assert size <= epochs.size * (epochs.groups + PIECES) / epochs.groups
+    assert len(epochs.validation_reads) == 5
+
+
+@pytest.mark.parametrize(
+    "num_workers",
+    [0, 3, pytest.param(1, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)],
+    ids=lambda workers: f"{workers} workers",
+)
+def test_an_epoch_of_parquet_files_reads_each_group_once(num_workers, packed, counted):
+    epochs = read_epochs(packed, counted, num_workers)
+    assert epochs.order == epochs.expected_order
+    assert len(epochs.training_reads) <= 3 * (epochs.groups + PIECES)  # the footer, and both columns
+    size = sum(read.end - read.start for read in epochs.training_reads)
+    footers = 2**16 * (epochs.groups + PIECES)
+    assert size <= epochs.size * (epochs.groups + PIECES) / epochs.groups + footers
+
+
+def test_a_stream_below_the_home_folder_keeps_its_groups_without_places(packed, monkeypatch):
     monkeypatch.setenv("HOME", str(packed.parent))
     train, val = load_records(DataConfig(f"~/{packed.name}", streaming=True, place=False))
     assert train.group_sizes.sum() == len(train)
     assert val.group_sizes.sum() == len(val)
 
 
-def test_names_of_a_stream_are_found_without_pictures(packed, tars, counted):
-    for dataset in (packed, tars):
-        records = load_info(f"counted://{dataset}", **STREAM).train.records
-        names = [record["name"] for record in records]
-        counted.clear()
-        assert [records.name(i) for i in (0, 3, 46)] == [names[i] for i in (0, 3, 46)]
-        assert not any("tar" in read.file for read in counted.all())
-    fewer = Subset(records, np.array([5, 7]))
-    assert [fewer.name(0), fewer.name(1)] == [names[5], names[7]]
+@pytest.mark.parametrize("kind", ["packed", "tars"])
+def test_names_of_a_stream_are_found_without_pictures(request, kind, counted):
+    records = load_info(f"counted://{request.getfixturevalue(kind)}", **STREAM).train.records
+    names = [record["name"] for record in records]
+    counted.clear()
+    assert [records.name(i) for i in (0, 3, 46)] == [names[i] for i in (0, 3, 46)]
+    assert not any("tar" in read.file for read in counted.all())
 
 
-@pytest.mark.parametrize("error", [ConnectionError, TimeoutError, OSError])
-def test_a_remote_file_is_read_again_when_the_network_fails(tars, packed, counted, monkeypatch, error):
-    monkeypatch.setattr(CountedFiles, "error", error)
-    for dataset in (tars, packed):
-        CountedFiles.failures = 4
-        info = load_info(f"counted://{dataset}", **STREAM)
-        CountedFiles.failures = 4
-        records = pickle.loads(pickle.dumps(info.train.records))
-        assert records[20]["name"]
-        assert CountedFiles.failures == 0
-        records = pickle.loads(pickle.dumps(info.train.records))
-        CountedFiles.failures = 5
-        with pytest.raises(DataError, match=r"counted://.* cannot be read \(the network fails\)"):
-            records[20]
+def test_names_of_some_records_of_a_stream_are_their_own(tars):
+    records = load_info(tars, **STREAM).train.records
+    some = Subset(records, np.array([5, 7]))
+    assert some.name(0) == records[5]["name"]
+    assert some.name(1) == records[7]["name"]
+
+
+@pytest.fixture(params=[ConnectionError, TimeoutError, OSError])
+def network_error(request, monkeypatch) -> type[Exception]:
+    """The error of a network that fails."""
+    monkeypatch.setattr(CountedFiles, "error", request.param)
+    return request.param
+
+
+@pytest.fixture(params=["tars", "packed"])
+def remote_records(request, counted, network_error, monkeypatch):
+    """The records of a data set that could be opened though the network failed four times."""
+    monkeypatch.setattr(CountedFiles, "failures", 4)
+    records = load_info(f"counted://{request.getfixturevalue(request.param)}", **STREAM).train.records
+    return pickle.loads(pickle.dumps(records))  # without what was read before
+
+
+def test_a_remote_file_is_read_again_when_the_network_fails(remote_records, monkeypatch):
+    monkeypatch.setattr(CountedFiles, "failures", 4)
+    assert remote_records[20]["name"]
+    assert CountedFiles.failures == 0
+
+
+def test_a_remote_file_is_named_when_the_network_fails_five_times(remote_records, monkeypatch):
+    monkeypatch.setattr(CountedFiles, "failures", 5)
+    with pytest.raises(DataError, match=r"counted://.* cannot be read \(the network fails\)"):
+        remote_records[20]
 
 
 @pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, ValueError])
-def test_what_will_fail_again_is_not_read_again(tars, counted, monkeypatch, error):
+def test_a_file_that_will_fail_again_is_not_read_again(tars, counted, monkeypatch, error):
     records = load_info(f"counted://{tars}", **STREAM).val.records
     records = pickle.loads(pickle.dumps(records))  # without what was read before
     monkeypatch.setattr(CountedFiles, "error", error)
@@ -581,45 +608,6 @@ def test_what_will_fail_again_is_not_read_again(tars, counted, monkeypatch, erro
     with pytest.raises(DataError, match="the network fails"):
         records[0]
     assert CountedFiles.failures == 1
-
-
-def test_pauses_before_a_file_is_read_again_grow(monkeypatch):
-    pauses = []
-    monkeypatch.setattr(remote.time, "sleep", pauses.append)
-
-    @remote.retried
-    def read(file: str) -> None:
-        raise DataError(file) from ConnectionError()
-
-    with pytest.raises(DataError):
-        read("s3://bucket/a.tar")
-    assert pauses == [1, 2, 4, 8]
-    with pytest.raises(DataError):
-        read("/folder/a.tar")
-    assert len(pauses) == 4
-
-
-def test_pictures_of_a_tar_are_named_or_found(tmp_path):
-    def tar(*extensions: str) -> str:
-        with tarfile.open(tmp_path / "a.tar", "w") as file:
-            for extension in extensions:
-                file.addfile(tarfile.TarInfo(f"x/0001.{extension}"), io.BytesIO())
-        return str(tmp_path / "a.tar")
-
-    for extensions in (("jpg", "png"), ("jpg", "seg.png"), ("image.png", "mask.png"), ("JPG", "label.png", "txt")):
-        assert len(TarRecords.open([tar(*extensions)], None, None)) == 1
-    empty = Path(tar("txt")).rename(tmp_path / "empty.tar")
-    with pytest.raises(DataError, match=r"/a\.tar: which of a\.png, b\.png are image and mask"):
-        TarRecords.open([str(empty), tar("a.png", "b.png")], None, None)
-    assert len(TarRecords.open([tar("a.png", "b.png")], "b.png", "a.png")) == 1
-    with pytest.raises(DataError, match="holds no pictures"):
-        TarRecords.open([tar("txt")], None, None)
-    for names in (("jpg", None), ("tif", "mask"), ("scan", "png")):
-        with pytest.raises(DataError, match=r"which of jpg, png, tif are image and mask"):
-            TarRecords.open([tar("jpg", "png", "tif")], *names)
-    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
-    with pytest.raises(DataError, match=r"a\.tar cannot be read"):
-        TarRecords.open([str(tmp_path / "a.tar")], None, None)
 
 
 @pytest.mark.parametrize(
@@ -633,7 +621,7 @@ def test_pictures_of_a_tar_are_named_or_found(tmp_path):
         (STREAM | {"train_split": "fold1"}, "has no split fold1"),
     ],
 )
-def test_what_a_stream_needs_is_said_in_one_line(packed, options, message):
+def test_a_stream_that_lacks_a_setting_is_refused_in_one_line(packed, options, message):
     with pytest.raises(DataError, match=message) as error:
         load_info(packed, streaming=True, **options)
     assert "\n" not in str(error.value)
@@ -649,133 +637,32 @@ def test_a_damaged_shard_is_named(packed, tmp_path):
         load_info(tmp_path, streaming=True, **STREAM)
 
 
-def test_folders_that_hold_nothing_to_stream_say_what_they_hold(folder, tmp_path):
+def test_a_folder_with_nothing_to_stream_is_refused_with_what_it_holds(folder):
     with pytest.raises(DataError, match=r"no \.parquet or \.tar files; found cell_00\.png"):
         find_files(str(folder), [])
+
+
+def test_a_stream_that_is_nowhere_is_named(tmp_path):
     with pytest.raises(DataError, match="nowhere"):
         load_info(tmp_path / "nowhere", streaming=True, **STREAM)
+
+
+def test_a_stream_of_an_unknown_protocol_cannot_be_read():
     with pytest.raises(DataError, match="cannot be read"):
         load_info("nosuchprotocol://bucket", **STREAM)
 
 
-def run_pack(*arguments: object) -> int:
-    """The exit code of data_utils.pack in this process."""
-    with mock.patch("sys.argv", ["pack", *map(str, arguments)]):
-        try:
-            pack_module.main()
-        except SystemExit as ended:
-            return int(ended.code or 0)
-    return 0
-
-
-def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path, capsys):
-    assert run_pack(folder, tmp_path / "out", "--shard-mb", "0.1") == 0
-    assert "train: 47 pairs in" in capsys.readouterr().out
-    assert len(list((tmp_path / "out" / "data").glob("train-*-of-*.parquet"))) > 1
-    assert run_pack(folder, tmp_path / "out") == 2
-    bad = write_folder(tmp_path / "bad", 3, seed=0)
-    (bad / "masks" / "cell_01.png").write_bytes(b"")
-    result = launch("-m", "data_utils.pack", bad, tmp_path / "other")
-    assert result.returncode == 1
-    assert "cell_01.png: mask cannot be read" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "other").exists()
-
-
-def small_records(*sizes: int) -> ListRecords:
-    """Records called 0.png, 1.png, ... whose images have so many bytes, and their masks none."""
-    return ListRecords(
-        [{"image": bytes(size), "target": b"", "name": f"{number}.png"} for number, size in enumerate(sizes)]
-    )
-
-
-@pytest.mark.parametrize(
-    ("sizes", "shard_bytes", "shards"),
-    [
-        ((100,) * 6, 200, [2, 2, 2]),
-        ((100,) * 6, 399, [3, 3]),  # 1.504 is 2
-        ((100,) * 6, 401, [6]),  # and 1.496 is 1
-        ((1000, 1, 1), 334, [1, 2]),  # none begins in the second third
-        ((5, 5), 1, [1, 1]),
-    ],
-)
-def test_a_record_lies_in_the_shard_in_whose_share_it_begins(tmp_path, sizes, shard_bytes, shards):
-    files = pack(small_records(*sizes), tmp_path, "val", shard_bytes / 2**20)
-    assert files == [tmp_path / "data" / f"val-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]
-    rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
-    assert [pyarrow.parquet.read_metadata(file).num_rows for file in files] == shards
-    for kind in ("image", "mask"):
-        assert [row[kind]["path"] for row in rows] == [f"{number}.png" for number in range(len(sizes))]
-    assert [len(row["image"]["bytes"]) for row in rows] == list(sizes)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "groups"), [((1,) * 70, [32, 32, 6]), ((2**21,) * 3, [2, 1]), ((2**23,) * 2, [1, 1])]
-)
-def test_a_group_of_rows_has_32_pictures_or_4_megabytes_which_are_stored_as_they_are(tmp_path, sizes, groups):
-    (file,) = pack(small_records(*sizes), tmp_path, "train")
-    metadata = pyarrow.parquet.read_metadata(file)
-    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == groups
-    column = metadata.row_group(0).column(0)
-    assert column.compression == "UNCOMPRESSED"
-    assert not column.has_dictionary_page
-
-
-def test_all_splits_are_packed_as_the_flags_say(tmp_path, capsys):
-    for split, count in (("train", 4), ("test", 3)):
-        masks = write_folder(tmp_path / "data" / split, count, seed=0) / "masks"
-        for file in list(masks.iterdir()):
-            file.rename(file.with_stem(f"{file.stem}_m"))
-        (masks / "cell_00_n.png").write_bytes(b"")
-    flags = [tmp_path / "data", tmp_path / "out", "--mask-suffix", "_m"]
-    with pytest.raises(DataError, match=r"1 of 4 masks in .* have no image"):
-        run_pack(*flags)
-    run_pack(*flags, "--allow-unpaired", "--shard-mb", "0.001")
-    files = {split: len(list((tmp_path / "out" / "data").glob(f"{split}-*"))) for split in ("train", "test")}
-    assert files == {"train": 3, "test": 2}
-    lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines) == [
-        f"test: 3 pairs in 2 files, {tmp_path}/out/data",
-        f"train: 4 pairs in 3 files, {tmp_path}/out/data",
-    ]
-    (tmp_path / "data" / "test" / "masks" / "cell_01_m.png").write_bytes(b"")
-    flags[1] = tmp_path / "other"
-    with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: cell_01\.png: mask cannot be read"):
-        run_pack(*flags, "--allow-unpaired")
-    assert not (tmp_path / "other").exists()
-
-
-def test_images_that_are_labeled_for_some_classes_make_no_shards(tmp_path):
-    folder = write_folder(tmp_path / "data", 3, seed=0)
-    (folder / "classes.csv").write_text("image,classes\ncell_00.png,car\n")
-    with pytest.raises(DataError, match="shards cannot say which classes an image is labeled for"):
-        run_pack(folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 def test_a_stream_trains_alike_on_one_and_two_processes(packed, tmp_path):
-    options = [
-        "--streaming",
-        "--classes",
-        CLASSES,
-        "--crop-size",
-        "32",
-        "32",
-        "--optimizer",
-        "sgd",
-        "--tracker",
-        "none",
-    ]
-    options += [*TINY, "--max-steps", "8", "--log-every", "1", "--batch-size", "5"]
+    options = ["--streaming", "--classes", CLASSES, "--crop-size", "32", "32", "--optimizer", "sgd"]
+    options += ["--tracker", "none", *TINY, "--max-steps", "8", "--log-every", "1", "--batch-size", "5"]
     for profile in ("cpu", "multi_cpu"):
         command = ["train.py", "--dataset", packed, *options, "--output-dir", tmp_path / profile]
         result = launch(*command, profile=profile)
         assert result.returncode == 0, result.stderr
     assert len(losses(tmp_path / "cpu")) == 8
-    assert losses(tmp_path / "cpu") == pytest.approx(
-        losses(tmp_path / "multi_cpu"), abs=1e-5
-    )  # the documented promise, of SGD in fp32
+    # the documented promise, of SGD in fp32
+    assert losses(tmp_path / "cpu") == pytest.approx(losses(tmp_path / "multi_cpu"), abs=1e-5)
 
 
 @pytest.fixture
@@ -829,100 +716,25 @@ def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3,
     fails_with(result, "s3://nothing/here", 1)
 
 
-@pytest.mark.parametrize(
-    ("files", "splits"),
-    [
-        (["train/0.tar", "val/0.tar"], {"train": ["train/0.tar"], "val": ["val/0.tar"]}),
-        (
-            ["b-validation-1.tar", "a-training-1.tar"],
-            {"training": ["a-training-1.tar"], "validation": ["b-validation-1.tar"]},
-        ),
-        (["interval.tar", "TEST/0.tar"], {"test": ["TEST/0.tar"], "train": ["interval.tar"]}),  # no word of its own
-        (
-            ["Fold1/1.tar", "fold1/0.tar", "train1.tar"],
-            {"Fold1": ["Fold1/1.tar", "fold1/0.tar"], "train": ["train1.tar"]},
-        ),
-        (["val.fold1.tar"], {"Fold1": ["val.fold1.tar"]}),  # a name that is given comes first
-        (["a+b/0.tar", "aab.tar"], {"a+b": ["a+b/0.tar"], "train": ["aab.tar"]}),
-    ],
-)
-def test_a_file_of_a_stream_belongs_to_the_split_whose_name_is_a_word_of_its_path(tmp_path, files, splits):
-    for file in [*files, "notes.txt"]:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
-    found = find_files(str(tmp_path), ["Fold1", "a+b"])
-    assert found == {split: [f"file://{tmp_path / file}" for file in paths] for split, paths in splits.items()}
-
-
-def test_one_file_and_a_pattern_are_streams_too_and_two_kinds_are_one_line(tmp_path):
-    for file in ("val/train-0.tar", "val/train-1.tar", "val/other.tar", "val/a.parquet"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
-    url = f"file://{tmp_path}/val"
-    assert find_files(f"{tmp_path}/val/train-0.tar", []) == {"train": [f"{url}/train-0.tar"]}
-    assert find_files(f"{tmp_path}/val/train-*.tar", []) == {"train": [f"{url}/train-0.tar", f"{url}/train-1.tar"]}
-    # a word of the path above a file that is named, or above a pattern, names no split
-    for pattern in ("other.tar", "o*.tar"):
-        assert find_files(f"{tmp_path}/val/{pattern}", []) == {"train": [f"{url}/other.tar"]}
-    with pytest.raises(DataError, match=r"both \.parquet and \.tar files; found a\.parquet, other\.tar, train-0\.tar$"):
-        find_files(str(tmp_path), [])
-
-
-def test_words_count_below_a_folder_a_pattern_or_the_folder_of_a_file(tmp_path):
-    for file in ("val/test-0.tar", "val/s1/0.tar", "val/folder.tar/train.parquet"):
-        (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / file).touch()
-    url = f"file://{tmp_path}/val"
-    assert find_files(f"{tmp_path}/val/test-0.tar", []) == {"test": [f"{url}/test-0.tar"]}
-    assert find_files(f"{tmp_path}/val/s*/0.tar", []) == {"train": [f"{url}/s1/0.tar"]}
-    assert find_files(f"{tmp_path}/val/folder.tar", []) == {"train": [f"{url}/folder.tar/train.parquet"]}
-    (tmp_path / "val/0.tar?signature=x").mkdir()
-    (tmp_path / "val/0.tar?signature=x/y").touch()
-    signed = f"{tmp_path}/val/0.tar?signature=x/y"
-    assert find_files(signed, []) == {"train": [f"file://{signed}"]}
-
-
-def test_the_kind_of_a_file_is_known_behind_a_signature_and_in_a_query():
-    urls = ("https://x/a.tar?signature=1", "https://x/get?name=a.parquet", "a.tar.gz", "s3://x/a.tar", "a.tar")
-    assert [kind_of(url) for url in urls] == [".tar", ".parquet", None, ".tar", ".tar"]
-    places = ("s3://x/a.tar", "https://x/a.tar", "file:///a.tar", "local:///a.tar", "memory://a.tar", "/a.tar")
-    assert [is_remote(place) for place in places] == [True, True, False, False, False, False]
-
-
-def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_path):
-    files = [tmp_path / "a.tar", tmp_path / "b.tar"]
-    for file in files:
-        file.write_bytes(b"x" * 8)
-        os.utime(file, (10**9, 10**9))
-    keys = [content_key(str(file)) for file in files]
-    assert content_key(str(files[0])) == keys[0]
-    os.utime(files[0], (10**9 + 1, 10**9 + 1))
-    keys.append(content_key(str(files[0])))
-    files[0].write_bytes(b"x" * 9)
-    os.utime(files[0], (10**9 + 1, 10**9 + 1))
-    keys.append(content_key(str(files[0])))
-    assert len({*keys}) == 4
-    assert None not in keys
-    files[0].write_bytes(b"")
-    assert content_key(str(files[0])) is None
-
-
-def test_samples_of_a_tar_are_read_32_together():
-    assert group_samples([70, 0, 3, 32]).tolist() == [[0, 32], [0, 32], [0, 6], [2, 3], [3, 32]]
-    assert group_samples([]).shape == (0, 2)
-
-
-def test_tars_are_streams_in_folders_too_and_both_splits_have_the_columns_of_the_flags(tmp_path, monkeypatch):
+@pytest.fixture
+def tar_for_each_split(tmp_path) -> DataConfig:
+    """A folder with an empty tar file for each split, and the columns that flags name."""
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "0.tar").touch()
-    config = DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
+    return DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
+
+
+def test_both_splits_of_tars_have_the_columns_of_the_flags(tar_for_each_split, tmp_path, monkeypatch):
     monkeypatch.setattr(TarRecords, "open", lambda *names: names)
-    assert load_stream(config, tmp_path) == tuple(
+    assert load_stream(tar_for_each_split, tmp_path) == tuple(
         ([f"file://{tmp_path}/{split}/0.tar"], "scan", "cells") for split in ("train", "val")
     )
+
+
+def test_a_stream_has_no_folds(tar_for_each_split):
     with pytest.raises(DataError, match=r"--fold cannot be used: .* is a stream; copy it to a folder"):
-        load_records(replace(config, fold=(1, 2)))
+        load_records(replace(tar_for_each_split, fold=(1, 2)))
 
 
 @pytest.mark.parametrize(("dataset_config", "url"), [(None, "owner/name"), ("large", "owner/name/large")])
@@ -934,174 +746,6 @@ def test_a_stream_of_the_hub_is_that_of_its_configuration(monkeypatch, dataset_c
     monkeypatch.setattr("data_utils.sources.load.find_files", find)
     with pytest.raises(DataError, match=f"^found hf://datasets/{url}.$"):
         load_stream(DataConfig("owner/name", dataset_config=dataset_config), Path("owner/name"))
-
-
-def web_error(status: int) -> aiohttp.ClientResponseError:
-    return aiohttp.ClientResponseError(mock.Mock(real_url="https://x/a.tar"), (), status=status)
-
-
-FAILURES = [
-    (web_error(429), True),
-    (web_error(404), False),
-    (web_error(499), False),
-    (web_error(500), True),
-    (web_error(503), True),
-    (aiohttp.ServerDisconnectedError(), True),
-    (ConnectionResetError(), True),
-    (PermissionError(), False),
-    (IsADirectoryError(), False),
-    (NotADirectoryError(), False),
-    (ValueError(), False),
-    (ImportError(), False),
-    (pyarrow.ArrowNotImplementedError(), False),
-]
-
-
-@pytest.mark.parametrize(("error", "may_pass"), FAILURES, ids=lambda value: type(value).__name__)
-def test_a_failure_of_the_network_or_a_server_is_tried_again_and_others_are_not(monkeypatch, error, may_pass):
-    pauses = []
-    monkeypatch.setattr(remote.time, "sleep", pauses.append)
-
-    @remote.retried
-    def read(file: str, share: int, *, end: int) -> int:
-        with remote.file_errors(file, hint="; so it is"):
-            if len(pauses) < 2:
-                raise error
-        return share + end
-
-    if may_pass:
-        assert read("https://x/a.tar", 1, end=2) == 3
-        assert len(pauses) == 2
-        return
-    with pytest.raises(DataError, match=r"^https://x/a\.tar cannot be read \(.*\); so it is$"):
-        read("https://x/a.tar", 1, end=2)
-    assert not pauses
-
-
-def test_failures_of_s3_are_one_line_and_those_of_its_network_are_tried_again(monkeypatch):
-    base = type("BotoCoreError", (Exception,), {})
-    network = [type(name, (base,), {}) for name in ("HTTPClientError", "ConnectionError")]
-    s3 = SimpleNamespace(BotoCoreError=base, HTTPClientError=network[0], ConnectionError=network[1])
-    monkeypatch.setitem(sys.modules, "botocore.exceptions", s3)
-    pauses = []
-    monkeypatch.setattr(remote.time, "sleep", pauses.append)
-
-    @remote.retried
-    def read(file: str, error: Exception) -> None:
-        with remote.file_errors(file):
-            raise error
-
-    for error, times in ((network[0]("no"), 4), (network[1]("no"), 4), (base("no"), 0)):
-        pauses.clear()
-        with pytest.raises(DataError, match=r"^s3://x/a\.tar cannot be read \(no\)$"):
-            read("s3://x/a.tar", error)
-        assert len(pauses) == times
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({"ETag": "a"}, {"ETag": "b"}),
-        ({"LastModified": 1}, {"LastModified": 2}),
-        ({"Content_MD5": "a"}, {"Content_MD5": "b"}),
-        ({"created": 1, "mtime": 1}, {"created": 1, "mtime": 2}),
-        ({"mtime": 1, "size": 5}, {"mtime": 1, "size": 6}),
-    ],
-)
-def test_a_version_of_a_file_is_known_by_whatever_its_system_calls_it(monkeypatch, first, second):
-    info = {"size": 5}
-    system = SimpleNamespace(info=lambda path: info)
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda file: (system, file))
-    assert content_key("https://x/a.tar") is None
-    keys = []
-    for version in (first, second):
-        info = {"size": 5, **version}
-        keys.append(content_key("https://x/a.tar?signature=1"))
-        assert content_key("https://x/a.tar?signature=2") == content_key("https://x/a.tar") == keys[-1]
-    assert keys[0] != keys[1]
-    assert content_key("https://x/b.tar") != keys[1]
-
-
-def test_what_is_wrong_with_the_content_of_a_file_keeps_its_line():
-    with pytest.raises(DataError, match=r"^row 3 is damaged$"), remote.file_errors("a.tar", hint="; so it is"):
-        raise DataError("row 3 is damaged")
-
-
-def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_path):
-    file = tmp_path / "a.tar"
-    with tarfile.open(file, "w") as tar:
-        for name in ("a.jpg", "a.png", "b.jpg", "c.jpg", "c.png", "d.png", "._e.jpg", "f/"):
-            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
-        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE):
-            member = tarfile.TarInfo(f"{kind.decode()}.jpg")
-            member.type = kind
-            tar.addfile(member)
-    with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
-        TarRecords.open([str(file)], None, None)
-
-
-def write_tar(file: Path, *names: str) -> str:
-    """A tar file of files that hold their own names."""
-    with tarfile.open(file, "w") as tar:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = len(os.fsencode(name))
-            tar.addfile(member, io.BytesIO(os.fsencode(name)))
-    return str(file)
-
-
-def test_samples_of_a_tar_are_told_apart_by_their_folders_and_the_first_of_all_says_what_is_image_and_mask(tmp_path):
-    files = [
-        write_tar(tmp_path / "0.tar", "notes.txt"),
-        write_tar(tmp_path / "1.tar", "aa/1.jpg", "b/1.jpg", "b/1.small.jpg", "b/1.seg.png", "aa/1.seg.png"),
-        write_tar(tmp_path / "2.tar", "\udcff.JPG", "\udcff.seg.png"),
-        write_tar(tmp_path / "3.tar", "notes.txt"),
-    ]
-    records = TarRecords.open(files, None, None)
-    assert [record["name"] for record in records] == ["aa/1", "b/1", "\udcff"]
-    assert [record["image"] for record in records] == [b"aa/1.jpg", b"b/1.jpg", b"\xff.JPG"]
-    assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
-
-
-def test_one_tar_is_a_stream_which_has_no_file_to_validate_on(tmp_path):
-    file = write_tar(tmp_path / "a.tar", "a.jpg", "a.png", "b.jpg", "b.png")
-    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
-        load_records(DataConfig(file))
-
-
-def test_an_index_is_made_anew_where_a_file_says_no_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(webdataset, "content_key", lambda file: None)
-    for name in ("a", "b"):
-        file = write_tar(tmp_path / "x.tar", f"{name}.jpg", f"{name}.png")
-        assert TarRecords.open([file], None, None).name(0) == name
-
-
-def test_a_picture_of_4_gigabytes_in_a_tar_is_named(monkeypatch):
-    def index(file: str) -> webdataset.ShardIndex:
-        members = np.array([[0, 0, 0, 9], [0, 1, 9, 9], [1, 0, 18, 9], [1, 1, 27, size]])
-        return webdataset.ShardIndex(np.array([b"a", b"b"]), np.array([b"jpg", b"png"]), members)
-
-    monkeypatch.setattr(webdataset, "_index", index)
-    size = 2**32 - 1
-    assert TarRecords.open(["x.tar"], None, None).lengths.max() == size
-    size = 2**32
-    with pytest.raises(DataError, match=r"^b: a picture in a tar file has 4294967296 bytes, the most are 4 GB$"):
-        TarRecords.open(["x.tar"], None, None)
-
-
-def test_row_groups_without_rows_are_left_out_and_rows_are_counted_from_the_first(tmp_path):
-    file = tmp_path / "a.parquet"
-    table = pyarrow.table({"image": [b"1", b"2", b"3"], "mask": [b"4", None, b"6"]})
-    with pyarrow.parquet.ParquetWriter(file, table.schema) as writer:
-        for part in (table[:2], table[:0], table[2:]):
-            writer.write_table(part)
-    records = ParquetRecords.open([str(file)], None, None)
-    assert records.group_sizes.tolist() == [2, 1]
-    assert [(record["image"], record["target"]) for record in records] == [(b"1", b"4"), (b"2", None), (b"3", b"6")]
-    assert [records.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]
-    fewer = records.subset(np.array([False, True]))
-    assert len(fewer) == 1
-    assert fewer[0] == records[2]
 
 
 def test_pictures_of_a_tar_are_read_at_once_up_to_a_gap_of_256_kilobytes(tmp_path, counted):

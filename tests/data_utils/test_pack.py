@@ -1,0 +1,204 @@
+"""Packing a data set: what shards hold, how large they are, and what cannot be packed."""
+
+import io
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import tifffile
+from conftest import launch, load_info, write_folder, write_splits
+from PIL import Image
+
+from data_utils import pack as pack_module
+from data_utils.image_io.formats import EmbeddedImage
+from data_utils.image_io.reader import read_image
+from data_utils.pack import pack
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+
+
+def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 2, (8, 32, 40), dtype=np.uint8)
+    for folder in ("train/images", "train/masks", "val/images", "val/masks"):
+        (tmp_path / "folder" / folder).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / "folder" / folder / "a.tif", pages, photometric="minisblack")
+    records = load_info(tmp_path / "folder").train.records
+    assert len(records) == 8
+    assert len(pack(records, tmp_path / "packed", "train", 2 * pages.nbytes / 2**20 / 2)) == 2
+
+
+class Embedded(EmbeddedImage):
+    """A picture of a hundred bytes inside another file."""
+
+    def read(self) -> bytes:
+        return bytes(100)
+
+
+def test_pictures_inside_other_files_count_by_their_bytes(tmp_path):
+    records = ListRecords([{"image": Embedded(), "target": b"", "name": f"{number}.json"} for number in range(6)])
+    assert len(pack(records, tmp_path, "train", 200 / 2**20)) == 3
+
+
+@pytest.fixture
+def pages(tmp_path) -> np.ndarray:
+    """The three pages of a.tif, of which the first is m.png too."""
+    pages = np.random.default_rng(0).integers(0, 9, (3, 8, 10), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    Image.fromarray(pages[0]).save(tmp_path / "m.png")
+    return pages
+
+
+def packed_row(folder: Path, page: int, target: object) -> dict:
+    """What a shard holds of a pair whose image is a page of a.tif."""
+    record = {"image": {"path": str(folder / "a.tif"), "page": page}, "target": target, "name": f"{page}.jpg"}
+    (file,) = pack(ListRecords([record]), folder, "train")
+    (row,) = pyarrow.parquet.read_table(file).to_pylist()
+    return row
+
+
+@pytest.mark.parametrize("page", [2, 0])
+def test_a_page_is_packed_as_a_compressed_tiff(tmp_path, pages, page):
+    row = packed_row(tmp_path, page, str(tmp_path / "m.png"))
+    assert row["image"]["path"] == f"{page}.tif"
+    with tifffile.TiffFile(io.BytesIO(row["image"]["bytes"])) as tiff:
+        assert np.array_equal(tiff.asarray(), pages[page])
+        assert tiff.pages[0].aspage().compression.name == "ADOBE_DEFLATE"
+
+
+@pytest.mark.usefixtures("pages")
+def test_a_file_is_packed_as_it_is(tmp_path):
+    row = packed_row(tmp_path, 2, str(tmp_path / "m.png"))
+    assert row["mask"]["path"] == "2.png"
+    assert row["mask"]["bytes"] == (tmp_path / "m.png").read_bytes()
+
+
+def test_a_mask_is_packed_as_it_is_read(tmp_path, pages):
+    row = packed_row(tmp_path, 0, EvaluatedIds(str(tmp_path / "m.png")))
+    assert row["mask"]["path"] == "0.png"
+    expected = np.where(np.isin(pages[0], (7, 8)), pages[0], 255)
+    assert np.array_equal(read_image(row["mask"]["bytes"])[:, :, 0], expected)
+
+
+@pytest.mark.usefixtures("pages")
+def test_a_damaged_page_that_is_packed_is_named(tmp_path):
+    (tmp_path / "a.tif").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"^2\.jpg cannot be read"):
+        packed_row(tmp_path, 2, str(tmp_path / "m.png"))
+
+
+def run_pack(*arguments: object) -> int:
+    """The exit code of data_utils.pack in this process."""
+    with mock.patch("sys.argv", ["pack", *map(str, arguments)]):
+        try:
+            pack_module.main()
+        except SystemExit as ended:
+            return int(ended.code or 0)
+    return 0
+
+
+def test_packing_writes_shards_of_the_size_that_is_given(tmp_path, capsys):
+    folder = write_splits(tmp_path / "data", 47, 5)
+    assert run_pack(folder, tmp_path / "out", "--shard-mb", "0.1") == 0
+    assert "train: 47 pairs in" in capsys.readouterr().out
+    assert len(list((tmp_path / "out" / "data").glob("train-*-of-*.parquet"))) > 1
+
+
+def test_packing_overwrites_no_shards(tmp_path):
+    folder = write_splits(tmp_path / "data", 3, 2)
+    assert run_pack(folder, tmp_path / "out") == 0
+    assert run_pack(folder, tmp_path / "out") == 2
+
+
+def test_packing_names_a_damaged_mask_before_it_writes(tmp_path):
+    folder = write_folder(tmp_path / "data", 3, seed=0)
+    (folder / "masks" / "cell_01.png").write_bytes(b"")
+    result = launch("-m", "data_utils.pack", folder, tmp_path / "out")
+    assert result.returncode == 1
+    assert "cell_01.png: mask cannot be read" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def small_records(*sizes: int) -> ListRecords:
+    """Records called 0.png, 1.png, ... whose images have so many bytes, and their masks none."""
+    return ListRecords(
+        [{"image": bytes(size), "target": b"", "name": f"{number}.png"} for number, size in enumerate(sizes)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shard_bytes", "shards"),
+    [
+        ((100,) * 6, 200, [2, 2, 2]),
+        ((100,) * 6, 399, [3, 3]),  # 1.504 is 2
+        ((100,) * 6, 401, [6]),  # and 1.496 is 1
+        ((1000, 1, 1), 334, [1, 2]),  # none begins in the second third
+        ((5, 5), 1, [1, 1]),
+    ],
+)
+def test_a_record_lies_in_the_shard_in_whose_share_it_begins(tmp_path, sizes, shard_bytes, shards):
+    files = pack(small_records(*sizes), tmp_path, "val", shard_bytes / 2**20)
+    assert files == [tmp_path / "data" / f"val-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]
+    assert [pyarrow.parquet.read_metadata(file).num_rows for file in files] == shards
+    rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+    names = [f"{number}.png" for number in range(len(sizes))]
+    assert [row["image"]["path"] for row in rows] == names
+    assert [row["mask"]["path"] for row in rows] == names
+    assert [len(row["image"]["bytes"]) for row in rows] == list(sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [((1,) * 70, [32, 32, 6]), ((2**21,) * 3, [2, 1]), ((2**23,) * 2, [1, 1])]
+)
+def test_a_group_of_rows_has_32_pictures_or_4_megabytes(tmp_path, sizes, groups):
+    (file,) = pack(small_records(*sizes), tmp_path, "train")
+    metadata = pyarrow.parquet.read_metadata(file)
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == groups
+    column = metadata.row_group(0).column(0)
+    assert column.compression == "UNCOMPRESSED"
+    assert not column.has_dictionary_page
+
+
+@pytest.fixture
+def folder_with_test_split(tmp_path) -> Path:
+    """Two splits whose masks end in _m; each has a damaged mask besides, which ends in _n."""
+    for split, count in (("train", 4), ("test", 3)):
+        masks = write_folder(tmp_path / "data" / split, count, seed=0) / "masks"
+        for file in list(masks.iterdir()):
+            file.rename(file.with_stem(f"{file.stem}_m"))
+        (masks / "cell_00_n.png").write_bytes(b"")
+    return tmp_path / "data"
+
+
+def test_packing_names_masks_without_image(folder_with_test_split, tmp_path):
+    with pytest.raises(DataError, match=r"1 of 4 masks in .* have no image"):
+        run_pack(folder_with_test_split, tmp_path / "out", "--mask-suffix", "_m")
+
+
+def test_all_splits_are_packed_as_the_flags_say(folder_with_test_split, tmp_path, capsys):
+    flags = ["--mask-suffix", "_m", "--allow-unpaired", "--shard-mb", "0.001"]
+    run_pack(folder_with_test_split, tmp_path / "out", *flags)
+    files = {split: len(list((tmp_path / "out" / "data").glob(f"{split}-*"))) for split in ("train", "test")}
+    assert files == {"train": 3, "test": 2}
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        f"test: 3 pairs in 2 files, {tmp_path}/out/data",
+        f"train: 4 pairs in 3 files, {tmp_path}/out/data",
+    ]
+
+
+def test_packing_names_a_damaged_mask_of_any_split(folder_with_test_split, tmp_path):
+    (folder_with_test_split / "test" / "masks" / "cell_01_m.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: cell_01\.png: mask cannot be read"):
+        run_pack(folder_with_test_split, tmp_path / "out", "--mask-suffix", "_m", "--allow-unpaired")
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_that_are_labeled_for_some_classes_make_no_shards(tmp_path):
+    folder = write_folder(tmp_path / "data", 3, seed=0)
+    (folder / "classes.csv").write_text("image,classes\ncell_00.png,car\n")
+    with pytest.raises(DataError, match="shards cannot say which classes an image is labeled for"):
+        run_pack(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -26,7 +26,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume_header
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from runtime.cache import digest_of_files
 from unet import Preprocess
@@ -39,7 +39,8 @@ def cached_patches(images: list[Path], labels: list[Path], augment: str) -> Call
     files = zip(images, labels, strict=True)
     pairs = [(VolumeFile((str(image),)), VolumeFile((str(label),))) for image, label in files]
     records = ListRecords({"image": image, "target": label, "name": image.paths[0]} for image, label in pairs)
-    records.dims, records.digest = 3, digest_of_files(images + labels, b"benchmark")
+    records.metadata = Metadata(dims=3)
+    records.digest = digest_of_files(images + labels, b"benchmark")
     headers = [read_volume_header(image, "image") for image, _ in pairs]
     values = [read_label_volume(label, "label")[0] for _, label in pairs]
     locations = {i: [np.argwhere(mask == value)[:1000] for value in np.unique(mask)] for i, mask in enumerate(values)}

@@ -115,11 +115,11 @@ def main() -> None:
     config = DataConfig(str(args.folder), task=Classes.name, **pairing)
     folders = open_folder(args.folder, ["test"], config, points={})
     splits = {name: open_split() for name, open_split in folders.items()}
-    if any(records.bands for records in splits.values()):
+    if any(records.metadata.bands for records in splits.values()):
         raise DataError(f"{args.folder}: bands are files here, and shards hold one file for each image; join them")
     for records in read_label_files([*splits.values()], args.folder):
-        if records.label_sets:
-            where = next(iter(records.label_sets.values()))
+        if records.metadata.label_sets:
+            where = next(iter(records.metadata.label_sets.values()))
             raise DataError(f"{where}: shards cannot say which classes an image is labeled for; train on the folder")
     for records in splits.values():
         raise_problems(inspect_split(records, "checking files", choose_inspector(records)), len(records))
@@ -128,7 +128,7 @@ def main() -> None:
         say(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
     classes = {}
     for records in splits.values():
-        for value, name in records.classes:
+        for value, name in records.metadata.classes:
             classes[value_text(value)] = name
     if classes:
         file = args.out / "classes.json"

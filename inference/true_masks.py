@@ -159,7 +159,7 @@ class ObjectTruths:
                 records, index = entry
                 source = records[index]["target"]
                 assert isinstance(source, RenderedMask)
-                return AnnotatedObjects(source, indices_of_values(records.classes, self.objects))
+                return AnnotatedObjects(source, indices_of_values(records.metadata.classes, self.objects))
         self.missing.append(str(page_stem))
         return None
 

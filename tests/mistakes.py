@@ -99,8 +99,8 @@ KEYS = [
     Mutant(
         "data_utils/sources/annotations/paired.py",
         "PairedRecords.rendering",
-        "(type(self).__name__, self.classes, self.values)",
-        "(type(self).__name__, self.classes)",
+        "(type(self).__name__, self.metadata.classes, self.values)",
+        "(type(self).__name__, self.metadata.classes)",
         "test_annotations_yolo.py",
     ),
     Mutant(

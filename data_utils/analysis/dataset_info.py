@@ -109,7 +109,7 @@ class DatasetInfo:
             spacing=spacing,
             draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
-            bands=self.train.records.bands or self.config.bands or (),
+            bands=self.train.records.metadata.bands or self.config.bands or (),
             place=self.config.place,
         )
         # the source's classes are dropped, whether or not these data have classes

@@ -133,7 +133,7 @@ class VolumeInspector(Inspector):
 
     def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
         assert isinstance(inspection, VolumeSplitInspection)
-        return inspection.volumes.normalization(records.modality, config)
+        return inspection.volumes.normalization(records.metadata.modality, config)
 
 
 class VolumePointInspector(VolumeInspector):
@@ -145,9 +145,9 @@ class VolumePointInspector(VolumeInspector):
 
 def choose_inspector(records: Records, *, has_classes: bool = True, windows: bool = False) -> Inspector:
     """The inspector that suits these records; with `windows`, large images are inspected in windows."""
-    if records.landmarks is not None and records.dims == 3:
+    if records.metadata.landmarks is not None and records.dims == 3:
         return VolumePointInspector(has_classes=False)
-    if records.landmarks is not None:
+    if records.metadata.landmarks is not None:
         return PointInspector(has_classes=False, windows=windows)
     if records.dims == 3:
         return VolumeInspector(has_classes=has_classes)

@@ -16,8 +16,8 @@ def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReade
     place_of_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
     for _, records in inspected:
-        place_of_set = {**records.label_sets, **place_of_set}
-        file_classes = file_classes or records.classes
+        place_of_set = {**records.metadata.label_sets, **place_of_set}
+        file_classes = file_classes or records.metadata.classes
     if not place_of_set:
         return reader
     return reader.partly_labeled(place_of_set, file_classes, pixels_by_labels(inspected))
@@ -25,7 +25,7 @@ def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReade
 
 def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[str]:
     """Lines on how many images are labeled for each class; none if all are labeled for all classes."""
-    if not any(records.label_sets for _, records in inspected):
+    if not any(records.metadata.label_sets for _, records in inspected):
         return []
     images = 0
     counts = [0] * len(reader.class_names)
@@ -48,7 +48,7 @@ def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Colle
 
 def label_set_warnings(inspected: InspectedSplits, reader: TargetReader) -> tuple[str, ...]:
     """Warnings about the label files of the splits, the training images first."""
-    if not any(records.label_sets for _, records in inspected):
+    if not any(records.metadata.label_sets for _, records in inspected):
         return ()
     lines = [*_unlisted(inspected), *_unlabeled(inspected, reader)]
     if len(inspected) == 2:
@@ -60,7 +60,7 @@ def _unlisted(inspected: InspectedSplits) -> Iterator[str]:
     """Images that a `classes.csv` does not list."""
     names: list[str] = []
     for _, records in inspected:
-        names += records.unlisted
+        names += records.metadata.unlisted
     if names:
         listed = listing(names)
         yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {listed}"

@@ -114,7 +114,7 @@ def _classes_without_score(inspected: InspectedSplits, class_map: ClassMap, rare
     if len(inspected) < 2:
         return
     (training, _), (validation, validation_records) = inspected
-    if validation_records.label_sets:  # `label_set_warnings` says which classes cannot be scored
+    if validation_records.metadata.label_sets:  # `label_set_warnings` says which classes cannot be scored
         return
     in_training = _class_indices(training, class_map)
     in_validation = _class_indices(validation, class_map)

@@ -38,7 +38,7 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
 
 def _count(records: Records) -> list[int]:
     """How many pixels of some images have several classes, and how many have any."""
-    classes = [value for value, name in records.classes if not is_background(name)]
+    classes = [value for value, name in records.metadata.classes if not is_background(name)]
     bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
     shared_pixels = 0
     labeled_pixels = 0

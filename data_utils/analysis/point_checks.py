@@ -22,7 +22,7 @@ USUAL_SIDE_SHARE = 0.9
 
 def describe_points(inspected: InspectedSplits) -> list[str]:
     """A line for each point, if records hold points: in how many images it is present, absent or unknown."""
-    landmarks = inspected[0][1].landmarks if inspected else None
+    landmarks = inspected[0][1].metadata.landmarks if inspected else None
     if landmarks is None:
         return []
     states = []
@@ -41,7 +41,7 @@ def point_warnings(inspected: InspectedSplits, sided_pairs: Sequence[tuple[int, 
 
     `sided_pairs` are the indices, in the files, of the points that change places in the mirror.
     """
-    landmarks = inspected[0][1].landmarks if inspected else None
+    landmarks = inspected[0][1].metadata.landmarks if inspected else None
     if landmarks is None:
         return ()
     names = landmarks.names

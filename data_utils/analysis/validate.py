@@ -47,10 +47,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     config = replace(config, task=find_task(train, config))
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
-        problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
+        problems[UNPAIRED] += sorted({*train.metadata.unpaired, *val.metadata.unpaired})
     inspected: list[tuple[SplitInspection, Records]] = []
     names_by_channels: dict[int, list[str]] = defaultdict(list)
-    has_names = bool(config.classes or train.classes)
+    has_names = bool(config.classes or train.metadata.classes)
     for split, records in (("training", train), ("validation", val)):
         try:
             inspection = _inspect_files(split, records, config, names_by_channels, has_names=has_names)

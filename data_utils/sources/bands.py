@@ -11,7 +11,7 @@ from data_utils.image_io.rasters import indices_of_band
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import files_by_stem, masks_by_stem
-from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
+from data_utils.sources.records import DerivedRecords, ListRecords, Metadata, Record, Records
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import listing
@@ -87,13 +87,11 @@ class SceneRecords(ListRecords):
         for name, paths, mask in scenes:
             records.append({"image": BandSource(paths, bands), "target": mask, "name": name})
             self.paths += [*paths, mask]
-        super().__init__(records)
-        self.bands = bands
-        self.unpaired = tuple(unpaired)
+        super().__init__(records, Metadata(unpaired=tuple(unpaired), bands=bands))
 
     @cached_property
     def digest(self) -> str:
-        return digest_of_files(self.paths, repr((self.paths, self.bands)).encode())
+        return digest_of_files(self.paths, repr((self.paths, self.metadata.bands)).encode())
 
 
 def find_scenes(

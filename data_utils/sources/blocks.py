@@ -5,6 +5,7 @@ Crops of one scene that lie beside each other are not independent, so whole bloc
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -51,9 +52,10 @@ class BlockRecords(DerivedRecords):
         self.windows = windows
         self.sizes = sizes
         self.side = side
-        if records.unlisted:
-            images = set(records.unlisted)
-            self.unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in images)
+        if self.metadata.unlisted:
+            images = set(self.metadata.unlisted)
+            unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in images)
+            self.metadata = replace(self.metadata, unlisted=unlisted)
 
     def derivation(self) -> tuple[object, ...]:
         return ("blocks", self.side)

@@ -29,8 +29,6 @@ class ClassVolumeRecords(VolumeRecords):
         unpaired: the files that were left out, a line for each.
     """
 
-    task = OVERLAPPING
-
     def __init__(
         self, records: Sequence[VolumeRecords], names: Sequence[str], config: DataConfig, unpaired: Sequence[str]
     ) -> None:
@@ -42,7 +40,8 @@ class ClassVolumeRecords(VolumeRecords):
                 self.labels.setdefault(case.name, [""] * len(records))[index] = case.mask
         cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural_sort_key)]
         super().__init__(cases, records[0].spacing, Description(tuple(enumerate(names, 1))), unpaired)
-        self.bits = bits_by_class(config, self.classes)
+        self.metadata = replace(self.metadata, task=OVERLAPPING)
+        self.bits = bits_by_class(config, self.metadata.classes)
         self.ignored = tuple(parse_values(config.ignore_index))
 
     def __getitem__(self, i: int) -> Record:
@@ -64,9 +63,9 @@ class ChannelVolumeRecords(DerivedRecords):
 
     def __init__(self, volumes: VolumeRecords, channels: int, config: DataConfig) -> None:
         super().__init__(volumes)
-        self.task = OVERLAPPING
-        self.classes = tuple((value, f"class {value}") for value in range(1, channels + 1))
-        bits = bits_by_class(config, self.classes)
+        classes = tuple((value, f"class {value}") for value in range(1, channels + 1))
+        self.metadata = replace(volumes.metadata, classes=classes, task=OVERLAPPING)
+        bits = bits_by_class(config, classes)
         self.layers = ClassLayers(bits, ignored=tuple(parse_values(config.ignore_index)))
 
     def derivation(self) -> tuple[object, ...]:
@@ -121,8 +120,9 @@ def open_class_volumes(
         class_records = VolumeRecords([], spacing, Description())
         if (labels / name).is_dir():  # else another split has the class
             class_records = open_cases(images, labels / name, suffixes, replace(config, allow_unpaired=True))
-            without_mask.append({line for line in class_records.unpaired if line.endswith(IMAGE_WITHOUT_MASK)})
-            unpaired |= set(class_records.unpaired) - without_mask[-1]
+            class_unpaired = set(class_records.metadata.unpaired)
+            without_mask.append({line for line in class_unpaired if line.endswith(IMAGE_WITHOUT_MASK)})
+            unpaired |= class_unpaired - without_mask[-1]
         records.append(class_records)
     unpaired |= set.intersection(*without_mask)  # an image lacks a label only if it lacks one in every folder
     check_unpaired(sorted(unpaired), max(map(len, records)), config.allow_unpaired, images)

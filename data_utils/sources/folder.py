@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
-from data_utils.sources.records import Record, Records, folders_of, image_without_mask
+from data_utils.sources.records import Metadata, Record, Records, folders_of, image_without_mask
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -151,7 +151,7 @@ class FolderRecords(Records):
             for number, (image_page, mask_page) in enumerate(page_pairs):
                 rows.append((pair, number, len(page_pairs), image_page, mask_page))
         self.records = np.array(rows, np.int32).reshape(-1, 5)
-        self.unpaired = tuple(unpaired)
+        self.metadata = Metadata(unpaired=tuple(unpaired))
 
     def __len__(self) -> int:
         return len(self.records)

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -207,8 +207,7 @@ class LabeledRecords(DerivedRecords):
         self, records: Records, sets: dict[LabelSet, str], numbers: np.ndarray, unlisted: Sequence[str]
     ) -> None:
         super().__init__(records)
-        self.label_sets = sets
-        self.unlisted = tuple(unlisted)
+        self.metadata = replace(records.metadata, label_sets=sets, unlisted=tuple(unlisted))
         self.numbers = numbers
         self._sets = list(sets)
 
@@ -230,7 +229,7 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
 
     Raises DataError for files that cannot be understood, and for rows that match no image or two images.
     """
-    files = LabelFiles(root, reads_rules=all(records.has_rules for records in splits))
+    files = LabelFiles(root, reads_rules=all(records.metadata.has_rules for records in splits))
     labeled = [_labeled(records, files) for records in splits]
     for table in files.tables:
         table.check_rows()
@@ -250,7 +249,7 @@ def _labeled(records: Records, files: LabelFiles) -> Records:
             unlisted.append(record["name"])
         classes = records.labeled(i)
         if image_labels is None and classes is not None:
-            image_labels = ImageLabels(classes, records.label_sets[classes])
+            image_labels = ImageLabels(classes, records.metadata.label_sets[classes])
         labels.append(image_labels)
     return with_labels(records, labels, unlisted)
 

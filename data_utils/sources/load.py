@@ -46,13 +46,13 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     missing, unpaired or ambiguous.
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
-    if config.bands and not train.bands:
+    if config.bands and not train.metadata.bands:
         train = BandRecords(train, config.bands)
         val = BandRecords(val, config.bands)
     if config.place:
         train = with_places(train)
         val = with_places(val)
-    elif train.dims == 2 and train.group_sizes is None and not train.bands:
+    elif train.dims == 2 and train.group_sizes is None and not train.metadata.bands:
         train = PictureRecords(train)
         val = PictureRecords(val)
     if config.val_blocks is not None:
@@ -66,7 +66,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
             )
     if config.exclude:
         train, val = leave_out(train, val, Path(config.exclude))
-    if config.task == OVERLAPPING and train.task != OVERLAPPING:
+    if config.task == OVERLAPPING and train.metadata.task != OVERLAPPING:
         return ObjectRecords(train, config), ObjectRecords(val, config)
     if config.dims == 2 and train.dims == 3:
         return SliceRecords(train), SliceRecords(val)

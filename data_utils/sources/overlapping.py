@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,15 @@ from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
-from data_utils.sources.records import DerivedRecords, Record, Records, SplitOpeners, folders_of, image_without_mask
+from data_utils.sources.records import (
+    DerivedRecords,
+    Metadata,
+    Record,
+    Records,
+    SplitOpeners,
+    folders_of,
+    image_without_mask,
+)
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.errors import DataError, ImageError
@@ -72,14 +81,14 @@ class ObjectRecords(DerivedRecords):
 
     def __init__(self, records: Records, config: DataConfig) -> None:
         super().__init__(records)
-        self.task = OVERLAPPING
+        self.metadata = replace(records.metadata, task=OVERLAPPING)
         if not isinstance(records[0]["target"], LayeredMask):
             raise DataError(
                 f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
                 f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
                 ' or --regions "whole=1+2;core=2"'
             )
-        self.bits = tuple(chosen_bits(config, records.classes).bit_of.items())
+        self.bits = tuple(chosen_bits(config, self.metadata.classes).bit_of.items())
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
@@ -101,8 +110,6 @@ class ClassFolderRecords(Records):
         bits: the bit of each folder's class; None for a class that is left out.
     """
 
-    task = OVERLAPPING
-
     def __init__(
         self,
         images: Path,
@@ -114,10 +121,10 @@ class ClassFolderRecords(Records):
         self.folders = [str(images), *map(str, folders)]
         # bytes in one array: Python strings would be copied, page by page, into every loader process
         self.files = np.array([list(map(os.fsencode, names)) for names in files])
-        self.classes = tuple((value, folder.name) for value, folder in enumerate(folders, 1))
-        self.bits = bits_by_class(config, self.classes)
+        classes = tuple((value, folder.name) for value, folder in enumerate(folders, 1))
+        self.metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
+        self.bits = bits_by_class(config, classes)
         self.ignored = tuple(parse_values(config.ignore_index))
-        self.unpaired = tuple(unpaired)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -173,8 +180,6 @@ class ChannelRecords(Records):
         layout: how a mask file holds its classes.
     """
 
-    task = OVERLAPPING
-
     def __init__(
         self,
         pairs: Sequence[tuple[str, str]],
@@ -187,13 +192,13 @@ class ChannelRecords(Records):
         self.names = np.array([os.fsencode(name) for name in names])
         self.pages = tuple(layout.pages)
         count = layout.class_count
-        self.classes = tuple((value, f"class {value}") for value in range(1, count + 1))
-        absent = [value for value in chosen_bits(config, self.classes).bit_of if value not in range(1, count + 1)]
+        classes = tuple((value, f"class {value}") for value in range(1, count + 1))
+        self.metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
+        absent = [value for value in chosen_bits(config, classes).bit_of if value not in range(1, count + 1)]
         if absent:
             raise DataError(f"--classes names {absent[0]}, but the masks have {count} pages or channels, from 1")
-        self.bits = bits_by_class(config, self.classes)
+        self.bits = bits_by_class(config, classes)
         self.ignored = tuple(parse_values(config.ignore_index))
-        self.unpaired = tuple(unpaired)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -4,6 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
@@ -15,7 +16,6 @@ from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
-NO_LABEL_SETS: Mapping[LabelSet, str] = {}
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader sets how many it reads side by side
 IMAGE_WITHOUT_MASK = ": image without mask"  # the end of the line of such a file
 
@@ -55,13 +55,13 @@ class LandmarkNames(NamedTuple):
     space: str
 
 
-class Records(ABC):
-    """A sequence of records.
+@dataclass(frozen=True)
+class Metadata:
+    """What holds for all records of a sequence.
 
-    Attributes:
-        group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
-        unpaired: a line for each file without partner that was left out.
+    Args:
         classes: mask value and name of each class, background first; empty if the files name none.
+        unpaired: a line for each file without partner that was left out.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: how the volumes were imaged, as their data set names it ("CT", "MRI"); None if it is not named.
         landmarks: the points that replace masks; None if there are masks.
@@ -72,17 +72,33 @@ class Records(ABC):
         bands: the names of the bands that images are made of, if each band is a file; else empty.
     """
 
-    group_sizes: np.ndarray | None = None
-    unpaired: tuple[str, ...] = ()
     classes: NamedClasses = ()
+    unpaired: tuple[str, ...] = ()
     dims: int = 2
     modality: str | None = None
     landmarks: LandmarkNames | None = None
-    label_sets: Mapping[LabelSet, str] = NO_LABEL_SETS
+    label_sets: Mapping[LabelSet, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
     has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
+
+
+class Records(ABC):
+    """A sequence of records.
+
+    Attributes:
+        metadata: what holds for all records; those that are derived from others pass it on.
+        group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
+    """
+
+    metadata = Metadata()
+    group_sizes: np.ndarray | None = None
+
+    @property
+    def dims(self) -> int:
+        """2 for images, 3 for volumes."""
+        return self.metadata.dims
 
     @cached_property
     def digest(self) -> str | None:
@@ -126,7 +142,7 @@ SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function 
 
 
 def image_without_mask(file: str) -> str:
-    """The line of `Records.unpaired` for an image without mask."""
+    """The line of `Metadata.unpaired` for an image without mask."""
     return f"{file}{IMAGE_WITHOUT_MASK}"
 
 
@@ -222,16 +238,7 @@ class DerivedRecords(Records):
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.unpaired = records.unpaired
-        self.classes = records.classes
-        self.dims = records.dims
-        self.modality = records.modality
-        self.landmarks = records.landmarks
-        self.label_sets = records.label_sets
-        self.unlisted = records.unlisted
-        self.has_rules = records.has_rules
-        self.task = records.task
-        self.bands = records.bands
+        self.metadata = records.metadata
 
     @cached_property
     def annotations(self) -> AnnotationSummary | None:
@@ -278,9 +285,10 @@ class Subset(DerivedRecords):
     def __init__(self, records: Records, indices: np.ndarray) -> None:
         super().__init__(records)
         self.indices = indices
-        if records.unlisted:
+        if self.metadata.unlisted:
             names = {self.name(i) for i in range(len(indices))}
-            self.unlisted = tuple(name for name in records.unlisted if name in names)
+            unlisted = tuple(name for name in self.metadata.unlisted if name in names)
+            self.metadata = replace(self.metadata, unlisted=unlisted)
 
     def derivation(self) -> tuple[object, ...]:
         return (self.indices.tobytes(),)
@@ -301,8 +309,9 @@ class Subset(DerivedRecords):
 class ListRecords(Records):
     """Records that are in memory."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], metadata: Metadata = Records.metadata) -> None:
         self.records = list(records)
+        self.metadata = metadata
 
     def __len__(self) -> int:
         return len(self.records)

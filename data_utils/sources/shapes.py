@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from PIL import Image
 
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Metadata, Record, Records
 
 CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
 SIZES = ((96, 96), (96, 136), (120, 100), (128, 128), (144, 160))  # (H, W); not all square or multiples of 16
@@ -20,7 +20,7 @@ class Shapes(Records):
     earlier ones; light is uneven, pixels noisy. Hue and texture lean towards a class without settling it.
     """
 
-    classes = tuple(enumerate(CLASS_NAMES))
+    metadata = Metadata(classes=tuple(enumerate(CLASS_NAMES)))
 
     def __init__(self, length: int, seed: int = 0, first: int = 0) -> None:
         self.length = length

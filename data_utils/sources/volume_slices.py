@@ -1,6 +1,6 @@
 """--dims 2: the slices of volumes along z as images, for a network that sees one at a time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -37,12 +37,7 @@ class SliceRecords(Records):
 
     def __init__(self, volumes: Records) -> None:
         self.volumes = volumes
-        self.unpaired = volumes.unpaired
-        self.classes = volumes.classes
-        self.modality = volumes.modality
-        self.label_sets = volumes.label_sets
-        self.unlisted = volumes.unlisted
-        self.task = volumes.task
+        self.metadata = replace(volumes.metadata, dims=2)
         self.digest = volumes.digest and digest("slices", volumes.digest)
 
     @cached_property

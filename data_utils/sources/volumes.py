@@ -19,7 +19,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.records import Record, Records, SplitOpeners, image_without_mask
+from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, image_without_mask
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import listing
@@ -55,16 +55,12 @@ class VolumeRecords(Records):
         unpaired: the files that were left out, a line for each.
     """
 
-    dims = 3
-
     def __init__(
         self, cases: Sequence[Case], spacing: Spacing | None, description: Description, unpaired: Iterable[str] = ()
     ) -> None:
         self.cases = cases
         self.spacing = spacing
-        self.unpaired = tuple(unpaired)
-        self.classes = description.classes
-        self.modality = description.modality
+        self.metadata = Metadata(description.classes, tuple(unpaired), dims=3, modality=description.modality)
 
     def __len__(self) -> int:
         return len(self.cases)

@@ -34,4 +34,4 @@ def named_classes_of(records: Records, config: DataConfig) -> NamedClasses:
     """The classes that --classes or else the data set names, if any; none if points are learned."""
     if reader_type(config).takes_points:
         return ()
-    return named_classes(config.classes, records.classes, config.outside_rule)
+    return named_classes(config.classes, records.metadata.classes, config.outside_rule)

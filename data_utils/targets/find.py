@@ -35,19 +35,19 @@ def find_task(records: Records, config: DataConfig) -> str:
         if config.task not in (None, Regions.name):
             raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
         return Regions.name
-    if config.task == Landmarks.name and records.landmarks is None:
+    if config.task == Landmarks.name and records.metadata.landmarks is None:
         raise DataError(f"--task {config.task}: {config.dataset} holds masks, and no points; leave the flag out")
     if config.task is not None:
         return config.task
-    if records.task is not None:
-        return records.task
+    if records.metadata.task is not None:
+        return records.metadata.task
     reading = _reading(records, config)
     return Classes.name if reading == AMBIGUOUS_READING else reading
 
 
 def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
     """A line if masks may number objects just as well as hold classes, and no flag decides."""
-    if config.regions or config.task is not None or records.task is not None:
+    if config.regions or config.task is not None or records.metadata.task is not None:
         return ()
     if _reading(records, config) != AMBIGUOUS_READING:
         return ()
@@ -59,7 +59,7 @@ def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
 
 def _reading(records: Records, config: DataConfig) -> str:
     """The task that the numbers in masks call for, or AMBIGUOUS_READING."""
-    are_classes = config.classes or config.ignore_index or records.classes or records.group_sizes is not None
+    are_classes = config.classes or config.ignore_index or records.metadata.classes or records.group_sizes is not None
     if are_classes or not len(records) or isinstance(records[0]["target"], RenderedMask):
         return Classes.name
     key = records.digest and digest("reading of masks", records.digest)

@@ -57,8 +57,8 @@ class PointReader(TargetReader):
     def of_records(
         cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> PointReader:
-        assert records.landmarks is not None
-        all_names, layout, space = records.landmarks
+        assert records.metadata.landmarks is not None
+        all_names, layout, space = records.metadata.landmarks
         names = all_names
         if config.classes:
             names = tuple(name.strip() for name in config.classes.split(",") if name.strip())

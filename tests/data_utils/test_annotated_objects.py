@@ -294,7 +294,7 @@ def test_folders_of_one_object_masks_are_a_set_where_the_first_five_hold_images_
         one_object_masks.open_records(tmp_path / "train", allow_unpaired=False)
     opened = one_object_masks.load(tmp_path, splits, allow_unpaired=True)["train"]()
     assert len(opened) == 5
-    assert opened.unpaired == ("f: has no masks",)
+    assert opened.metadata.unpaired == ("f: has no masks",)
     (tmp_path / "val/c/masks").rename(tmp_path / "val/c/labels")
     assert one_object_masks.find(tmp_path, ()) == {"train": splits["train"]}
     assert {*one_object_masks.find(tmp_path, ("train", "other"))} == {"train", "other"}

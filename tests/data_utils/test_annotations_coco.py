@@ -33,7 +33,7 @@ def folder(tmp_path) -> Path:
 
 def test_classes_are_numbered_by_category_id_in_all_splits(folder):
     train, val = loaded(folder)
-    assert train.classes == val.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
+    assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
     info = load_dataset_info(DataConfig(str(folder)))
     assert info.reader.class_map.names == ("background", "ant", "cat", "bee")
     assert info.reader.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
@@ -98,7 +98,7 @@ def test_roboflow_splits_are_train_valid_and_test(tmp_path):
 )
 def test_a_project_of_roboflow_is_a_class_unless_unused_above_others(tmp_path, categories, used, classes):
     write_roboflow(tmp_path, categories, **used)
-    assert loaded(tmp_path)[0].classes == tuple(enumerate(["background", *classes]))
+    assert loaded(tmp_path)[0].metadata.classes == tuple(enumerate(["background", *classes]))
 
 
 def test_a_category_called_background_is_the_background(tmp_path):
@@ -106,7 +106,7 @@ def test_a_category_called_background_is_the_background(tmp_path):
     objects = [entry(1, 1, 2, [box(1, 1, 20, 20)]), entry(2, 1, 1, [box(5, 5, 3, 3)])]
     write_coco(tmp_path / "annotations.json", objects, tmp_path, categories=categories)
     train, val = loaded(tmp_path)
-    assert train.classes == ((0, "background"), (1, "cell"))
+    assert train.metadata.classes == ((0, "background"), (1, "cell"))
     mask = (masks(train) | masks(val))["1.png"]
     assert mask[2, 2] == 1
     assert mask[6, 6] == 0
@@ -127,7 +127,7 @@ def test_images_of_16_bits_are_read_at_their_own_size(tmp_path):
 def test_a_category_may_be_called_by_a_number(tmp_path):
     categories = [{"id": 1, "name": 5, "supercategory": ["x"]}]
     write_coco(tmp_path / "annotations.json", [entry(1, 1, 1, [box(1, 1, 9, 9)])], tmp_path, categories=categories)
-    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "5"))
+    assert loaded(tmp_path)[0].metadata.classes == ((0, "background"), (1, "5"))
 
 
 def test_a_split_may_have_no_annotations(tmp_path):
@@ -256,7 +256,7 @@ def test_images_of_a_file_with_fewer_categories_are_labeled_for_these(folder):
     train, val = loaded(folder)
     assert labels_of(train) == {f"{i}.png": None for i in (1, 2, 3)}
     assert labels_of(val) == {f"{i}.png": ("ant", "bee") for i in (1, 2)}
-    assert list(val.label_sets.values()) == [f"{file}: its categories"]
+    assert list(val.metadata.label_sets.values()) == [f"{file}: its categories"]
 
 
 def test_images_of_a_file_without_categories_are_labeled_for_all(folder):
@@ -280,7 +280,7 @@ def joined(request, tmp_path) -> tuple[Path, Path, Path]:
 def test_files_of_one_split_are_joined(joined):
     root, _, _ = joined
     train, val = loaded(root)
-    assert train.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "dog"))
+    assert train.metadata.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "dog"))
     masks_by_name = masks(train) | masks(val)
     assert np.unique(masks_by_name["1.png"]).tolist() == [0, 1, 2]
     assert np.unique(masks_by_name["2.png"]).tolist() == [0, 3]
@@ -334,7 +334,7 @@ def test_a_split_that_is_not_read_has_no_say_in_the_classes(tmp_path):
     categories = {"train": CATEGORIES, "val": CATEGORIES, "test": [{"id": 1, "name": "other"}]}
     for name, listed in categories.items():
         write_coco(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / name, 1, listed)
-    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
+    assert loaded(tmp_path)[0].metadata.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
 
 
 def test_a_class_that_only_another_split_names_has_a_number_of_its_own(tmp_path):
@@ -342,7 +342,7 @@ def test_a_class_that_only_another_split_names_has_a_number_of_its_own(tmp_path)
         file = tmp_path / f"annotations/instances_{name}.json"
         write_coco(file, [entry(1, 1, 1, [box(1, 1, 9, 9)])], tmp_path / name, 1, [{"id": 1, "name": category}])
     train, val = loaded(tmp_path)
-    assert train.classes == val.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "bird"))
+    assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "bird"))
     assert masks(val)["1.png"].max() == 3
 
 
@@ -375,4 +375,4 @@ def test_a_project_of_joined_files_is_a_class_where_one_uses_it(tmp_path, used, 
     for name, category in zip(("train_a", "train_b"), used, strict=True):
         objects = [entry(1, 1, category, [box(1, 1, 9, 9)])]
         write_coco(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 2, ROBOFLOW)
-    assert loaded(tmp_path)[0].classes == tuple(enumerate(["background", *names]))
+    assert loaded(tmp_path)[0].metadata.classes == tuple(enumerate(["background", *names]))

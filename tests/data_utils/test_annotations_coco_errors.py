@@ -180,7 +180,7 @@ def test_an_image_that_is_not_there_is_left_out_on_request(folder):
     (folder / "train2017/2.png").unlink()
     train, _ = loaded(folder, allow_unpaired=True)
     assert [*masks(train)] == ["1.png", "3.png"]
-    assert len(train.unpaired) == 1
+    assert len(train.metadata.unpaired) == 1
     assert train.annotations.annotated == 1
     assert train.annotations.empty == 1
 

@@ -35,13 +35,13 @@ def four_labels(tmp_path) -> Path:
 
 def test_classes_are_the_names_of_all_splits_in_their_order(four_labels):
     train, val = loaded(four_labels)
-    assert train.classes == val.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "y"), (4, "z"))
+    assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "y"), (4, "z"))
 
 
 def test_classes_stand_in_the_order_of_labels_txt(four_labels):
     (four_labels / "labels.txt").write_text("__ignore__\n_background_\nz\n y \nb\n\na\n")
     train, val = loaded(four_labels)
-    assert train.classes == val.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
+    assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
     assert read_mask(train[0]["target"], "")[20, 20] == 3
 
 
@@ -302,12 +302,12 @@ def split_labels(tmp_path) -> Path:
 
 
 def test_labels_txt_of_one_split_counts_for_both(split_labels):
-    assert loaded(split_labels)[1].classes == ((0, "background"), (1, "b"), (2, "a"))
+    assert loaded(split_labels)[1].metadata.classes == ((0, "background"), (1, "b"), (2, "a"))
 
 
 def test_labels_txt_of_the_data_set_comes_before_that_of_a_split(split_labels):
     (split_labels / "labels.txt").write_text("a\nb\nc\n")
-    assert loaded(split_labels)[1].classes == ((0, "background"), (1, "a"), (2, "b"), (3, "c"))
+    assert loaded(split_labels)[1].metadata.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "c"))
 
 
 def test_labels_txt_with_a_name_twice_is_refused(split_labels):
@@ -382,7 +382,7 @@ def test_labels_txt_may_lie_beside_the_files(tmp_path):
     for stem in "ab":
         write_labelme(tmp_path / "json", stem, [shape("a", BOX, "rectangle")], tmp_path / "images")
     (tmp_path / "json/labels.txt").write_text("b\na\n")
-    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "b"), (2, "a"))
+    assert loaded(tmp_path)[0].metadata.classes == ((0, "background"), (1, "b"), (2, "a"))
 
 
 def test_objects_are_counted_with_groups_as_one_and_points_apart(tmp_path):

@@ -133,7 +133,7 @@ def test_masks_beside_the_images_stay_masks(tmp_path):
         Image.fromarray(np.full(SIZE, number % 2, np.uint8)).save(tmp_path / "masks" / f"{number}.png")
     train, val = loaded(tmp_path)
     assert isinstance(train[0]["target"], str)
-    assert train.classes == ()
+    assert train.metadata.classes == ()
     assert train.annotations is None
     assert len(train) + len(val) == 3
 

@@ -146,7 +146,7 @@ def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
     write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
     (tmp_path / "classes.txt").write_text("car\n \ndog\n")
     train, val = loaded(tmp_path)
-    assert val.classes == ((0, "background"), (1, "car"), (2, "dog"))
+    assert val.metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
     assert all(mask.any() for split in (train, val) for mask in masks(split).values())
     assert len(train) == len(val) == 1
 
@@ -199,11 +199,11 @@ def test_label_files_without_image_are_named(folder):
     assert "1 files without partner: x.txt: label file without image; --allow-unpaired" in error_of(folder)
     train, _ = loaded(folder, allow_unpaired=True)
     assert [*masks(train)] == ["a.jpg", "b.jpg", "c.jpg"]
-    assert train.unpaired == ("x.txt: label file without image",)
+    assert train.metadata.unpaired == ("x.txt: label file without image",)
     for stem in "vuywz":
         (folder / f"labels/train/{stem}.txt").touch()
     train, _ = loaded(folder, allow_unpaired=True)
-    assert train.unpaired == tuple(f"{stem}.txt: label file without image" for stem in "uvwxyz")
+    assert train.metadata.unpaired == tuple(f"{stem}.txt: label file without image" for stem in "uvwxyz")
 
 
 def test_a_text_beside_the_images_is_no_label_file_without_image(tmp_path):
@@ -259,7 +259,7 @@ def test_names_that_change_places_are_noticed(tmp_path):
     for names, value in (("background\ncar\n", 0), ("car\nbackground\n", 1)):
         (tmp_path / "classes.txt").write_text(names)
         train, _ = loaded(tmp_path)
-        assert train.classes == ((0, "background"), (1, "car"))
+        assert train.metadata.classes == ((0, "background"), (1, "car"))
         assert read_mask(train[0]["target"], "").max() == value
         digests.append(train.digest)
     (tmp_path / "classes.txt").write_text("bus\nbackground\n")  # the same pixels under another name
@@ -323,7 +323,7 @@ def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
 def test_names_may_begin_with_a_mark_of_byte_order_and_must_be_text(tmp_path):
     write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
     (tmp_path / "classes.txt").write_text("\ufeffcar\ndog\n")
-    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+    assert loaded(tmp_path)[0].metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
     (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
     assert f"{tmp_path / 'classes.txt'} cannot be read as text (" in error_of(tmp_path)
 
@@ -397,7 +397,7 @@ def test_splits_beside_a_list_of_names_are_found_by_the_name_that_is_given(tmp_p
 def test_names_of_a_text_file_are_those_between_blanks(tmp_path):
     write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
     (tmp_path / "classes.txt").write_text(" car \ndog\t\n")
-    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+    assert loaded(tmp_path)[0].metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
 
 
 def test_images_of_one_name_in_two_folders_have_label_files_of_their_own(tmp_path):
@@ -415,7 +415,7 @@ def test_settings_that_cannot_be_opened_are_named(tmp_path):
 
 def test_names_of_classes_may_be_numbers(folder):
     (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [7, 8]\n")
-    assert loaded(folder)[0].classes == ((0, "background"), (1, "7"), (2, "8"))
+    assert loaded(folder)[0].metadata.classes == ((0, "background"), (1, "7"), (2, "8"))
 
 
 def test_a_list_of_names_beside_images_alone_is_not_yolos(tmp_path):

@@ -25,7 +25,7 @@ from data_utils.sources import blocks
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.blocks import BlockRecords, Window, describe_neighbors
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import CheckpointError, DataError, ImageError
 
 FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
@@ -317,7 +317,7 @@ def test_a_block_is_no_smaller_than_a_crop(tmp_path):
 
 def test_volumes_and_streams_have_no_blocks_and_no_neighbors():
     records = ListRecords([{"image": "", "target": "", "name": "a"}])
-    records.dims = 3
+    records.metadata = Metadata(dims=3)
     stream = ListRecords([{"image": "", "target": "", "name": "a"}])
     stream.group_sizes = np.array([1])
     for each in (records, stream):

@@ -13,7 +13,7 @@ from PIL import Image
 from data_utils.analysis import content
 from data_utils.analysis.content import content_key, file_paths, sampled_indices
 from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
 
 
@@ -154,7 +154,7 @@ class Labeled(ListRecords):
     def __init__(self, other: int | None) -> None:
         pixels = np.zeros((2, 2), np.uint8)
         super().__init__([{"image": pixels, "target": pixels, "name": "a"}] * 40)
-        self.label_sets = {("car",): "classes.csv", ("dog",): "classes.csv"}
+        self.metadata = Metadata(label_sets={("car",): "classes.csv", ("dog",): "classes.csv"})
         self.other = other
 
     def labeled(self, i: int) -> tuple[str, ...]:

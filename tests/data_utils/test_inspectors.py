@@ -12,7 +12,7 @@ from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitIns
 from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, choose_inspector, inspect_split
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
 
 
@@ -34,7 +34,7 @@ def test_settings_of_the_other_kind_of_records_are_refused(tmp_path):
 def test_the_inspector_of_images_or_volumes_knows_whether_values_are_classes():
     for dims, kind in ((2, ImageInspector), (3, VolumeInspector)):
         for has_classes in (True, False):
-            inspector = choose_inspector(SimpleNamespace(landmarks=None, dims=dims), has_classes=has_classes)
+            inspector = choose_inspector(SimpleNamespace(metadata=Metadata(), dims=dims), has_classes=has_classes)
             assert type(inspector) is kind
             assert inspector.has_classes is has_classes
 
@@ -82,7 +82,7 @@ def test_images_with_problems_are_not_measured_and_volumes_are_by_their_modality
     size = (3, 4, 5)
     volumes.add(0, VolumeInspection(size, size, "uint8", "numbers", {0: 60}, spacing=(1, 1, 1), foreground=values))
     for modality, standardize in (("CT", False), ("MRI", True)):
-        scans = SimpleNamespace(modality=modality)
+        scans = SimpleNamespace(metadata=Metadata(modality=modality))
         normalization = VolumeInspector(has_classes=True).normalization(scans, volumes, DataConfig())
         assert normalization.standardize is standardize
 

@@ -4,6 +4,7 @@ Modules: data_utils/sources/label_files.py, data_utils/targets/label_sets.py, da
 data_utils/analysis/label_sets.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,8 +139,8 @@ def test_a_table_lies_beside_the_images_of_a_split_or_above_all_splits(tmp_path)
         train, val = load_records(DataConfig(str(tmp_path / folder)))
         assert [train.labeled(i) for i in range(2)] == [("car",), ("dog",)]
         assert [val.labeled(i) for i in range(2)] == [("person",), None]
-        assert val.unlisted == ("b.png",)
-        assert train.unlisted == ()
+        assert val.metadata.unlisted == ("b.png",)
+        assert train.metadata.unlisted == ()
     (tmp_path / "outer" / "classes.csv").rename(tmp_path / "outer" / "train" / "classes.csv")
     with pytest.raises(DataError, match=r"names images that are not there: line 2: 'train/images/a'"):
         load_records(DataConfig(str(tmp_path / "outer")))
@@ -147,7 +148,7 @@ def test_a_table_lies_beside_the_images_of_a_split_or_above_all_splits(tmp_path)
     train, val = load_records(DataConfig(str(tmp_path / "outer")))
     assert train.labeled(1) == ("car",)
     assert val.labeled(1) is None
-    assert val.unlisted == ()
+    assert val.metadata.unlisted == ()
 
 
 def test_a_table_in_one_folder_of_images_speaks_of_its_images_alone(tmp_path):
@@ -165,13 +166,13 @@ def test_a_folder_has_a_rule(tmp_path):
     expected = {"site_a/a.png": ("car", "dog"), "site_b/b.png": ("person",), "site_b/deep/c.png": ("person",)}
     expected |= {"site_c/e.png": None}
     assert labels(tmp_path) == expected | {"d.png": None}
-    assert [records.unlisted for records in load_records(DataConfig(str(tmp_path)))] == [(), ()]
+    assert [records.metadata.unlisted for records in load_records(DataConfig(str(tmp_path)))] == [(), ()]
     # a list of all names where all images lie is none, and a row comes before a rule
     for place in ("", "images"):
         (tmp_path / place / "classes.txt").write_text("dog\ncat")
     (tmp_path / "classes.csv").write_text("image,classes\nsite_b/b.png,car\n")
     assert labels(tmp_path) == expected | {"site_b/b.png": ("car",), "d.png": None}
-    assert {*load_records(DataConfig(str(tmp_path)))[0].unlisted} <= {"d.png", "site_c/e.png"}
+    assert {*load_records(DataConfig(str(tmp_path)))[0].metadata.unlisted} <= {"d.png", "site_c/e.png"}
 
 
 def test_a_table_comes_before_what_the_annotations_say(tmp_path):
@@ -182,7 +183,7 @@ def test_a_table_comes_before_what_the_annotations_say(tmp_path):
     (tmp_path / "classes.csv").write_text(f"image,classes\n{name},dog\n")
     (split,) = read_label_files([annotated], tmp_path)
     assert [split.labeled(i) for i in range(len(records))] == [("dog",), ("car",)]
-    assert split.label_sets == {("dog",): f"{tmp_path / 'classes.csv'}: line 2", ("car",): "annotations"}
+    assert split.metadata.label_sets == {("dog",): f"{tmp_path / 'classes.csv'}: line 2", ("car",): "annotations"}
 
 
 def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tmp_path):
@@ -192,12 +193,12 @@ def test_labels_have_the_place_that_says_them_first_and_a_key_of_all_they_are(tm
     dog = ImageLabels(("dog",), "third")
     cat = ImageLabels(("cat",), "third")
     labeled_records = with_labels(records, [car, dog, again])
-    assert labeled_records.label_sets == {("car",): "first", ("dog",): "third"}
+    assert labeled_records.metadata.label_sets == {("car",): "first", ("dog",): "third"}
     other_records = [records, with_labels(records, [car, dog, dog]), with_labels(records, [car, cat, again])]
     other_records += [with_labels(records, [car, dog, None])]
     assert len({each.digest for each in (labeled_records, *other_records)}) == 5
     assert with_labels(records, [None] * 3) is records
-    assert with_labels(records, [None] * 3, ["a.png"]).unlisted == ("a.png",)
+    assert with_labels(records, [None] * 3, ["a.png"]).metadata.unlisted == ("a.png",)
 
 
 def test_a_rule_lies_above_the_images_of_a_split_unless_images_have_no_rules(tmp_path):
@@ -206,7 +207,7 @@ def test_a_rule_lies_above_the_images_of_a_split_unless_images_have_no_rules(tmp
     (tmp_path / "train" / "classes.txt").write_text("car")
     train, val = load_records(DataConfig(str(tmp_path)))
     assert [train.labeled(0), val.labeled(0)] == [("car",), None]
-    val.has_rules = False
+    val.metadata = replace(val.metadata, has_rules=False)
     plain = read_label_files([train.records, val], tmp_path)
     assert [records.labeled(0) for records in plain] == [None, None]
 
@@ -225,7 +226,7 @@ def test_a_row_speaks_of_one_page_of_a_file_and_others_are_unlisted(tmp_path):
     records = FolderRecords(tmp_path / "images", tmp_path / "masks", [("stack.tif", "stack.tif")], [pages], [])
     (labeled,) = read_label_files([records], tmp_path)
     assert [labeled.labeled(i) for i in range(2)] == [None, ("car",)]
-    assert labeled.unlisted == ("stack_0001.tif",)
+    assert labeled.metadata.unlisted == ("stack_0001.tif",)
 
 
 def test_a_column_of_several_may_be_a_class_that_is_called_classes(tmp_path):

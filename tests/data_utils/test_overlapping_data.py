@@ -42,7 +42,7 @@ from data_utils.sources.overlapping import (
     open_channels,
     open_class_folders,
 )
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.sources.volumes import Case, Description, VolumeRecords
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.overlapping import OverlapReader
@@ -137,7 +137,7 @@ def test_classes_that_share_more_than_a_hundredth_of_their_pixels_are_said(train
     splits = []
     for counts in (train, val):
         records = ListRecords([{"image": "", "target": Layers(count), "name": "a"} for count in counts])
-        records.classes = ((0, "background"), (2, "a"), (4, "nowhere"), (5, "b"))
+        records.metadata = Metadata(classes=((0, "background"), (2, "a"), (4, "nowhere"), (5, "b")))
         splits.append(records)
     line = (
         f"{share} of the labeled pixels lie in objects of several classes, and count as the uppermost one;"
@@ -331,7 +331,7 @@ def test_classes_are_the_folders_of_all_splits_in_natural_order(tmp_path):
     touch(tmp_path / "val", "images/b.png", "masks/c10/b.png", "masks/c3/b.png")
     config = DataConfig(str(tmp_path), task="overlapping", allow_unpaired=True)
     train, val = load_records(config)
-    assert train.classes == val.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+    assert train.metadata.classes == val.metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
     assert [Path(file.path).parent.name for file in val[0]["target"].files] == ["", "c3", "c10"]
     c2 = tmp_path / "train" / "masks" / "c2"
     assert masks_by_stem(c2, {"a": ""}, "_y") == {"a": "a_y.png"}
@@ -378,7 +378,7 @@ def test_files_without_partner_are_named_or_left_out_where_classes_are_folders_o
             opened(DataConfig())
         records = opened(DataConfig(allow_unpaired=True))
         assert [record["name"] for record in records] == ["s/a.png"]
-        assert len(records.unpaired) == 2
+        assert len(records.metadata.unpaired) == 2
         assert records.image_folders() == {(str(images) + "/" * (opened is channels), "s")}
     touch(tmp_path, "d/w.png")
     with pytest.raises(DataError, match=r"images: 3 files without partner: .*d/w\.png: mask without image$"):
@@ -482,8 +482,8 @@ def test_colors_are_classes_where_the_task_says_so_and_folders_where_it_says_not
         write_mask(tmp_path / "colors" / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
         write_mask(tmp_path / "colors" / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
     train, _ = load_records(DataConfig(str(tmp_path / "colors"), task="overlapping"))
-    assert train.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
-    assert load_records(DataConfig(str(tmp_path / "colors")))[0].task is None
+    assert train.metadata.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
+    assert load_records(DataConfig(str(tmp_path / "colors")))[0].metadata.task is None
 
 
 @pytest.mark.parametrize("odd", ["several values", "damaged", "a mask beside the folders"])
@@ -560,7 +560,7 @@ def test_objects_keep_what_lies_below_others(tmp_path, kind):
     write_annotations(tmp_path, kind, box(8, 12, 6, 12))
     exclusive, info = info_of(tmp_path), info_of(tmp_path, task="overlapping")
     assert (exclusive.config.task, info.reader.names) == ("classes", ("car", "wheel"))
-    assert info.train.records.task == "overlapping"
+    assert info.train.records.metadata.task == "overlapping"
     record = info.train.records[0]
     uppermost = exclusive.reader.read(exclusive.train.records[0], SIZE).mask
     car, wheel = planes(info.reader.read(record, SIZE).truth, 2)
@@ -668,7 +668,7 @@ def test_volumes_and_their_classes_are_in_natural_order_and_the_classes_are_thos
     records = {split: opened() for split, opened in openers.items()}
     assert [record["name"] for record in records["train"]] == ["v2", "v10"]
     for split in ("train", "val"):
-        assert records[split].classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+        assert records[split].metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
 
 
 def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(tmp_path):
@@ -685,13 +685,13 @@ def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(t
     with pytest.raises(DataError, match=f"2 files without partner: {lines[0]}; {lines[1]}"):
         openers["val"]()
     records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["val"]()
-    assert records.classes == ((1, "a"), (2, "b"))
+    assert records.metadata.classes == ((1, "a"), (2, "b"))
     assert records.spacing == (2.0, 1.0, 1.0)
-    assert records.unpaired == lines
+    assert records.metadata.unpaired == lines
     assert [record["name"] for record in records] == ["v"]
     assert records[0]["target"].layers.ignored == (9,)
     records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["train"]()
-    assert records.unpaired == (f"{tmp_path}/train/masks/a/y.nii.gz: mask without image",)
+    assert records.metadata.unpaired == (f"{tmp_path}/train/masks/a/y.nii.gz: mask without image",)
 
 
 def test_the_file_of_the_spacing_counts_for_a_split_without_the_first_class(tmp_path):
@@ -727,7 +727,7 @@ def test_channels_of_labels_are_classes_unless_the_task_is_another(tmp_path, tas
 def test_a_first_label_that_cannot_be_read_is_named_where_all_labels_are(tmp_path):
     touch_volumes(tmp_path, *(f"{folder}/{name}" for folder in ("images", "masks") for name in "vw"))
     train, val = load_records(DataConfig(str(tmp_path)))
-    assert (len(train), len(val), train.task) == (1, 1, None)
+    assert (len(train), len(val), train.metadata.task) == (1, 1, None)
 
 
 @pytest.mark.parametrize(("task", "is_found"), [("overlapping", True), (None, False)])
@@ -783,7 +783,7 @@ def test_volumes_of_both_splits_have_a_class_for_each_channel(tmp_path):
     for split in ("train", "val"):
         write_volumes(tmp_path / split, 1, by_channel=True)
     for records in load_records(DataConfig(str(tmp_path))):
-        assert records.classes == ((1, "class 1"), (2, "class 2"))
+        assert records.metadata.classes == ((1, "class 1"), (2, "class 2"))
 
 
 def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):
@@ -892,7 +892,7 @@ def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
 def test_a_data_set_of_masks_is_loaded_as_before(tmp_path):
     write_overlaps(tmp_path, 4, seed=0, layout="labels")
     train, _ = loaded(tmp_path)
-    assert train.task is None
+    assert train.metadata.task is None
     assert isinstance(train[0]["target"], str)
 
 

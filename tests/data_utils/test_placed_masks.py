@@ -38,7 +38,7 @@ from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
 from data_utils.sources.placed import place_warnings, with_places
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -224,7 +224,7 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     assert with_places(plain_records) is plain_records
     empty = ListRecords([])
     volumes = ListRecords(records)
-    volumes.dims = 3
+    volumes.metadata = Metadata(dims=3)
     stream = ListRecords(records)
     stream.group_sizes = np.array([len(records)])
     assert [with_places(each) is each for each in (empty, volumes, stream)] == [True] * 3
@@ -302,7 +302,7 @@ def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
     settings = config(tmp_path, label_column="kind")
     train, _ = load_records(settings)
     assert np.array_equal(read_mask(train[0]["target"], "a"), expected)
-    assert train.classes == ((0, "background"), (1, "field"), (2, "wood"))
+    assert train.metadata.classes == ((0, "background"), (1, "field"), (2, "wood"))
     for entry in features:
         geometry = entry["geometry"]
         geometry["coordinates"] = [
@@ -412,7 +412,7 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     columns = {"field_data": [np.array([7, 8]), np.array([1, 2])], "fields": ["number", "kind"]}
     raw.write(str(tmp_path / "areas.gpkg"), blobs, geometry_type="Unknown", **columns, **layer)
     train, _ = load_records(settings)
-    assert train.classes == ((0, "background"), (1, "1"), (2, "2"))
+    assert train.metadata.classes == ((0, "background"), (1, "1"), (2, "2"))
     assert (read_mask(train[0]["target"], "a") == expected).mean() > (0.98 if crs != UTM else 0.9999)
     report, problems = check_data(settings)
     assert problems == 0
@@ -521,7 +521,7 @@ def test_classes_of_polygons_are_in_natural_order_and_counted_once_for_all_image
     one_image(tmp_path, *features)
     write_raster(tmp_path / "images" / "b.tif", scene(1)[0])
     records = areas_of(tmp_path, label_column="kind")["train"]
-    assert [name for _, name in records.classes] == ["background", "0", "2", "2.5", "10"]
+    assert [name for _, name in records.metadata.classes] == ["background", "0", "2", "2.5", "10"]
     assert records.annotations == ("GeoJSON", 2, 0, {"0": 1, "2": 1, "2.5": 1, "10": 1}, 0)
     write_geojson(tmp_path / "areas.geojson", [*features, features[1]])
     again = areas_of(tmp_path, label_column="kind")["train"]
@@ -575,12 +575,12 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp
         areas_of(tmp_path, label_column="kind")
     records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
     assert [record["name"] for record in records] == ["b.tif"]
-    assert records.classes[1:] == ((1, "x"),)
-    assert records.unpaired == ("a.tif: image without polygons", "c.geojson: polygons without image")
+    assert records.metadata.classes[1:] == ((1, "x"),)
+    assert records.metadata.unpaired == ("a.tif: image without polygons", "c.geojson: polygons without image")
     assert records.annotations == ("GeoJSON", 1, 0, {"x": 1}, 0)
     write_geojson(tmp_path / "masks" / "a.geojson", [feature(square(0, 0, 5), kind="y")])
     records = areas_of(tmp_path, label_column="kind", allow_unpaired=True)["train"]
-    assert records.classes == ((0, "background"), (1, "x"), (2, "y"))
+    assert records.metadata.classes == ((0, "background"), (1, "x"), (2, "y"))
 
 
 def test_polygons_of_a_split_are_found_by_the_name_that_is_given(tmp_path):

@@ -220,17 +220,17 @@ def test_shapes_of_both_kinds_ask_for_the_task(tmp_path):
     with pytest.raises(DataError, match=r"points and other shapes of labelme; give --task landmarks .*--task classes"):
         load_records(config)
     train, _ = load_records(replace(config, task="landmarks"))
-    assert train.landmarks.names == NAMES
+    assert train.metadata.landmarks.names == NAMES
     train, _ = load_records(replace(config, task="classes"))
-    assert train.landmarks is None
-    assert [name for _, name in train.classes] == ["background", "body", *sorted(NAMES)]
+    assert train.metadata.landmarks is None
+    assert [name for _, name in train.metadata.classes] == ["background", "body", *sorted(NAMES)]
 
 
 def test_points_alone_are_discs_where_classes_are_asked_for(tmp_path):
     write_set(tmp_path, "labelme")
     train, _ = load_records(DataConfig(str(tmp_path), val_fraction=0.5, task="classes"))
-    assert train.landmarks is None
-    assert len(train.classes) == 4
+    assert train.metadata.landmarks is None
+    assert len(train.metadata.classes) == 4
 
 
 def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(tmp_path):
@@ -244,10 +244,10 @@ def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(tmp_path):
     text = changed(content, annotations=objects, categories=categories, info={"keypoints": "none"})
     file.with_name("instances_train2017.json").write_text(text)
     config = DataConfig(str(tmp_path), val_fraction=0.5)
-    assert load_records(config)[0].landmarks is None
-    assert load_records(replace(config, task="landmarks"))[0].landmarks.names == NAMES
+    assert load_records(config)[0].metadata.landmarks is None
+    assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == NAMES
     file.with_name("instances_train2017.json").unlink()
-    assert load_records(config)[0].landmarks.names == NAMES
+    assert load_records(config)[0].metadata.landmarks.names == NAMES
 
 
 def test_points_in_files_of_two_formats_are_one_line(tmp_path):
@@ -369,9 +369,9 @@ def test_nnlandmarks_labels_ask_for_the_task(tmp_path):
     line = rf"^{tmp_path} holds labels, and points in all_landmarks_voxel\.json; give --task"
     with pytest.raises(DataError, match=line):
         load_records(config)
-    assert load_records(replace(config, task="landmarks"))[0].landmarks.names == ("tip", "rim")
+    assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == ("tip", "rim")
     (tmp_path / "spacing.json").unlink()  # of another format than that for volumes without spacing
-    assert load_records(replace(config, task="classes"))[0].landmarks is None
+    assert load_records(replace(config, task="classes"))[0].metadata.landmarks is None
 
 
 def test_other_json_files_list_no_points(tmp_path):

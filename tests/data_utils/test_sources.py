@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import re
+from dataclasses import replace
 from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +36,7 @@ from data_utils.sources.records import (
     AnnotationSummary,
     LandmarkNames,
     ListRecords,
+    Metadata,
     StreamRecords,
     Subset,
     annotation_summaries,
@@ -888,7 +890,7 @@ def test_a_file_beside_an_image_of_its_name_is_no_image_of_another_format(tmp_pa
 def test_what_has_no_partner_is_kept_as_a_line_for_each_file(tmp_path):
     write(flat(tmp_path, 3), "images/x.png", "masks/y.png")
     for split in loaded(tmp_path, allow_unpaired=True):
-        assert split.unpaired == ("x.png: image without mask", "y.png: mask without image")
+        assert split.metadata.unpaired == ("x.png: image without mask", "y.png: mask without image")
 
 
 def test_the_key_of_a_folder_changes_with_each_file_and_with_the_pages(tmp_path):
@@ -908,22 +910,21 @@ def test_a_part_of_records_says_all_that_the_whole_says():
             return (str(i),)
 
     whole = Whole([{"image": "", "target": "", "name": name} for name in "abc"])
-    said = {
-        "unpaired": ("x",),
-        "classes": ((0, "cell"),),
-        "dims": 3,
-        "modality": "CT",
-        "landmarks": LandmarkNames(("nose",), "long", "pixels"),
-        "label_sets": {("cell",): "a table"},
-        "has_rules": False,
-        "task": "objects",
-        "bands": ("red",),
-    }
-    vars(whole).update(said, unlisted=("c", "a"))
+    whole.metadata = Metadata(
+        classes=((0, "cell"),),
+        unpaired=("x",),
+        dims=3,
+        modality="CT",
+        landmarks=LandmarkNames(("nose",), "long", "pixels"),
+        label_sets={("cell",): "a table"},
+        unlisted=("c", "a"),
+        has_rules=False,
+        task="objects",
+        bands=("red",),
+    )
     part = Subset(whole, np.array([2, 1]))
-    assert {name: getattr(part, name) for name in said} == said
-    assert part.unlisted == ("c",)
-    assert PictureRecords(whole).unlisted == ("c", "a")
+    assert part.metadata == replace(whole.metadata, unlisted=("c",))
+    assert PictureRecords(whole).metadata == whole.metadata
     assert [record["name"] for record in part] == [part.name(0), part.name(1)] == ["c", "b"]
     assert [part.labeled(0), part.labeled(1)] == [("2",), ("1",)]
     assert part.digest is None
@@ -991,7 +992,7 @@ def test_indices_are_spread_from_the_first_to_the_last(length, count, indices):
 def called(*names: str, dims: int = 2) -> ListRecords:
     """Records of these names."""
     records = ListRecords([{"image": "", "target": "", "name": name} for name in names])
-    records.dims = dims
+    records.metadata = Metadata(dims=dims)
     return records
 
 

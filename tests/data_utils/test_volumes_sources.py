@@ -104,8 +104,8 @@ def test_decathlon_and_nnunet_layouts_hold_the_same_samples(tmp_path, channels):
     train, val = first
     assert sorted(record["name"] for part in first for record in part) == NAMES
     assert (len(train), len(val), train.dims) == (3, 1, 3)
-    assert train.classes == ((0, "background"), (1, "liver"), (2, "tumour"))
-    assert train.modality == ("CT" if channels == 1 else "T0, T1, T2")
+    assert train.metadata.classes == ((0, "background"), (1, "liver"), (2, "tumour"))
+    assert train.metadata.modality == ("CT" if channels == 1 else "T0, T1, T2")
 
 
 def test_images_beside_masks_are_the_same_samples_flat_and_below_splits(tmp_path):
@@ -168,13 +168,13 @@ def test_the_numbers_of_labels_may_be_text(tmp_path):
     root = nnunet(tmp_path)
     labels = {"background": 0, "liver": "1", "tumour": 2}
     (root / "dataset.json").write_text(json.dumps(NNUNET | {"labels": labels}))
-    assert load_records(config(root))[0].classes == ((0, "background"), (1, "liver"), (2, "tumour"))
+    assert load_records(config(root))[0].metadata.classes == ((0, "background"), (1, "liver"), (2, "tumour"))
 
 
 def test_two_numbers_of_one_name_are_one_class(tmp_path):
     labels = {"0": "background", "1": "liver", "2": "liver"}
     root = decathlon(tmp_path, description=MSD | {"labels": labels})
-    assert load_records(config(root))[0].classes == ((0, "background"), (1, "liver"), (2, "liver"))
+    assert load_records(config(root))[0].metadata.classes == ((0, "background"), (1, "liver"), (2, "liver"))
     assert load_dataset_info(config(root)).reader.class_names == ("background", "liver")
 
 
@@ -227,7 +227,7 @@ def test_what_has_no_partner_is_in_natural_order(tmp_path):
     records = open_volumes(tmp_path, (), config(tmp_path, allow_unpaired=True))["train"]()
     lines = [f"images/v{number}.nii.gz: image without mask" for number in (2, 10)]
     lines += [f"masks/w{number}.nii.gz: mask without image" for number in (2, 10)]
-    assert records.unpaired == tuple(f"{tmp_path}/{line}" for line in lines)
+    assert records.metadata.unpaired == tuple(f"{tmp_path}/{line}" for line in lines)
     for number in (3, 4):
         (tmp_path / "images" / f"v{number}.nii.gz").touch()
     line = r"^6 volumes have no partner: .*v2\..*; .*v3\..*; .*v4\..*; .*v10\..*; .*w2\.nii\.gz: [a-z ]+; \.\.\. "
@@ -295,7 +295,7 @@ def test_what_has_no_partner_is_named_or_left_out(tmp_path):
         load_records(config(tmp_path))
     train, val = load_records(config(tmp_path, allow_unpaired=True))
     assert len(train) + len(val) == 3
-    assert len(train.unpaired) == 1
+    assert len(train.metadata.unpaired) == 1
 
 
 def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
@@ -333,7 +333,7 @@ def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_p
     root = decathlon(tmp_path, channels=2)
     train, val = load_records(config(root, dims=2))
     volumes, _ = load_records(config(root))
-    assert (len(train), len(val), train.dims, train.classes) == (24, 8, 2, volumes.classes)
+    assert (len(train), len(val), train.dims, train.metadata.classes) == (24, 8, 2, volumes.metadata.classes)
     assert train[8]["name"] == f"{volumes[1]['name']}_0001"
     voxels, _ = read_volume(volumes[1]["image"], "a")
     mask, _ = read_label_volume(volumes[1]["target"], "a")
@@ -537,7 +537,7 @@ def test_cases_are_in_natural_order_and_folders_of_the_decathlon_may_be_capitals
         (root / folder).rename(root / folder.upper())
     records = open_volumes(root, (), config(root))["train"]()
     assert [case.name for case in records.cases] == NAMES
-    assert records.modality == "CT"
+    assert records.metadata.modality == "CT"
 
 
 def test_pairs_of_volumes_are_in_natural_order(tmp_path):
@@ -594,7 +594,7 @@ def test_cases_of_a_list_without_files_are_left_out_where_that_is_allowed(tmp_pa
     mistake(decathlon(tmp_path), "missing")
     records = open_volumes(tmp_path, (), config(tmp_path, allow_unpaired=True))["train"]()
     assert [case.name for case in records.cases] == [NAMES[0], NAMES[3]]
-    assert len(records.unpaired) == 2
+    assert len(records.metadata.unpaired) == 2
 
 
 def test_a_description_beside_folders_of_other_names_is_not_read(tmp_path):
@@ -602,7 +602,7 @@ def test_a_description_beside_folders_of_other_names_is_not_read(tmp_path):
     (tmp_path / "dataset.json").write_text("[]")
     records = open_volumes(tmp_path, (), config(tmp_path))["train"]()
     assert [case.name for case in records.cases] == ["c2", "c10"]
-    assert records.classes == ()
+    assert records.metadata.classes == ()
 
 
 def test_masks_have_the_suffix_of_the_flag_even_if_it_is_none(tmp_path):
@@ -651,12 +651,9 @@ def test_folders_without_volumes_are_one_line(tmp_path):
 
 def test_slices_say_all_that_their_volumes_say():
     volumes = VolumeRecords([], None, Description(((0, "a"),), "CT"), ["x: image without mask"])
-    said = {"label_sets": {("a",): "a table"}, "unlisted": ("x",), "task": "classes"}
-    vars(volumes).update(said)
+    volumes.metadata = replace(volumes.metadata, label_sets={("a",): "a table"}, unlisted=("x",), task="classes")
     slices = SliceRecords(volumes)
-    said |= {"unpaired": volumes.unpaired, "classes": volumes.classes, "modality": "CT"}
-    assert {name: getattr(slices, name) for name in said} == said
-    assert slices.dims == 2
+    assert slices.metadata == replace(volumes.metadata, dims=2)
     assert slices.digest != volumes.digest
     vars(volumes)["digest"] = None
     assert SliceRecords(volumes).digest is None

@@ -343,7 +343,7 @@ def check_absent_and_swap(run, folder, monkeypatch):
         Image.new("L", (24, 16)).save(folder / "images" / name)
     (folder / "points.csv").write_text("image,X1,Y1,X2,Y2\na.png,1,2,3,4\nb.png,,,5,6\n")
     records, _ = load_records(config("--dataset", folder))
-    assert records.task == "landmarks"
+    assert records.metadata.task == "landmarks"
     absences = {}
     for absent in ("unknown", "not-there"):
         splits = load_records(config("--dataset", folder, "--absent", absent))
@@ -411,12 +411,12 @@ def check_label_column(run, folder, monkeypatch):
         write_raster(folder / "images" / f"{number}.tif", bands)
         features.append(feature(square(10 * number, 0, 8), kind=label))
     write_geojson(folder / "areas.geojson", features)
-    assert load_records(config("--dataset", folder, "--label-column", "kind"))[0].classes == (
+    assert load_records(config("--dataset", folder, "--label-column", "kind"))[0].metadata.classes == (
         (0, "background"),
         (1, "field"),
         (2, "wood"),
     )
-    assert load_records(config("--dataset", folder))[0].classes == ((0, "background"), (1, "polygon"))
+    assert load_records(config("--dataset", folder))[0].metadata.classes == ((0, "background"), (1, "polygon"))
 
 
 @checks("--classes", "--ignore-index")

@@ -27,7 +27,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from inference import Predictor
 from inference.review.agreement import Agreement
@@ -464,7 +464,7 @@ def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatc
         shown_truth=lambda target: target + 5, read_volume=lambda *given: labels if given == opened else None
     )
     records = ListRecords([record])
-    records.dims = 3
+    records.metadata = Metadata(dims=3)
     info = SimpleNamespace(reader=reader, val=SimpleNamespace(records=records))
     monkeypatch.setattr(reviewed_run, "read_volume_header", lambda image, name: f"header of {image}")
     predictor = SimpleNamespace(slices=lambda image, name: iter([f"{name} {number}" for number in range(3)]))
@@ -572,7 +572,7 @@ def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path, 
     image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
     records = ListRecords([{"image": image, "target": label, "name": "case"}])
-    records.dims = 3
+    records.metadata = Metadata(dims=3)
     info = SimpleNamespace(
         reader=ClassReader(ClassMap(("a", "b"), (0, 1), None)), val=SimpleNamespace(records=records, bad={})
     )

@@ -17,7 +17,7 @@ from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
-from data_utils.sources.records import AnnotationSummary, SplitOpeners, image_without_mask
+from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners, image_without_mask
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX
 
@@ -47,7 +47,7 @@ class CityscapesRecords(PairedRecords):
     """Images with their files of ids, or of training ids."""
 
     def mask(self, image: str, annotation: str) -> ImageSource:
-        return annotation if self.classes[0][0] == 0 else EvaluatedIds(annotation)
+        return annotation if self.metadata.classes[0][0] == 0 else EvaluatedIds(annotation)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -94,7 +94,7 @@ def open_records(
     unpaired = [image_without_mask(pictures[name]) for name in sorted(pictures.keys() - ids)]
     unpaired += [f"{ids[name]}: mask without image" for name in sorted(ids.keys() - pictures)]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    records = CityscapesRecords(images, masks, pairs, classes, unpaired)
+    records = CityscapesRecords(images, masks, pairs, Metadata(classes, tuple(unpaired)))
     records.annotations = AnnotationSummary("Cityscapes", len(pairs), 0, {})
     return records
 

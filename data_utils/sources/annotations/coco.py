@@ -28,7 +28,7 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.annotations.polygons import MAX_PIXEL_DISTANCE
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
-from data_utils.sources.records import AnnotationSummary, Record, Records, SplitOpeners, folders_of
+from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners, folders_of
 from runtime.cache import digest_of_files
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
@@ -88,9 +88,8 @@ class CocoRecords(Records):
         unpaired: Sequence[str],
     ) -> None:
         self.files = [str(path) for path in file.paths]
-        self.classes = classes
+        self.metadata = Metadata(classes, tuple(unpaired))
         self.values = values
-        self.unpaired = tuple(unpaired)
         self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
         self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])
         sizes = [(image.get("height") or 0, image.get("width") or 0) for image in images]
@@ -124,7 +123,7 @@ class CocoRecords(Records):
         paths = [*self.files]
         for name in self.names:
             paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
-        classes = repr(("COCO", self.classes)).encode()
+        classes = repr(("COCO", self.metadata.classes)).encode()
         return digest_of_files(paths, b"/".join([classes, *self.names]))
 
 

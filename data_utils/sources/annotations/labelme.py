@@ -30,7 +30,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
-from data_utils.sources.records import AnnotationSummary, Record, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, Record, SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.cache import cached, digest, digest_of_files
 from runtime.documents import open_regular
@@ -85,12 +85,11 @@ class LabelmeRecords(PairedRecords):
         self,
         folders: tuple[Path, Path],
         pairs: Sequence[tuple[str, str]],
-        classes: NamedClasses,
+        metadata: Metadata,
         values: dict[str, int],
         annotations: AnnotationSummary,
-        unpaired: Sequence[str],
     ) -> None:
-        super().__init__(*folders, pairs, classes, unpaired)
+        super().__init__(*folders, pairs, metadata)
         self.values = values
         self.annotations = annotations
 
@@ -223,7 +222,7 @@ def open_records(
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     summary = _summarize([contents_of[file] for _, file in pairs], classes)
-    return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)
+    return LabelmeRecords(folders, pairs, Metadata(classes, tuple(unpaired)), values, summary)
 
 
 def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:

@@ -13,7 +13,7 @@ from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import children, natural_sort_key, wanted_splits
-from data_utils.sources.records import Record, SplitOpeners
+from data_utils.sources.records import Metadata, Record, SplitOpeners
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
@@ -61,8 +61,6 @@ class OneObjectMasks(RenderedMask):
 
 class OneObjectRecords(PairedRecords):
     """Records of such folders, named after their folders; their masks can only mean objects."""
-
-    task = TASK
 
     def mask(self, image: str, annotation: str) -> OneObjectMasks:
         return OneObjectMasks(annotation, image)
@@ -145,4 +143,4 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
             missing_part = MASKS if images else "image"
             unpaired.append(f"{folder.name}: has no {missing_part}")
     check_unpaired(unpaired, len(pairs), allow_unpaired, root)
-    return OneObjectRecords(root, root, pairs, (), unpaired)
+    return OneObjectRecords(root, root, pairs, Metadata(unpaired=tuple(unpaired), task=TASK))

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses
 from data_utils.image_io.formats import ImageSource
-from data_utils.sources.records import Record, Records, folders_of
+from data_utils.sources.records import Metadata, Record, Records, folders_of
 from runtime.cache import digest_of_files
 
 
@@ -21,8 +20,6 @@ class PairedRecords(Records):
         images, annotations: the folders.
         pairs: image and annotation file below their folders; "" for an image without annotation, which is all
             background.
-        classes: mask value and name of each class.
-        unpaired: the files that were left out, a line for each.
 
     Attributes:
         values: mask value of each class index or label of the annotation files; empty if they hold mask values.
@@ -35,15 +32,13 @@ class PairedRecords(Records):
         images: Path,
         annotations: Path,
         pairs: Sequence[tuple[str, str]],
-        classes: NamedClasses,
-        unpaired: Sequence[str],
+        metadata: Metadata,
     ) -> None:
         self.folders = str(images), str(annotations)
         image_names = np.array([os.fsencode(image) for image, _ in pairs])
         annotation_names = np.array([os.fsencode(annotation) for _, annotation in pairs])
         self.files = (image_names, annotation_names)
-        self.classes = classes
-        self.unpaired = tuple(unpaired)
+        self.metadata = metadata
 
     def __len__(self) -> int:
         return len(self.files[0])
@@ -81,7 +76,7 @@ class PairedRecords(Records):
 
     def rendering(self) -> tuple[object, ...]:
         """The settings that masks depend on, beside the files."""
-        return (type(self).__name__, self.classes, self.values)
+        return (type(self).__name__, self.metadata.classes, self.values)
 
 
 def _joined(folder: str, name: str) -> str:

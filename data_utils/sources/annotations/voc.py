@@ -19,7 +19,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import files_by_stem, wanted_splits
-from data_utils.sources.records import AnnotationSummary, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.documents import read_bytes
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -88,7 +88,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         unpaired = [f"{stem}: no image" for stem in without_image]
         unpaired += [f"{stem}: no mask" for stem in without_mask]
         check_unpaired(unpaired, len(pairs), allow_unpaired, root)
-        records = VocRecords(images, masks, pairs, classes, unpaired)
+        records = VocRecords(images, masks, pairs, Metadata(classes, tuple(unpaired)))
         records.annotations = AnnotationSummary("VOC", len(pairs), 0, {})
         return records
 

@@ -25,7 +25,7 @@ from data_utils.sources.folder import (
     natural_sort_key,
     wanted_splits,
 )
-from data_utils.sources.records import AnnotationSummary, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.errors import DataError
 
 MAX_PIXEL_DISTANCE = 2**31  # pixels from an image, beyond which nothing is rendered
@@ -115,7 +115,7 @@ class PolygonRecords(PairedRecords):
             raise DataError(f"{folder}: its files of polygons hold no polygon")
         names = sorted(labels, key=natural_sort_key)
         classes, values = number_classes(names, str(folder))
-        super().__init__(images, folder, pairs, classes, unpaired)
+        super().__init__(images, folder, pairs, Metadata(classes, tuple(unpaired)))
         self.column = column
         self.values = dict(zip(names, values, strict=True))
 

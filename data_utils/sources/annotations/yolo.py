@@ -31,7 +31,7 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.polygons import area, checked_points, fill
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
-from data_utils.sources.records import AnnotationSummary, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line
 from tasks.overlapping import pack_bits
@@ -124,19 +124,16 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
 class YoloRecords(PairedRecords):
     """Images and their text files; an image without a text file is background, as in YOLO."""
 
-    has_rules = False  # a classes.txt names the classes
-
     values: tuple[int, ...]
 
     def __init__(
         self,
         folders: tuple[Path, Path],
         pairs: Sequence[tuple[str, str]],
-        classes: NamedClasses,
+        metadata: Metadata,
         values: tuple[int, ...],
-        unpaired: Sequence[str],
     ) -> None:
-        super().__init__(*folders, pairs, classes, unpaired)
+        super().__init__(*folders, pairs, metadata)
         self.values = values
 
     def mask(self, image: str, annotation: str) -> ImageSource:
@@ -154,7 +151,7 @@ class YoloRecords(PairedRecords):
                 continue
             annotated += bool(indices)
             counts.update(indices)
-        names = dict(self.classes)
+        names = dict(self.metadata.classes)
         instances = {names[value]: counts[str(index)] for index, value in enumerate(self.values) if value}
         return AnnotationSummary("YOLO", annotated, len(self) - annotated, instances)
 
@@ -274,7 +271,8 @@ def open_records(
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    return YoloRecords((folder, labels), pairs, classes, values, unpaired)
+    metadata = Metadata(classes, tuple(unpaired), has_rules=False)  # a classes.txt names the classes
+    return YoloRecords((folder, labels), pairs, metadata, values)
 
 
 def labels_of(images: Path, root: Path) -> Path:

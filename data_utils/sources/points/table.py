@@ -13,7 +13,7 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile
 from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.records import LandmarkNames, Record, Records
+from data_utils.sources.records import LandmarkNames, Metadata, Record, Records
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -271,8 +271,6 @@ class PointRecords(Records):
         empty: how many cells of the table are empty.
     """
 
-    task = Landmarks.name
-
     def __init__(
         self,
         table: PointTable,
@@ -285,9 +283,12 @@ class PointRecords(Records):
         self.table = table.with_absence(absent)
         self.empty = int((table.states == EMPTY_CELL).sum())
         self.absent = absent
-        self.dims = dims
-        self.unpaired = tuple(unpaired)
-        self.landmarks = LandmarkNames(table.names, table.layout, table.space)
+        self.metadata = Metadata(
+            unpaired=tuple(unpaired),
+            dims=dims,
+            landmarks=LandmarkNames(table.names, table.layout, table.space),
+            task=Landmarks.name,
+        )
         self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
         # bytes in an array, as in FolderRecords
         self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])

@@ -1,137 +1,30 @@
 """Mask values <-> class indices: which values are classes, their names, and the conversion in both directions."""
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from runtime.console import listing
-from runtime.documents import parse_json, read_bytes
+from data_utils.class_names import BACKGROUND, NamedClasses, is_background
+from data_utils.invented_values import REPAIR, describe_invented
+from data_utils.mask_values import (
+    MAX_VALUES,
+    as_color,
+    as_grey,
+    key_of,
+    pack,
+    parse_values,
+    show,
+    sorted_values,
+    unpack,
+    value_text,
+)
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
-NamedClasses = Sequence[tuple[MaskValue, str]]  # the mask value and the name of each class
-
-MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
-VALUES_IN_MESSAGE = 8
-BACKGROUND = "background"
-BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
-OUTSIDE = ("ignore", "background")  # the meaning of mask values that --classes leaves out
-REPAIR = (
-    "Export the masks again without smoothing (re-saving them keeps the invented values),"
-    " see docs/preparing-masks.md#no-smoothed-edges"
-)
-COMMON_SHARE = 0.05  # a value with such a share of the pixels is hardly an edge
-MOST_SHARE = 0.6  # where few values hold such a share of the pixels, the others may be invented
-
-
-def pack(mask: np.ndarray) -> np.ndarray:
-    """(H, W, 3) colors -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
-    if mask.ndim == 2:
-        return mask
-    packed = np.zeros((*mask.shape[:2], 4), np.uint8)
-    packed[:, :, :3] = mask
-    return packed.view("<u4")[:, :, 0]
-
-
-def unpack(key: int) -> tuple[int, int, int]:
-    """The color that `pack` has turned into a number."""
-    return key & 255, key >> 8 & 255, key >> 16
-
-
-def sorted_values(values: Iterable[MaskValue]) -> list[MaskValue]:
-    """Mask values in order; in one data set all are numbers or all are colors, which the type cannot express."""
-    return sorted(values)  # type: ignore[type-var]
-
-
-def show(values: Iterable[MaskValue]) -> str:
-    """The first few values as a user writes them: 0, 1, #804080, ..."""
-    texts = [value_text(value) for value in values]
-    return listing(texts, VALUES_IN_MESSAGE)
-
-
-def value_text(value: MaskValue) -> str:
-    """A value as a user writes it: 7, or #804080."""
-    if isinstance(value, int):
-        return str(value)
-    red, green, blue = value
-    return f"#{red:02x}{green:02x}{blue:02x}"
-
-
-def is_background(name: str) -> bool:
-    """Whether a class of this name is the background."""
-    return name.lower() in BACKGROUND_NAMES
-
-
-def is_run(values: Iterable[MaskValue]) -> bool:
-    """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
-    numbers = set(values) - {IGNORE_INDEX}
-    return numbers == set(range(len(numbers)))
-
-
-def classes_example(values: Sequence[MaskValue]) -> str:
-    """An example of --classes for these values."""
-    if len(values) == 2:
-        return f"{value_text(values[0])}=background,{value_text(values[1])}=foreground"
-    texts = []
-    for number, value in enumerate(values):
-        name = f"class{number}" if number else "background"
-        texts.append(f"{value_text(value)}={name}")
-    return ",".join(texts)
-
-
-def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
-    """A line on masks with very many values if a few of these hold most of the pixels; else None."""
-    total = sum(pixels.values())
-    ordered = sorted(pixels, key=pixels.__getitem__, reverse=True)
-    share = 0.0
-    count = 0
-    for value in ordered[:VALUES_IN_MESSAGE]:
-        if count >= 2 and share >= MOST_SHARE and pixels[value] < COMMON_SHARE * total:
-            break
-        share += pixels[value] / total
-        count += 1
-    if count < 2 or share < MOST_SHARE:
-        return None
-    classes = sorted_values(ordered[:count])
-    return (
-        f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG, interpolation)."
-        f" {REPAIR}; --check-data --classes {classes_example(classes)} lists the files, and --outside ignore after it"
-        " trains without the other values. If there are more classes, name them all"
-    )
-
-
-def as_color(value: MaskValue) -> MaskValue:
-    """A grey level as a color; a color is returned unchanged."""
-    if isinstance(value, tuple):
-        return value
-    return value, value, value
-
-
-def has_colors(values: Iterable[MaskValue]) -> bool:
-    """Whether some of the values are colors; then the numbers among them are grey colors."""
-    return any(isinstance(value, tuple) for value in values)
-
-
-def in_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
-    """The pixels of each value, with grey levels as colors."""
-    color_pixels: Counter[MaskValue] = Counter()
-    for value, count in pixels.items():
-        color_pixels[as_color(value)] += count
-    return color_pixels
-
-
-def as_grey(value: MaskValue) -> MaskValue:
-    """A grey color as its grey level; any other value is returned unchanged."""
-    if isinstance(value, tuple) and len(set(value)) == 1:
-        return value[0]
-    return value
 
 
 @lru_cache(maxsize=8)
@@ -142,14 +35,6 @@ def _table(index_of: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray
         if 0 <= key_of(value) < size:
             table[key_of(value)] = index + 1
     return table
-
-
-def key_of(value: MaskValue) -> int:
-    """The number that `pack` gives a mask value; -1, which `pack` never gives, for a color of more than 8 bits."""
-    if isinstance(value, tuple):
-        is_8_bit = all(0 <= level <= 255 for level in value)
-        return int.from_bytes(bytes(value), "little") if is_8_bit else -1
-    return value
 
 
 @dataclass(frozen=True)
@@ -296,133 +181,6 @@ class ClassMap:
         for plane_indices, plane in zip(indices, values, strict=True):
             plane_indices[:] = self.encode(plane, name)
         return indices
-
-
-def _parse_value(text: str) -> MaskValue:
-    if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
-        red, green, blue = bytes.fromhex(text[1:])
-        return red, green, blue
-    if re.fullmatch(r"-?[0-9]{1,18}", text):
-        return int(text)
-    raise DataError(f"{text!r} is no mask value; expected a whole number or a color such as #804080")
-
-
-def parse_values(text: str | None) -> list[MaskValue]:
-    """The mask values of `11` or `0,255`; none of an empty text."""
-    if not text:
-        return []
-    return [_parse_value(value.strip()) for value in text.split(",")]
-
-
-def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
-    """`0=background,255=car`, `#804080=road,...`, or a JSON file {"0": "background"} or [name, ...].
-
-    Several values may have one name: they are one class. Raises DataError for any other text, and for a value that
-    occurs twice.
-    """
-    pairs = _read_classes(text) if text.endswith(".json") else _split_pairs(text)
-    classes = [(_parse_value(value.strip()), name.strip()) for value, name in pairs]
-    values = [value for value, _ in classes]
-    names = [name for _, name in classes]
-    if "" in names:
-        unnamed = values[names.index("")]
-        raise DataError(f"class {value_text(unnamed)} has no name; expected VALUE=NAME")
-    for value, count in Counter(values).items():
-        if count > 1:
-            raise DataError(f"class value {value_text(value)} is given twice")
-    if len({type(value) for value in values}) > 1:
-        raise DataError(f"classes mix numbers and colors: {show(values)}")
-    return classes
-
-
-def holds_names(flag: str | None) -> bool:
-    """Whether --classes chooses classes by their names."""
-    if not flag:
-        return False
-    return "=" not in flag and not flag.endswith(".json")
-
-
-def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValue, str]]:
-    """The classes of `person,dog`, found in `file_classes`, in this order. Raises DataError for unknown names."""
-    value_of = {name: value for value, name in file_classes}
-    if not value_of:
-        raise DataError(
-            f"--classes {text} chooses classes by name, but this data set names none; give VALUE=NAME,... or a JSON"
-            " file whose name ends in .json"
-        )
-    classes: list[tuple[MaskValue, str]] = []
-    names = [name.strip() for name in text.split(",")]
-    for name in dict.fromkeys(filter(None, names)):
-        if name not in value_of:
-            name_list = listing(list(value_of), limit=8)
-            close = get_close_matches(name, value_of, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")
-        classes.append((value_of[name], name))
-    return classes
-
-
-def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> NamedClasses:
-    """The classes, a background added as the first if there is none: the data set's, else of an unused value."""
-    if any(is_background(name) for _, name in classes):
-        return classes
-    backgrounds = [(value, name) for value, name in file_classes if is_background(name)]
-    if backgrounds:
-        return [backgrounds[0], *classes]
-    used_values = {value for value, _ in classes}
-    zero: MaskValue = (0, 0, 0) if has_colors(used_values) else 0
-    candidates = [zero, *(value for value, _ in file_classes)]
-    unused_values = [value for value in candidates if value not in used_values]
-    if not unused_values:
-        return classes
-    return [(unused_values[0], BACKGROUND), *classes]
-
-
-def _split_pairs(text: str) -> list[tuple[str, str]]:
-    """Value and name of each part of `0=background,255=car`."""
-    pairs = []
-    for part in text.split(","):
-        if part.strip():
-            value, _, name = part.partition("=")
-            pairs.append((value, name))
-    return pairs
-
-
-def _read_classes(path: str) -> list[tuple[str, str]]:
-    """Value and name of each class in a JSON file."""
-    try:
-        # objects as tuples of pairs: a dict would hide a key that occurs twice
-        content = parse_json(read_bytes(path), (list, tuple), as_pairs=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"classes {path!r}: neither VALUE=NAME,... nor a readable JSON file ({error})") from error
-    if isinstance(content, list):
-        content = [(str(i), name) for i, name in enumerate(content)]
-    if not all(isinstance(name, str) for _, name in content):
-        raise DataError(f'{path}: expected {{"0": "background", ...}} or ["background", ...]')
-    return list(content)
-
-
-def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | None) -> NamedClasses:
-    """The classes of --classes, else of the data set's own files; none if neither names them.
-
-    Args:
-        outside: --outside; "background" adds a class for the values left out; "ignore" without `flag` leaves the data
-            set's background out.
-    """
-    if flag and holds_names(flag):
-        classes: NamedClasses = choose_classes(flag, file_classes)
-        has_background = any(is_background(name) for _, name in file_classes)
-        if outside != "ignore" or has_background:
-            return _with_background(classes, file_classes)
-        return classes
-    if flag:
-        classes = parse_classes(flag)
-        return _with_background(classes, ()) if outside == "background" else classes
-    if outside and not file_classes:
-        raise DataError(f"--outside {outside} needs --classes; to ignore a mask value, give --ignore-index VALUE")
-    if outside == "ignore":
-        return [(value, name) for value, name in file_classes if not is_background(name)]
-    return file_classes
 
 
 def resolve_classes(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from data_utils.class_map import BACKGROUND, holds_names
+from data_utils.class_names import BACKGROUND, holds_names
 from runtime.errors import DataError
 
 NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes

@@ -15,9 +15,9 @@ from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.class_map import value_text
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, open_picture
+from data_utils.mask_values import value_text
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records

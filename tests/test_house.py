@@ -23,7 +23,7 @@ ROOMS = {
         "partly_labeled objects regions",
     ),
     "data_utils": (
-        "config class_map holes",
+        "config class_map class_names holes invented_values mask_values",
         "image_io",
         "visualize visualize_volumes visualize_objects visualize_points",
         "sources",

@@ -23,7 +23,7 @@ from data_utils.analysis.label_sets import read_labels
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records

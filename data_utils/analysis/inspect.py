@@ -9,19 +9,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.class_map import (
-    MAX_VALUES,
-    REPAIR,
-    ClassMap,
-    as_color,
-    describe_invented,
-    in_colors,
-    pack,
-    show,
-    unpack,
-)
+from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
+from data_utils.invented_values import SWAPPED_FOLDERS_HINT, describe_invented, excess_values
+from data_utils.mask_values import MAX_VALUES, as_color, count_values, in_colors, show
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.targets.reader import TargetReader
 from runtime.cache import JSON
@@ -31,7 +23,6 @@ from unet.config import MaskValue
 
 NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
-SWAPPED_FOLDERS_HINT = "are images and masks swapped"
 MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
@@ -231,43 +222,6 @@ def value_count_problem(pixels: Mapping[MaskValue, int], name: str) -> Problem |
     if excess is None:
         return None
     return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values: {excess}")
-
-
-def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
-    """Pixels of each value of a mask as `read_mask` gives it."""
-    flat = pack(mask).ravel()
-    # Masks are made of long runs of one value: counting runs is several times faster than sorting pixels.
-    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
-    distinct_keys, run_indices = np.unique(flat[starts], return_inverse=True)
-    run_lengths = np.diff(starts, append=flat.size)
-    counts = np.bincount(run_indices, weights=run_lengths).astype(int)
-    values: list[MaskValue] = distinct_keys.tolist()
-    if mask.ndim == 3:
-        values = [unpack(key) for key in distinct_keys.tolist()]
-    return dict(zip(values, counts.tolist(), strict=True))
-
-
-def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
-    """The values and their likely origin, in words, if there are more than a data set may have; else None."""
-    if len(pixels) <= MAX_VALUES:
-        return None
-    ordered: list[Any] = sorted(pixels)
-    first_values = np.array(ordered[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
-    if first_values.shape[1] == 3:  # colors: smoothed edges hold many that differ by little
-        distances = np.abs(first_values[:, None] - first_values).max(axis=2)
-        has_neighbor = (distances <= 2).sum(axis=1) > 1
-        is_smooth = has_neighbor.mean() > 0.5
-    else:
-        most_frequent = sorted(pixels, key=pixels.__getitem__, reverse=True)[:2]
-        is_between_two = set(most_frequent) == {ordered[0], ordered[-1]}  # 0 and 65535, say; not so for instances
-        is_smooth = is_between_two or max(ordered) <= 255
-    if not is_smooth:
-        return f"{show(ordered)}; are these numbers of objects (--task objects), or are images and masks swapped?"
-    guess = describe_invented(pixels)
-    if guess is None and first_values.shape[1] == 3:
-        return f"{show(ordered)}; {SWAPPED_FOLDERS_HINT}, or are these smoothed edges (JPEG, interpolation)? {REPAIR}"
-    guess = guess or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
-    return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
 
 def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:

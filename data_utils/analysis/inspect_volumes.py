@@ -6,14 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_utils.analysis.inspect import (
-    ClassLocations,
-    Inspection,
-    Problem,
-    SplitInspection,
-    count_values,
-    value_count_problem,
-)
+from data_utils.analysis.inspect import ClassLocations, Inspection, Problem, SplitInspection, value_count_problem
 from data_utils.analysis.volume_findings import VolumeFindings
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import Spacing
@@ -24,6 +17,7 @@ from data_utils.image_io.volumes import (
     same_grid,
     volume_size_mismatch,
 )
+from data_utils.mask_values import count_values
 from data_utils.sources.records import LabelSet, Record
 from runtime.cache import JSON
 from runtime.errors import DataError

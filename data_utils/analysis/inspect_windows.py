@@ -6,20 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspect import (
-    Inspection,
-    Problem,
-    count_values,
-    inspect,
-    lossy_problem,
-    size_problem,
-    value_count_problem,
-)
-from data_utils.class_map import MAX_VALUES, as_color, has_colors, in_colors, key_of, pack
+from data_utils.analysis.inspect import Inspection, Problem, inspect, lossy_problem, size_problem, value_count_problem
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
+from data_utils.mask_values import MAX_VALUES, as_color, count_values, has_colors, in_colors, key_of, pack
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import MaskValue

@@ -5,15 +5,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, excess_values, inspect
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.normalization import Normalization, measure_normalization
-from data_utils.class_map import MAX_VALUES
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_if_large, strips
+from data_utils.invented_values import excess_values
+from data_utils.mask_values import MAX_VALUES
 from data_utils.sources.records import Record, Records
 from runtime.console import track
 from runtime.errors import DataError

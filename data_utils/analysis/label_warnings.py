@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data_utils.analysis.inspect import InspectedSplits, SplitInspection
-from data_utils.class_map import ClassMap, as_grey, value_text
+from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
+from data_utils.mask_values import as_grey, value_text
 from data_utils.sources.records import annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
 

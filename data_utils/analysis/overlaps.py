@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from data_utils.class_map import is_background
+from data_utils.class_names import is_background
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import cached, digest

@@ -6,23 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_utils.analysis.inspect import Content, InspectedSplits, SplitInspection, count_values, mask_value_from_json
-from data_utils.class_map import (
-    MAX_SCATTERED,
-    REPAIR,
-    classes_example,
-    has_colors,
-    in_colors,
-    is_run,
-    pack,
-    show,
-    sorted_values,
-    value_text,
-)
+from data_utils.analysis.inspect import Content, InspectedSplits, SplitInspection, mask_value_from_json
+from data_utils.class_map import MAX_SCATTERED
+from data_utils.class_names import classes_example
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
+from data_utils.invented_values import REPAIR
+from data_utils.mask_values import count_values, has_colors, in_colors, is_run, pack, show, sorted_values, value_text
 from data_utils.sources.records import Record
 from runtime.cache import JSON, cached, digest
 from runtime.console import listing

@@ -20,8 +20,9 @@ from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_checks import describe_points
 from data_utils.analysis.spoiled_masks import check_masks
-from data_utils.class_map import ClassMap, value_text
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.mask_values import value_text
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries

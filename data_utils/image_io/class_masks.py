@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import as_color, as_grey, key_of, pack, unpack, value_text
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
+from data_utils.mask_values import as_color, as_grey, key_of, pack, unpack, value_text
 from runtime.console import listing
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits

@@ -6,11 +6,11 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
-from data_utils.class_map import parse_values
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import layered_label
 from data_utils.image_io.formats import ClassLayers, VolumeFile, is_visible_file
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.mask_values import parse_values
 from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class

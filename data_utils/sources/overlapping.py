@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses, is_background, named_classes, parse_values
+from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, image_errors, is_visible_file
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
+from data_utils.mask_values import parse_values
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
 from data_utils.sources.records import (

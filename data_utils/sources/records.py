@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
 

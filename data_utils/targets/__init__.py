@@ -1,6 +1,6 @@
 """Targets: what the network learns for each image, from files to arrays."""
 
-from data_utils.class_map import NamedClasses, named_classes
+from data_utils.class_names import NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.records import Records
 from data_utils.targets.classes import ClassReader

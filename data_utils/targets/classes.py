@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.class_map import ClassMap, NamedClasses, resolve_classes
+from data_utils.class_map import ClassMap, resolve_classes
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.records import LabelSet, Record
 from data_utils.targets.label_sets import LabelSets

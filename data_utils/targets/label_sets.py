@@ -8,7 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses, value_text
+from data_utils.class_names import NamedClasses
+from data_utils.mask_values import value_text
 from data_utils.sources.records import LabelSet
 from runtime.console import listing
 from runtime.errors import DataError

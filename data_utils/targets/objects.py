@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses, pack
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
 from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
+from data_utils.mask_values import pack
 from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader, MaskWindows

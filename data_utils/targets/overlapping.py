@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import resize_mask

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.resize import Window

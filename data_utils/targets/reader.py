@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_utils.class_map import ClassMap, NamedClasses
+from data_utils.class_map import ClassMap
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import check_sizes, decode_mask, read_mask

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.class_map import ClassMap, NamedClasses, parse_values, resolve_classes, show
+from data_utils.class_map import ClassMap, resolve_classes
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
+from data_utils.mask_values import parse_values, show
 from data_utils.sources.records import LabelSet
 from data_utils.targets.bits import BitReader
 from data_utils.targets.classes import class_weight_tensor

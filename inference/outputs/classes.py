@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.class_map import ClassMap, is_background, value_text
+from data_utils.class_map import ClassMap
+from data_utils.class_names import is_background
+from data_utils.mask_values import value_text
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, outlined_overlay
 from inference.decoding.decoder import Decoder

@@ -1,6 +1,6 @@
 """Classes chosen by name, joined, and what becomes of the others: in masks, models and scores.
 
-Modules: data_utils/class_map.py, data_utils/targets/classes.py.
+Modules: data_utils/class_names.py, data_utils/class_map.py, data_utils/targets/classes.py.
 """
 
 import json
@@ -13,14 +13,8 @@ from in_process import run_train
 from PIL import Image
 
 from data_utils.analysis.validate import check_data
-from data_utils.class_map import (
-    ClassMap,
-    choose_classes,
-    holds_names,
-    named_classes,
-    parse_classes,
-    resolve_classes,
-)
+from data_utils.class_map import ClassMap, resolve_classes
+from data_utils.class_names import choose_classes, holds_names, named_classes, parse_classes
 from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.errors import CheckpointError, DataError

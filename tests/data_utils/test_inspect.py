@@ -13,8 +13,6 @@ from data_utils.analysis.inspect import (
     Inspection,
     Problem,
     SplitInspection,
-    count_values,
-    excess_values,
     exclude_unreadable,
     find_unknown,
     inspect,
@@ -28,6 +26,8 @@ from data_utils.analysis.inspect import (
     value_count_problem,
 )
 from data_utils.class_map import ClassMap
+from data_utils.invented_values import excess_values
+from data_utils.mask_values import count_values
 from runtime.errors import DataError
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)

@@ -31,7 +31,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import inspect
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import inspect_volume
-from data_utils.class_map import parse_classes
+from data_utils.class_names import parse_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource, VolumeFile
 from data_utils.image_io.geotiff_writer import GeoTiffWriter

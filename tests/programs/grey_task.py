@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.targets import TARGETS
 from data_utils.targets.reader import MaskReader

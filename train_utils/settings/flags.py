@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from data_utils.class_map import OUTSIDE
+from data_utils.class_names import OUTSIDE
 from data_utils.config import NORMALIZATIONS, DataConfig
 from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.class_map import NamedClasses, is_background
+from data_utils.class_names import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,

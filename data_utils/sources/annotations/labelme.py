@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.class_map import BACKGROUND_NAMES, NamedClasses
+from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, image_errors
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from data_utils.class_map import BACKGROUND, NamedClasses, is_background
+from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.records import image_without_mask

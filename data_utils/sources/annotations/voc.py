@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES, NamedClasses
+from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data_utils.class_map import NamedClasses
+from data_utils.class_names import NamedClasses
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header

@@ -1,0 +1,118 @@
+"""Mask values: numbers and colors, how they are packed, counted, shown and read from text."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from runtime.console import listing
+from runtime.errors import DataError
+from unet.config import IGNORE_INDEX, MaskValue
+
+MAX_VALUES = 255
+VALUES_IN_MESSAGE = 8
+
+
+def pack(mask: np.ndarray) -> np.ndarray:
+    """(H, W, 3) colors -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
+    if mask.ndim == 2:
+        return mask
+    packed = np.zeros((*mask.shape[:2], 4), np.uint8)
+    packed[:, :, :3] = mask
+    return packed.view("<u4")[:, :, 0]
+
+
+def unpack(key: int) -> tuple[int, int, int]:
+    """The color that `pack` has turned into a number."""
+    return key & 255, key >> 8 & 255, key >> 16
+
+
+def key_of(value: MaskValue) -> int:
+    """The number that `pack` gives a mask value; -1, which `pack` never gives, for a color of more than 8 bits."""
+    if isinstance(value, tuple):
+        is_8_bit = all(0 <= level <= 255 for level in value)
+        return int.from_bytes(bytes(value), "little") if is_8_bit else -1
+    return value
+
+
+def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
+    """Pixels of each value of a mask as `read_mask` gives it."""
+    flat = pack(mask).ravel()
+    # Masks are made of long runs of one value: counting runs is several times faster than sorting pixels.
+    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+    distinct_keys, run_indices = np.unique(flat[starts], return_inverse=True)
+    run_lengths = np.diff(starts, append=flat.size)
+    counts = np.bincount(run_indices, weights=run_lengths).astype(int)
+    values: list[MaskValue] = distinct_keys.tolist()
+    if mask.ndim == 3:
+        values = [unpack(key) for key in distinct_keys.tolist()]
+    return dict(zip(values, counts.tolist(), strict=True))
+
+
+def sorted_values(values: Iterable[MaskValue]) -> list[MaskValue]:
+    """Mask values in order; in one data set all are numbers or all are colors, which the type cannot express."""
+    return sorted(values)  # type: ignore[type-var]
+
+
+def value_text(value: MaskValue) -> str:
+    """A value as a user writes it: 7, or #804080."""
+    if isinstance(value, int):
+        return str(value)
+    red, green, blue = value
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def show(values: Iterable[MaskValue]) -> str:
+    """The first few values as a user writes them: 0, 1, #804080, ..."""
+    texts = [value_text(value) for value in values]
+    return listing(texts, VALUES_IN_MESSAGE)
+
+
+def is_run(values: Iterable[MaskValue]) -> bool:
+    """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
+    numbers = set(values) - {IGNORE_INDEX}
+    return numbers == set(range(len(numbers)))
+
+
+def as_color(value: MaskValue) -> MaskValue:
+    """A grey level as a color; a color is returned unchanged."""
+    if isinstance(value, tuple):
+        return value
+    return value, value, value
+
+
+def as_grey(value: MaskValue) -> MaskValue:
+    """A grey color as its grey level; any other value is returned unchanged."""
+    if isinstance(value, tuple) and len(set(value)) == 1:
+        return value[0]
+    return value
+
+
+def has_colors(values: Iterable[MaskValue]) -> bool:
+    """Whether some of the values are colors; then the numbers among them are grey colors."""
+    return any(isinstance(value, tuple) for value in values)
+
+
+def in_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
+    """The pixels of each value, with grey levels as colors."""
+    color_pixels: Counter[MaskValue] = Counter()
+    for value, count in pixels.items():
+        color_pixels[as_color(value)] += count
+    return color_pixels
+
+
+def parse_value(text: str) -> MaskValue:
+    if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
+        red, green, blue = bytes.fromhex(text[1:])
+        return red, green, blue
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
+        return int(text)
+    raise DataError(f"{text!r} is no mask value; expected a whole number or a color such as #804080")
+
+
+def parse_values(text: str | None) -> list[MaskValue]:
+    """The mask values of `11` or `0,255`; none of an empty text."""
+    if not text:
+        return []
+    return [parse_value(value.strip()) for value in text.split(",")]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
+from data_utils.analysis.problems import raise_problems
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, open_picture
 from data_utils.mask_values import value_text

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from tasks.matching import pack_labels
 from tasks.objects import ObjectTarget
 
@@ -88,7 +88,7 @@ class Masks(ListRecords):
 
     def __init__(self, masks: list[np.ndarray], dims: int = 2) -> None:
         super().__init__([{"image": mask, "target": mask, "name": str(number)} for number, mask in enumerate(masks)])
-        self.dims = dims
+        self.metadata = Metadata(dims=dims)
         self.read: list[int] = []
 
     def __getitem__(self, i: int) -> dict:

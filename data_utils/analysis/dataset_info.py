@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.analysis.data_warnings import find_warnings
 from data_utils.analysis.distinct_rows import rows_as_text
-from data_utils.analysis.findings import find_warnings
-from data_utils.analysis.inspect import (
-    ClassLocations,
-    SplitInspection,
-    exclude_unreadable,
-    raise_problems,
-    total_pixels,
-)
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection
+from data_utils.analysis.inspection import ClassLocations, SplitInspection, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import read_labels
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.problems import exclude_unreadable, raise_problems
 from data_utils.analysis.spoiled_masks import check_masks
-from data_utils.analysis.volume_findings import target_spacing
+from data_utils.analysis.volume_statistics import target_spacing
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
@@ -48,7 +43,7 @@ NO_CLASSES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Split:
-    """The records of a split and the findings of their inspection.
+    """The records of a split and their inspection.
 
     Args:
         sizes: (N, 2) int32, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
@@ -170,7 +165,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" these files are noted instead.
     """
     train, val = load_records(config)
-    doubts = task_warnings(train, config)
+    warnings = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
     classes = named_classes_of(train, config)
@@ -178,8 +173,8 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
         try:
             info = inspect_files(train, val, config, classes)
         except DataError as error:
-            raise DataError("; ".join([str(error), *doubts])) from error
-        return replace(info, content=content_key([train, val]), warnings=doubts + info.warnings)
+            raise DataError("; ".join([str(error), *warnings])) from error
+        return replace(info, content=content_key([train, val]), warnings=warnings + info.warnings)
     lacks_classes = targets.has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
@@ -221,7 +216,7 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
     spacings = None
     background: MaskValue | None = None
     if isinstance(inspection, VolumeSplitInspection):
-        spacings = inspection.volumes.usable_spacings()
+        spacings = inspection.statistics.usable_spacings()
         background = 0
     locations = {}
     for i, class_locations in inspection.class_locations.items():

@@ -1,11 +1,11 @@
-"""`inspect` for images and volumes with points, whose records already hold the points."""
+"""The inspection of images and volumes with points, whose records already hold the points."""
 
 import zlib
 
 import numpy as np
 
-from data_utils.analysis.inspect import ClassLocations, Inspection, Problem
 from data_utils.analysis.inspect_volumes import FOREGROUND, VolumeInspection
+from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.volumes import read_volume
@@ -17,7 +17,7 @@ from tasks.points import PRESENT
 
 
 def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Problem:
-    """The findings in the header of an image; with `windows`, a large image also gets the pixels of its points."""
+    """The inspection of the header of an image; with `windows`, a large image also gets the pixels of its points."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)
@@ -38,7 +38,7 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
 
 
 def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
-    """The findings in a volume, with the voxels of its points; intensities are sampled from the whole volume."""
+    """The inspection of a volume, with the voxels of its points; intensities are sampled from the whole volume."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)

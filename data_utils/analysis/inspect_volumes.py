@@ -1,4 +1,4 @@
-"""`inspect` for volumes: image and label are read once for all findings."""
+"""The inspection of volumes: image and label are read once for all that is asked of them."""
 
 import zlib
 from collections import Counter
@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_utils.analysis.inspect import ClassLocations, Inspection, Problem, SplitInspection, value_count_problem
-from data_utils.analysis.volume_findings import VolumeFindings
+from data_utils.analysis.inspection import ClassLocations, Inspection, Problem, SplitInspection
+from data_utils.analysis.problems import value_count_problem
+from data_utils.analysis.volume_statistics import VolumeStatistics
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import (
@@ -30,7 +31,7 @@ FOREGROUND = 10_000  # labeled voxels that are sampled from a volume for the sta
 
 @dataclass(frozen=True)
 class VolumeInspection(Inspection):
-    """The findings in one volume: sizes are (D, H, W), and there are some voxels of each class.
+    """What one look at a volume finds: sizes are (D, H, W), and there are some voxels of each class.
 
     Args:
         spacing: (z, y, x) in mm.
@@ -43,24 +44,24 @@ class VolumeInspection(Inspection):
 
 @dataclass
 class VolumeSplitInspection(SplitInspection):
-    """The findings in all volumes of a split: sizes are (N, 3), and there are spacings and intensities."""
+    """What one look at each volume of a split finds: sizes are (N, 3), and there are spacings and intensities."""
 
     axes = "depth x height x width"
     dims = 3
 
     _spacings: dict[int, Spacing] = field(default_factory=dict)
     _foregrounds: dict[int, np.ndarray] = field(default_factory=dict)
-    stored: VolumeFindings | None = None  # the findings of an earlier run
+    stored: VolumeStatistics | None = None  # those of an earlier run
 
     @property
-    def volumes(self) -> VolumeFindings:
-        """The findings that only volumes have."""
+    def statistics(self) -> VolumeStatistics:
+        """Spacings and intensities, which only volumes have."""
         if self.stored is not None:
             return self.stored
         spacings = np.zeros((len(self.sizes), 3))
         for i, spacing in self._spacings.items():
             spacings[i] = spacing
-        return VolumeFindings.of(spacings, list(self._foregrounds.values()))
+        return VolumeStatistics.of(spacings, list(self._foregrounds.values()))
 
     def add(  # type: ignore[override]  # it takes volumes only
         self, i: int, inspection: VolumeInspection, labeled_for: LabelSet | None = None
@@ -70,20 +71,20 @@ class VolumeSplitInspection(SplitInspection):
         self._foregrounds[i] = inspection.foreground
 
     def spacings(self) -> list[tuple[float, ...]]:
-        return [tuple(spacing) for spacing in self.volumes.spacings.tolist() if any(spacing)]
+        return [tuple(spacing) for spacing in self.statistics.spacings.tolist() if any(spacing)]
 
     def to_json(self) -> JSON:
-        return super().to_json() | {"volumes": self.volumes.to_json()}
+        return super().to_json() | {"volumes": self.statistics.to_json()}
 
     @classmethod
     def from_json(cls, value: JSON) -> "VolumeSplitInspection":
         inspection = super().from_json(value)
-        inspection.stored = VolumeFindings.from_json(value["volumes"])
+        inspection.stored = VolumeStatistics.from_json(value["volumes"])
         return inspection
 
 
 def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspection | Problem:
-    """The findings in image and label: whether they fit, where values of the label are, intensities at some of them."""
+    """The inspection of image and label: whether they fit, where each value lies, intensities at some voxels."""
     name = record["name"]
     image = record["image"]
     label = record["target"]

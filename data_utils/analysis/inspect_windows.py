@@ -1,4 +1,4 @@
-"""`inspect` for images too large to be decoded whole for every crop: their masks are read in strips."""
+"""`inspect_image` for images too large to be decoded whole for every crop: their masks are read in strips."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspect import Inspection, Problem, inspect, lossy_problem, size_problem, value_count_problem
+from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspection import Inspection, Problem
+from data_utils.analysis.problems import lossy_problem, size_problem, value_count_problem
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import same_proportions
@@ -20,11 +22,11 @@ LOCATIONS = 64  # pixels of each class that are remembered, for crops around the
 
 
 def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
-    """The findings in a large image, with some pixels of each value of its mask, (n, 2) as (row, column)."""
+    """The inspection of a large image, with some pixels of each value of its mask, (n, 2) as (row, column)."""
     name = record["name"]
     with open_if_large(record["image"]) as image:
         if image is None or _is_in_memory(record["target"]):
-            return inspect(record, has_classes=has_classes)
+            return inspect_image(record, has_classes=has_classes)
         try:
             with open_windowed(record["target"]) as mask:
                 if not same_proportions(image.size, mask.size):

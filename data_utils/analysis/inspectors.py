@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
+from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
+from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
 from data_utils.analysis.normalization import Normalization, measure_normalization
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
@@ -30,7 +31,7 @@ class Inspector(ABC):
 
     Attributes:
         kind: the kind of the records, in words.
-        inspection_type: the class that holds the findings in all records.
+        inspection_type: the class of the inspection of all records.
         chunk: how many records a thread takes at a time.
         grey_fits: whether images of one channel may be mixed with images of several.
     """
@@ -46,12 +47,12 @@ class Inspector(ABC):
 
     @property
     def key(self) -> tuple[bool, ...]:
-        """The settings that the findings depend on, beside the files."""
+        """The settings that an inspection depends on, beside the files."""
         return (self.windows,) if self.has_classes else (self.windows, False)
 
     @abstractmethod
     def inspect(self, record: Record) -> Inspection | Problem:
-        """The findings in a record."""
+        """The inspection of a record."""
 
     @abstractmethod
     def count_channels(self, record: Record, inspection: Inspection) -> int:
@@ -85,7 +86,7 @@ class ImageInspector(Inspector):
     def inspect(self, record: Record) -> Inspection | Problem:
         if self.windows:
             return inspect_in_windows(record, has_classes=self.has_classes)
-        return inspect(record, has_classes=self.has_classes)
+        return inspect_image(record, has_classes=self.has_classes)
 
     def count_channels(self, record: Record, inspection: Inspection) -> int:
         if self.windows:
@@ -134,7 +135,7 @@ class VolumeInspector(Inspector):
 
     def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
         assert isinstance(inspection, VolumeSplitInspection)
-        return inspection.volumes.normalization(records.metadata.modality, config)
+        return inspection.statistics.normalization(records.metadata.modality, config)
 
 
 class VolumePointInspector(VolumeInspector):
@@ -163,7 +164,7 @@ def inspect_split(
     *,
     has_names: bool = False,
 ) -> SplitInspection:
-    """The findings in all records, which threads inspect, with a progress bar.
+    """The inspection of all records, in threads, with a progress bar.
 
     Args:
         inspect_record: inspects one record; by default `inspector.inspect`.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from data_utils.analysis.inspect import InspectedSplits, pixels_by_labels
+from data_utils.analysis.inspection import InspectedSplits, pixels_by_labels
 from data_utils.class_names import NamedClasses
 from data_utils.sources.records import LabelSet
 from data_utils.targets.reader import TargetReader

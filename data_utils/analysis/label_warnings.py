@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from data_utils.analysis.inspect import InspectedSplits, SplitInspection
+from data_utils.analysis.inspection import InspectedSplits, SplitInspection
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
 from data_utils.mask_values import as_grey, value_text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_utils.analysis.inspect import Content, InspectedSplits, SplitInspection, mask_value_from_json
+from data_utils.analysis.inspection import Content, InspectedSplits, SplitInspection, mask_value_from_json
 from data_utils.class_map import MAX_SCATTERED
 from data_utils.class_names import classes_example
 from data_utils.image_io.formats import VolumeFile, WindowSource

@@ -18,8 +18,8 @@ from in_process import run_train
 from PIL import Image
 
 from data_utils import pack
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.sources.annotations import coco

@@ -17,8 +17,8 @@ from coco_files import (
     write_splits,
 )
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from runtime.errors import DataError
 

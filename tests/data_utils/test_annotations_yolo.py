@@ -12,8 +12,8 @@ from annotations import error_of, loaded, masks
 from conftest import unnoticed_changes
 from PIL import Image, ImageDraw
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
@@ -132,7 +132,7 @@ def test_splits_are_found_as_tools_lay_them_out(tmp_path, settings, images, labe
     splits = loaded(tmp_path)
     assert [[*masks(split)] for split in splits] == [["a.jpg", "b.jpg"], ["c.jpg"]]
     assert all(mask.any() for split in splits for mask in masks(split).values())
-    assert splits[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+    assert splits[0].metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
 
 
 def test_images_of_training_are_not_validated_on(folder):

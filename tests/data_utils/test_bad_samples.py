@@ -1,6 +1,6 @@
 """What becomes of files that cannot be used: reported all at once, skipped, or the end of the run.
 
-Modules: data_utils/analysis/validate.py.
+Modules: data_utils/analysis/check_data.py.
 """
 
 from dataclasses import replace
@@ -11,9 +11,9 @@ from conftest import TINY, launch, load_info, losses, write_folder
 from in_process import run_train
 from PIL import Image
 
-from data_utils.analysis.inspect import merge_equal
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.normalization import Normalization
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.problems import merge_equal
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import DecodedImage
 from data_utils.loading.batch_sampler import Slot

@@ -270,7 +270,7 @@ def test_scenes_or_masks_without_partner_are_named(tmp_path):
 def test_scenes_or_masks_without_partner_are_left_out_where_a_flag_says_so(tmp_path):
     records = find_scenes(*folders_of_scenes(tmp_path, *UNPAIRED), None, None, allow_unpaired=True)
     assert [record["name"] for record in records] == ["a"]
-    assert len(records.unpaired) == 2
+    assert len(records.metadata.unpaired) == 2
 
 
 def test_bands_of_scenes_are_those_of_the_first_with_a_mask(tmp_path):

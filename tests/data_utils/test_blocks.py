@@ -13,8 +13,8 @@ from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.reader import read_header, read_image, read_mask

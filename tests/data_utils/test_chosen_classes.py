@@ -12,7 +12,7 @@ from conftest import load_info
 from in_process import run_train
 from PIL import Image
 
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.check_data import check_data
 from data_utils.class_map import ClassMap, resolve_classes
 from data_utils.class_names import choose_classes, holds_names, named_classes, parse_classes
 from data_utils.config import DataConfig

@@ -16,7 +16,7 @@ import tifffile
 import torch
 from conftest import load_info
 
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io import reader
 from data_utils.image_io.reader import DecodedImage, read_mask

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_utils.analysis.inspect import Inspection, Problem, inspect
+from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.loading.image_input import ImageInput
 from runtime.errors import DataError, ImageError
@@ -107,7 +108,7 @@ def read_all(content: bytes) -> None:
             assert read_image(source, "f").ndim == 3
         with suppress(ImageError):
             assert ImageInput.read(source, Preprocess(scale=0.3), 3, "f").whole().shape[0] == 3
-        assert isinstance(inspect({"image": source, "target": source, "name": "f"}), Inspection | Problem)
+        assert isinstance(inspect_image({"image": source, "target": source, "name": "f"}), Inspection | Problem)
 
 
 @st.composite

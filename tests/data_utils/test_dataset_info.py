@@ -17,10 +17,11 @@ from PIL import Image
 from volumes import write_msd
 
 from data_utils.analysis import inspect_windows, inspectors
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo, Split, list_locations, usable_sizes
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
+from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
 from data_utils.analysis.normalization import Normalization
-from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
@@ -151,7 +152,7 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
 
     def inspect_whole(record: Record, **rules: bool) -> Inspection | Problem:
         whole_masks.append(record["name"])
-        return inspect(record, **rules)
+        return inspect_image(record, **rules)
 
     def read_and_note(source: object, name: str) -> np.ndarray:
         pixels = read_image(source, name)
@@ -159,7 +160,7 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
         return pixels
 
     for module in (inspectors, inspect_windows):
-        monkeypatch.setattr(module, "inspect", inspect_whole)
+        monkeypatch.setattr(module, "inspect_image", inspect_whole)
     monkeypatch.setattr(inspectors, "read_image", read_and_note)
     report, problems = check_data(DataConfig(str(tmp_path), **settings))
     assert problems == 0, report

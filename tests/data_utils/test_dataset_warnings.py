@@ -1,6 +1,6 @@
 """What looks like a mistake in a data set is said before training starts.
 
-Modules: data_utils/analysis/label_warnings.py, data_utils/analysis/findings.py.
+Modules: data_utils/analysis/label_warnings.py, data_utils/analysis/data_warnings.py.
 """
 
 from collections import Counter
@@ -11,9 +11,9 @@ import pytest
 from conftest import load_info, write_folder
 from PIL import Image
 
-from data_utils.analysis.inspect import Content, SplitInspection
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.inspection import Content, SplitInspection
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords

@@ -7,7 +7,7 @@ import pytest
 from conftest import predict, write_folder
 from PIL import Image
 
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.tiff import tiff_pages
 from inference.page import PagePredictor

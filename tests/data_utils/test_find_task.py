@@ -9,7 +9,7 @@ from objects import Masks, numbered
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.find import AMBIGUOUS_READING, find_task, holds_many_values, reading_of_numbers, task_warnings
 from data_utils.targets.objects import ObjectReader
 from runtime.errors import DataError, SettingsError
@@ -72,9 +72,9 @@ def test_more_than_three_values_in_one_of_three_masks_call_for_a_closer_look():
         ({"ignore_index": "3"}, None),
         ({"task": "classes"}, None),
         ({"regions": "a=1"}, None),
-        ({}, {"classes": ((0, "no"),)}),
+        ({}, {"metadata": Metadata(classes=((0, "no"),))}),
         ({}, {"group_sizes": np.array([8])}),
-        ({}, {"task": "objects"}),
+        ({}, {"metadata": Metadata(task="objects")}),
     ],
 )
 def test_numbers_are_in_doubt_only_where_nothing_says_what_they_are(settings, said):
@@ -86,7 +86,7 @@ def test_numbers_are_in_doubt_only_where_nothing_says_what_they_are(settings, sa
 
 def test_a_flag_says_the_task_before_the_records_do_and_these_before_their_masks():
     records = Masks([numbered(3)])
-    vars(records)["task"] = "overlapping"
+    records.metadata = Metadata(task="overlapping")
     assert find_task(records, DataConfig(task="classes")) == "classes"
     assert find_task(records, DataConfig()) == "overlapping"
     assert find_task(records, DataConfig(regions="a=1")) == "regions"
@@ -136,7 +136,6 @@ def test_masks_of_annotations_and_no_masks_at_all_are_classes():
 
 def test_a_task_that_the_records_or_the_flags_do_not_fit_is_one_line():
     records = Masks([numbered(3)])
-    vars(records)["landmarks"] = None
     with pytest.raises(
         DataError, match=r"^--task landmarks: somewhere holds masks, and no points; leave the flag out$"
     ):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from volumes import write_volume
 
-from data_utils.analysis.inspect import Problem
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
+from data_utils.analysis.inspection import Problem
 from data_utils.analysis.inspectors import VolumeInspector
 from data_utils.image_io.formats import VolumeFile
 
@@ -102,14 +102,14 @@ def test_a_label_on_another_grid_than_its_image_is_a_problem(tmp_path):
 def test_an_inspection_of_volumes_survives_the_cache():
     inspection = VolumeSplitInspection.of_count(2)
     voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
-    findings = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
-    inspection.add(1, VolumeInspection(*findings, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))
+    values = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
+    inspection.add(1, VolumeInspection(*values, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))
     for each in (inspection, VolumeSplitInspection.from_json(inspection.to_json())):
         assert each.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
         assert each.spacings() == [(2.5, 1, 1)]
         assert each.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
-        foreground = each.volumes.foreground
+        foreground = each.statistics.foreground
         assert foreground.mean == (2,)
         assert foreground.std == (1,)
         assert foreground.clip == pytest.approx((1.01, 2.99))
-        assert each.volumes.channels == {1: 1}
+        assert each.statistics.channels == {1: 1}

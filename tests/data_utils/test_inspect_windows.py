@@ -7,7 +7,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from data_utils.analysis.inspect import inspect
+from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspect_windows import inspect_in_windows
 
 
@@ -33,7 +33,7 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_
     mask = np.random.default_rng(0).choice(np.uint8([0, 0, 0, 5]), (160, 64))
     mask[150, 7] = 9
     record = write_pair(tmp_path, mask)
-    whole = inspect(record)
+    whole = inspect_image(record)
     in_strips(monkeypatch, 64)
     inspection = inspect_in_windows(record)
     assert (inspection.size, inspection.mask_size, inspection.kind, inspection.pixels) == (
@@ -130,7 +130,7 @@ def test_masks_that_are_resized_are_read_in_windows_and_others_are_problems(tmp_
     tifffile.imwrite(tmp_path / "mask.tif", np.zeros((32, 40), np.uint8), photometric="minisblack", tile=(32, 32))
     problem = inspect_in_windows(record)
     assert problem.kind == "mask and image differ in proportions"
-    assert problem == inspect(record)
+    assert problem == inspect_image(record)
     record["target"] = {"bytes": b"x", "path": None}  # in memory: it is read whole
     assert inspect_in_windows(record).kind == "mask cannot be read"
 
@@ -151,7 +151,7 @@ def test_a_large_jpeg_of_three_values_has_invented_some(tmp_path, monkeypatch, s
     record["target"] = str(tmp_path / f"mask{suffix}")
     Image.fromarray(mask).save(record["target"], "jpeg", quality=100)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
-    assert inspect_in_windows(record, has_classes=False).pixels == inspect(record, has_classes=False).pixels
+    assert inspect_in_windows(record, has_classes=False).pixels == inspect_image(record, has_classes=False).pixels
     inspection = inspect_in_windows(record)
     assert getattr(inspection, "kind", "") == ("lossy mask" if values == 3 else "numbers")
 

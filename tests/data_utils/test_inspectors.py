@@ -7,10 +7,10 @@ import pytest
 from conftest import load_info, write_folder
 from PIL import Image
 
-from data_utils.analysis.inspect import Problem, SplitInspection, pixels_by_labels, total_pixels
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection
+from data_utils.analysis.inspection import Problem, SplitInspection, pixels_by_labels, total_pixels
 from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, choose_inspector, inspect_split
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError

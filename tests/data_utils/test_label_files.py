@@ -17,9 +17,9 @@ from overlaps import write_overlaps
 from PIL import Image
 from volumes import case, write_msd, write_nifti
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.content import content_key
 from data_utils.analysis.label_sets import label_set_warnings, read_labels
-from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot

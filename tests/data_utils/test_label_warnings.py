@@ -9,7 +9,7 @@ from conftest import load_info
 from inspections import records_of, split_of
 from PIL import Image
 
-from data_utils.analysis.inspect import Inspection, SplitInspection, total_pixels
+from data_utils.analysis.inspection import Inspection, SplitInspection, total_pixels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.class_map import ClassMap
 from data_utils.sources.records import AnnotationSummary, ListRecords

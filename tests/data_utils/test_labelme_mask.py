@@ -11,8 +11,8 @@ from annotations import error_of
 from labelme_files import BOX, NO_SIZE, SIZE, SPLITS, drawn, masks_of, png, shape, write_labelme, written_mask
 from PIL import Image, ImageDraw
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.labelme_mask import LabelmeMask
 from runtime.errors import DataError

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_utils.analysis.inspect import raise_problems, total_pixels
+from data_utils.analysis.inspection import total_pixels
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.class_map import (
-    resolve_classes,
-)
+from data_utils.analysis.problems import raise_problems
+from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import opened, read_header, read_mask
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.sources.records import ListRecords

@@ -14,7 +14,7 @@ from conftest import load_info, predict, write_folder
 from in_process import run_train
 from PIL import Image
 
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.resize import same_proportions
 from data_utils.loading.batch_sampler import Slot

@@ -13,7 +13,7 @@ from in_process import parsed
 from objects import Masks, discs, numbered, picture, write_discs
 from PIL import Image
 
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset

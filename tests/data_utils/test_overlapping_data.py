@@ -1,7 +1,7 @@
 """Data sets whose classes overlap: how they are found, read and refused.
 
 Modules: data_utils/sources/overlapping.py, data_utils/image_io/class_masks.py, data_utils/targets/overlapping.py,
-data_utils/targets/regions.py, data_utils/targets/find.py, data_utils/analysis/overlaps.py,
+data_utils/targets/regions.py, data_utils/targets/find.py, data_utils/analysis/overlap_warnings.py,
 data_utils/sources/class_volumes.py.
 """
 
@@ -20,9 +20,9 @@ from PIL import Image
 from rasters import write_raster
 from volumes import case, write_nifti
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.overlaps import overlap_warnings
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.overlap_warnings import overlap_warnings
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, combined

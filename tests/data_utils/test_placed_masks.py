@@ -23,8 +23,8 @@ from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
 from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_raster
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import BandSource

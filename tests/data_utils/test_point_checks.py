@@ -10,16 +10,16 @@ from points import (
 )
 from volumes import write_volume
 
-from data_utils.analysis.inspect import Inspection, SplitInspection
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points, point_locations
+from data_utils.analysis.inspection import Inspection, SplitInspection
 from data_utils.analysis.inspectors import PointInspector, choose_inspector
-from data_utils.analysis.point_checks import describe_points, point_warnings
-from data_utils.analysis.validate import check_data
+from data_utils.analysis.point_warnings import describe_points, point_warnings
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.sources.load import load_records
 from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD
-from data_utils.sources.records import LandmarkNames, ListRecords
+from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 
@@ -97,7 +97,7 @@ def split_of_points(*images: list[tuple[float, float]], space: str = PIXELS, sta
         records.append({"image": np.zeros((16, 20), np.uint8), "target": source, "name": f"i{number}"})
         inspection.add(number, Inspection((16, 20), (16, 20), "L", "numbers", {}))
     split = ListRecords(records)
-    split.landmarks = LandmarkNames(tuple("abcdefgh"[: len(images[0])]), "long", space)
+    split.metadata = Metadata(landmarks=LandmarkNames(tuple("abcdefgh"[: len(images[0])]), "long", space))
     return inspection, split
 
 

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 from points import NAMES, SIZE, WRITERS, coco_content, dot_center, dots, write_tps
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume

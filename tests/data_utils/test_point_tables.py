@@ -351,7 +351,7 @@ def test_the_key_of_points_changes_with_each_channel_of_a_volume(tmp_path, table
 
 def test_records_of_points_know_their_names_layout_space(table_of_a_volume):
     records = PointRecords(table_of_a_volume, ["a_0000.nii"], dims=3)
-    assert records.landmarks == LandmarkNames(("p",), "long", "RAS")
+    assert records.metadata.landmarks == LandmarkNames(("p",), "long", "RAS")
 
 
 def test_the_image_of_points_may_be_in_their_file(table_of_a_volume):

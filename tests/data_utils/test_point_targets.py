@@ -19,7 +19,7 @@ from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.draws import Draw, draw, pack_draws
-from data_utils.sources.records import LandmarkNames, ListRecords, Subset
+from data_utils.sources.records import LandmarkNames, ListRecords, Metadata, Subset
 from data_utils.targets.points import PointReader, PointWindows, point_records
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -83,14 +83,14 @@ def test_a_reader_has_the_task_of_its_points():
 
 def test_the_task_of_points_follows_from_their_names_and_the_settings():
     points = ListRecords([])
-    points.landmarks = LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels")
+    points.metadata = Metadata(landmarks=LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels"))
     assert PointReader.of_records(points, {}, (), DataConfig(classes="nose, ")).names == ("nose",)
     eyes = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
     assert (eyes.chosen, eyes.landmarks.partners, eyes.landmarks.unit) == ((2, 1), (1, 0), "px")
     assert (eyes.landmarks.layout, eyes.landmarks.space) == ("long", "pixels")
     assert (eyes.landmarks.absent, eyes.mirrors) == ("unknown", True)
     plain = PointReader.of_records(points, {}, (), DataConfig(augment="none", absent="not-there"))
-    assert (plain.names, plain.landmarks.absent, plain.mirrors) == (points.landmarks[0], "not-there", False)
+    assert (plain.names, plain.landmarks.absent, plain.mirrors) == (points.metadata.landmarks.names, "not-there", False)
     with pytest.raises(DataError, match=r"^--classes nose,tail: expected some of nose, right_eye, left_eye$"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,tail"))
     swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
@@ -98,7 +98,7 @@ def test_the_task_of_points_follows_from_their_names_and_the_settings():
     assert eyes.warnings([]) == ("in the mirror left_eye and right_eye change places",)
     with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
         PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))
-    points.landmarks = LandmarkNames(("nose",), "slicer", "LPS")
+    points.metadata = Metadata(landmarks=LandmarkNames(("nose",), "slicer", "LPS"))
     mm = PointReader.of_records(points, {}, (), DataConfig())
     assert (mm.landmarks.layout, mm.landmarks.space) == ("slicer", "LPS")
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from data_utils.analysis import inspectors
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.inspect import Inspection, Problem, inspect
+from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record
@@ -31,9 +32,9 @@ def looks(monkeypatch) -> list[str]:
 
     def noted(record: Record, **rules: bool) -> Inspection | Problem:
         calls.append(record["name"])
-        return inspect(record, **rules)
+        return inspect_image(record, **rules)
 
-    monkeypatch.setattr(inspectors, "inspect", noted)
+    monkeypatch.setattr(inspectors, "inspect_image", noted)
     return calls
 
 

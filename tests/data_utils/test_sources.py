@@ -20,8 +20,9 @@ import tifffile
 from conftest import ROOT, unnoticed_changes
 from PIL import Image, ImageFile
 
-from data_utils.analysis.inspect import raise_problems, total_pixels
+from data_utils.analysis.inspection import total_pixels
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
+from data_utils.analysis.problems import raise_problems
 from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask

@@ -16,9 +16,9 @@ from conftest import ROOT, load_info
 from PIL import Image, ImageDraw, ImageFilter
 
 from data_utils.analysis import spoiled_masks
-from data_utils.analysis.inspect import Inspection, SplitInspection
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.inspection import Inspection, SplitInspection
 from data_utils.analysis.spoiled_masks import BorderCounts, border_warnings, check_borders, check_palettes
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import ListRecords

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 
-from data_utils.analysis.inspect import Inspection, Problem
 from data_utils.analysis.inspect_volumes import inspect_volume
+from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.image_io import volume_formats
 from data_utils.image_io.formats import ClassLayers, VolumeFile
 from data_utils.image_io.resize import nearest, resize_image, resize_mask

@@ -1,7 +1,7 @@
 """Folders of volumes become records, the same in every layout, and one reading finds all that is known of them.
 
 Modules: data_utils/sources/volumes.py, data_utils/sources/volume_slices.py, data_utils/analysis/inspect_volumes.py,
-data_utils/analysis/volume_findings.py.
+data_utils/analysis/volume_statistics.py.
 """
 
 import json
@@ -16,12 +16,12 @@ from conftest import ROOT, unnoticed_changes
 from volumes import ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis import inspect_volumes
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect import Inspection
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection, inspect_volume
+from data_utils.analysis.inspection import Inspection
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.analysis.validate import check_data
-from data_utils.analysis.volume_findings import target_spacing
+from data_utils.analysis.volume_statistics import target_spacing
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
@@ -100,7 +100,7 @@ def test_decathlon_and_nnunet_layouts_hold_the_same_samples(tmp_path, channels):
     second = load_records(config(nnunet(tmp_path / "nnunet", channels)))
     for ours, theirs in zip(first, second, strict=True):
         assert samples(ours) == samples(theirs)
-        assert (ours.dims, ours.classes, ours.modality) == (theirs.dims, theirs.classes, theirs.modality)
+        assert ours.metadata == theirs.metadata
     train, val = first
     assert sorted(record["name"] for part in first for record in part) == NAMES
     assert (len(train), len(val), train.dims) == (3, 1, 3)
@@ -368,13 +368,13 @@ def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
     inspection = inspect_split(train, "reading", choose_inspector(train))
     restored = VolumeSplitInspection.from_json(json.loads(json.dumps(inspection.to_json())))
     assert np.array_equal(inspection.sizes, restored.sizes)
-    assert np.array_equal(inspection.volumes.spacings, restored.volumes.spacings)
-    assert inspection.volumes.foreground == restored.volumes.foreground
+    assert np.array_equal(inspection.statistics.spacings, restored.statistics.spacings)
+    assert inspection.statistics.foreground == restored.statistics.foreground
     for i, locations in inspection.class_locations.items():
         assert all(np.array_equal(places, restored.class_locations[i][value]) for value, places in locations.items())
     assert [
-        inspection.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")
-    ] == [restored.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")]
+        inspection.statistics.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")
+    ] == [restored.statistics.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")]
 
 
 def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):

@@ -28,7 +28,7 @@ from PIL import Image
 from rasters import feature, square, write_raster
 
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect import inspect
+from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_names import parse_classes
@@ -120,8 +120,8 @@ def tiff(values: np.ndarray, **options) -> bytes:
 def read_picture(path: Path) -> None:
     """Check it, decode it for training as image and as mask, read it in windows, and find it as predict.py does."""
     source = str(path)
-    inspect({"image": source, "target": source, "name": path.name})
-    inspect({"image": {"bytes": path.read_bytes(), "path": None}, "target": source, "name": path.name})
+    inspect_image({"image": source, "target": source, "name": path.name})
+    inspect_image({"image": {"bytes": path.read_bytes(), "path": None}, "target": source, "name": path.name})
     with suppress(DataError):
         decode_image(source, path.name, draft_for=PREPROCESS)
     with suppress(DataError):
@@ -167,7 +167,7 @@ def read_polygons(path: Path) -> None:
 def read_blocks(path: Path) -> None:
     train, val = load_records(DataConfig(str(path.parent.parent), val_blocks=8))
     for record in islice(chain(val, train), 3):  # a header may claim thousands of blocks
-        inspect(record)
+        inspect_image(record)
         with suppress(DataError):
             read_image(record["image"])
     describe_neighbors(val, val)
@@ -194,7 +194,7 @@ def read_config(config: DataConfig) -> None:
             if records.dims == 3:
                 inspect_volume(record)
             else:
-                inspect(record)
+                inspect_image(record)
                 with suppress(DataError):
                     decode_image(record["image"], record["name"])
 
@@ -688,7 +688,7 @@ def read_objects(config: DataConfig) -> None:
         reader = ObjectReader()
         shapes_of_objects(records, reader)
         for record in records:
-            inspect(record)
+            inspect_image(record)
             with suppress(DataError):
                 ObjectTarget(reader.ids(record), reader.ids(record)).renumbered()
 

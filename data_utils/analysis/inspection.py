@@ -1,29 +1,19 @@
-"""The inspection of every image's header and every mask's pixels: sizes, mask values, and problems."""
+"""What one look at records finds: sizes, mask values, and problems; of a record, and of all records of a split."""
 
-import re
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.class_map import ClassMap
-from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
-from data_utils.image_io.resize import same_proportions
-from data_utils.invented_values import SWAPPED_FOLDERS_HINT, describe_invented, excess_values
-from data_utils.mask_values import MAX_VALUES, as_color, count_values, in_colors, show
-from data_utils.sources.records import LabelSet, Record, Records
-from data_utils.targets.reader import TargetReader
+from data_utils.mask_values import in_colors
+from data_utils.sources.records import LabelSet, Records
 from runtime.cache import JSON
-from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
-NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
-MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 
@@ -45,7 +35,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """The findings in one record.
+    """What one look at a record finds.
 
     Args:
         size: (H, W) of the image.
@@ -67,7 +57,7 @@ class Inspection:
 
 @dataclass
 class SplitInspection:
-    """The findings in all records of a split.
+    """What one look at each record of a split finds.
 
     Args:
         sizes: (N, 2) int64 as (H, W); zeros where a record cannot be used.
@@ -98,7 +88,7 @@ class SplitInspection:
         return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
 
     def add(self, i: int, inspection: Inspection, labeled_for: LabelSet | None = None) -> None:
-        """Add the findings in record i, whose image is labeled for the classes `labeled_for`."""
+        """Add the inspection of record i, whose image is labeled for the classes `labeled_for`."""
         content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labeled_for)
         self.sizes[i] = inspection.size
         self.resized_masks += inspection.size != inspection.mask_size
@@ -165,63 +155,7 @@ class SplitInspection:
 
 
 AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
-InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the findings in each split, beside its records
-
-
-def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
-    """The findings in the header of the image and in all of the mask.
-
-    Args:
-        has_classes: whether the values of masks are classes: few, and not smoothed.
-    """
-    name = record["name"]
-    try:
-        size, mode = read_header(record["image"], f"{name}: image")
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    try:
-        mask, is_colored, is_jpeg = decode_mask(record["target"], name)
-    except DataError as error:
-        return Problem("mask cannot be read", str(error))
-    mask_size = mask.shape[:2]
-    if not same_proportions(size, mask_size):
-        return size_problem(name, size, mask_size)
-    pixels = count_values(mask)
-    kind = "numbers"
-    if mask.ndim == 3:
-        kind = "colors"
-    elif is_colored:
-        kind = "greys"
-    inspection = Inspection(size, mask_size, mode, kind, pixels)
-    if not has_classes:
-        return inspection
-    if is_jpeg and len(pixels) > 2:
-        return lossy_problem(name, pixels)
-    return value_count_problem(pixels, name) or inspection
-
-
-def lossy_problem(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
-    """The problem that a JPEG mask holds more than two values."""
-    if len(pixels) > MAX_VALUES and describe_invented(pixels) is None:
-        return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED_FOLDERS_HINT}?")
-    return Problem(
-        "lossy mask",
-        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
-        " the file keeps them: export the mask again as PNG (or are images and masks swapped?)",
-    )
-
-
-def size_problem(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
-    """The problem that image and mask (H, W) have different proportions."""
-    return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
-
-
-def value_count_problem(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
-    """The problem that a mask holds more values than a data set may have classes, or None."""
-    excess = excess_values(pixels)
-    if excess is None:
-        return None
-    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values: {excess}")
+InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the inspection of each split, beside its records
 
 
 def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
@@ -254,63 +188,6 @@ def pixels_by_labels(inspected: InspectedSplits) -> dict[LabelSet | None, dict[M
         for content, pixels, _ in inspection.used_contents():
             totals[content.labeled_for].update(pixels)
     return {labeled_for: dict(pixels) for labeled_for, pixels in totals.items()}
-
-
-def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
-    """Add to the inspection's problems the records whose masks hold values that cannot be turned into a target."""
-    if reader.class_map is not None:
-        find_unknown(inspection, records, reader.class_map)
-        return
-    for content, _, members in inspection.used_contents():
-        problem = reader.problem_of(content.values)
-        if problem is None:
-            continue
-        for i in members.tolist():
-            inspection.exclude(i, Problem("number of no object", f"{records[i]['name']}: {problem}"))
-
-
-def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
-    """Add to the inspection's problems the records whose masks hold values without a class."""
-    for content, _, members in inspection.used_contents():
-        values = content.values
-        if class_map.has_colors and content.kind == "greys":
-            values = tuple(as_color(value) for value in values)
-        unknown = [value for value in values if class_map.index_of(value) is None]
-        if not unknown:
-            continue
-        for i in members.tolist():
-            text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
-            remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
-            inspection.exclude(i, Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}"))
-
-
-def raise_problems(inspection: SplitInspection, count: int) -> None:
-    """One DataError for all problems, which names the first few."""
-    if inspection.problems:
-        texts = [problem.text for problem in inspection.problems.values()]
-        listed = listing(merge_equal(texts), separator="; ")
-        remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
-        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
-
-
-def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str]:
-    """Merge texts `NAME: problem`: if many names have the same problem, one text lists the first of these names.
-
-    Texts that differ only in their numbers are merged too; the merged text has the numbers of the first one.
-    """
-    texts_of: dict[str, list[tuple[str, str]]] = {}
-    for text in texts:
-        name, _, problem = text.partition(": ")
-        texts_of.setdefault(NUMBER.sub("", problem), []).append((name, problem))
-    lines = []
-    for alike in texts_of.values():
-        if len(alike) < MIN_MERGED_FILES:
-            lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
-            continue
-        names = listing([name for name, _ in alike], limit=limit)
-        _, problem = alike[0]
-        lines.append(f"{len(alike)} files ({names}): {problem}")
-    return lines
 
 
 def mask_value_from_json(value: Any) -> MaskValue:

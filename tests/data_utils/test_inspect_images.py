@@ -1,4 +1,7 @@
-"""One look at an image and its mask, and at a split of them: kinds of values, problems, and what is kept."""
+"""One look at an image and its mask, and at a split of them: kinds of values, problems, and what is kept.
+
+Modules: data_utils/analysis/inspection.py, data_utils/analysis/inspect_images.py, data_utils/analysis/problems.py.
+"""
 
 import json
 from pathlib import Path
@@ -9,20 +12,22 @@ import pytest
 from inspections import split_of
 from PIL import Image
 
-from data_utils.analysis.inspect import (
+from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspection import (
     Inspection,
     Problem,
     SplitInspection,
-    exclude_unreadable,
-    find_unknown,
-    inspect,
     locations_from_json,
     locations_to_json,
+    pixels_by_labels,
+    total_pixels,
+)
+from data_utils.analysis.problems import (
+    exclude_unknown,
+    exclude_unreadable,
     lossy_problem,
     merge_equal,
-    pixels_by_labels,
     raise_problems,
-    total_pixels,
     value_count_problem,
 )
 from data_utils.class_map import ClassMap
@@ -45,19 +50,19 @@ def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path):
     colors = greys.copy()
     colors[0, 0, 1] = 7
     for kind, mask in (("numbers", numbers), ("greys", greys), ("colors", colors)):
-        assert inspect(write_mask(tmp_path, f"{kind}.png", mask)).kind == kind
+        assert inspect_image(write_mask(tmp_path, f"{kind}.png", mask)).kind == kind
 
 
 def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_path):
     blocks = np.repeat(np.repeat(np.array([[0, 255], [255, 0]], np.uint8), 16, axis=0), 16, axis=1)
     two = write_mask(tmp_path, "two.jpg", blocks, quality=100)
-    assert inspect(two).pixels == {0: 512, 255: 512}
+    assert inspect_image(two).pixels == {0: 512, 255: 512}
     blocks[:16, :16] = 128
     three = write_mask(tmp_path, "three.jpg", blocks, quality=100)
-    problem = inspect(three)
+    problem = inspect_image(three)
     assert problem.kind == "lossy mask"
     assert "a: mask is a JPEG with the values 0, 128, 255; comp" in problem.text
-    assert inspect(three, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
+    assert inspect_image(three, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
 
 
 def test_a_jpeg_of_very_many_values_may_be_a_photograph():
@@ -69,10 +74,10 @@ def test_a_jpeg_of_very_many_values_may_be_a_photograph():
 
 def test_an_image_that_cannot_be_read_is_told_from_its_mask():
     mask = np.zeros((2, 2), np.uint8)
-    kind, text = inspect({"image": "nowhere.png", "target": mask, "name": "a"})
+    kind, text = inspect_image({"image": "nowhere.png", "target": mask, "name": "a"})
     assert kind == "image cannot be read"
     assert text.startswith("a: image cannot be read")
-    assert inspect({"image": mask, "target": "nowhere.png", "name": "a"}).kind == "mask cannot be read"
+    assert inspect_image({"image": mask, "target": "nowhere.png", "name": "a"}).kind == "mask cannot be read"
 
 
 def test_pixels_of_each_value_are_counted():
@@ -126,14 +131,14 @@ def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
 
 def test_masks_with_values_of_no_class_become_problems():
     inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
-    find_unknown(inspection, records, CLASSES)
+    exclude_unknown(inspection, records, CLASSES)
     assert set(inspection.problems) == {1, 2, 3}
     assert inspection.members.tolist() == [0, -1, -1, -1]
     kind, text = inspection.problems[2]
     assert kind == "unknown mask value"
     assert text.startswith("2: mask values 9 belong to no class; classes are 0, 1; name them in --classes")
     greys, records = split_of({0: 3, 9: 2}, {0: 3, 8: 1}, kind="greys")
-    find_unknown(greys, records, ClassMap(("a", "b"), ((0, 0, 0), (9, 9, 9)), None))
+    exclude_unknown(greys, records, ClassMap(("a", "b"), ((0, 0, 0), (9, 9, 9)), None))
     assert set(greys.problems) == {1}
 
 

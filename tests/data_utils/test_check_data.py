@@ -9,9 +9,7 @@ from PIL import Image
 from rasterio.transform import from_origin
 from rasters import write_raster
 
-from data_utils.analysis.inspect import SplitInspection
-from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection
-from data_utils.analysis.validate import (
+from data_utils.analysis.check_data import (
     check_data,
     describe,
     describe_annotations,
@@ -20,6 +18,8 @@ from data_utils.analysis.validate import (
     name_values,
     odd_channels,
 )
+from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection
+from data_utils.analysis.inspection import SplitInspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary

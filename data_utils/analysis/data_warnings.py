@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from data_utils.analysis.inspect import InspectedSplits
+from data_utils.analysis.inspection import InspectedSplits
 from data_utils.analysis.label_sets import label_set_warnings
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.overlaps import overlap_warnings
-from data_utils.analysis.point_checks import point_warnings
+from data_utils.analysis.overlap_warnings import overlap_warnings
+from data_utils.analysis.point_warnings import point_warnings
 from data_utils.analysis.spoiled_masks import border_warnings
 from data_utils.config import DataConfig
 from data_utils.sources.placed import place_warnings

@@ -1,4 +1,4 @@
-"""The part of `--check-data` on points: how many images have each point, and which points are likely mistakes."""
+"""Points of a data set: how many images have each, and warnings about likely mistakes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.analysis.inspect import InspectedSplits
+from data_utils.analysis.inspection import InspectedSplits
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD, to_pixels, to_voxels

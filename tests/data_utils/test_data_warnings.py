@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 from inspections import split_of
 
-from data_utils.analysis import findings
-from data_utils.analysis.findings import find_warnings
-from data_utils.analysis.inspect import total_pixels
+from data_utils.analysis import data_warnings
+from data_utils.analysis.data_warnings import find_warnings
+from data_utils.analysis.inspection import total_pixels
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 
@@ -32,7 +32,7 @@ def test_only_a_flag_can_name_classes_by_mistake_and_what_a_reader_warns_of_is_s
 
 
 def test_borders_are_looked_for_where_masks_hold_classes_without_names(monkeypatch):
-    monkeypatch.setattr(findings, "border_warnings", lambda inspected, pixels: (f"{len(pixels)} borders",))
+    monkeypatch.setattr(data_warnings, "border_warnings", lambda inspected, pixels: (f"{len(pixels)} borders",))
     splits = [split_of({0: 10, 1: 10})]
     all_records = [records for _, records in splits]
     class_map = ClassMap(("a", "b"), (0, 1), None)
@@ -45,8 +45,10 @@ def test_borders_are_looked_for_where_masks_hold_classes_without_names(monkeypat
 
 def test_what_is_wrong_between_and_in_both_splits_is_looked_for(monkeypatch):
     for name in ("overlap_warnings", "place_warnings"):
-        monkeypatch.setattr(findings, name, lambda splits, name=name: (f"{name}: {len(splits)}",))
-    monkeypatch.setattr(findings, "label_set_warnings", lambda inspected, reader: (f"label sets: {len(inspected)}",))
+        monkeypatch.setattr(data_warnings, name, lambda splits, name=name: (f"{name}: {len(splits)}",))
+    monkeypatch.setattr(
+        data_warnings, "label_set_warnings", lambda inspected, reader: (f"label sets: {len(inspected)}",)
+    )
     splits = [split_of({0: 10, 1: 10}), split_of({0: 10, 1: 10})]
     all_records = [records for _, records in splits]
     reader = SimpleNamespace(class_map=None, warnings=lambda splits: (f"reader: {len(splits)}",))

@@ -1,4 +1,4 @@
-"""The findings of an inspection in volumes only: spacings, and the statistics for their normalization."""
+"""The statistics of volumes, which no image has: their spacings, and intensities for their normalization."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class Foreground(NamedTuple):
 
 
 @dataclass
-class VolumeFindings:
-    """The findings in the volumes of a split.
+class VolumeStatistics:
+    """The statistics of the volumes of a split.
 
     Args:
         spacings: (N, 3) float64, (z, y, x) in mm, zeros where a record cannot be used.
@@ -41,8 +41,8 @@ class VolumeFindings:
     foreground: Foreground | None
 
     @classmethod
-    def of(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeFindings":
-        """The findings of `spacings` (N, 3), and of `values` (n, C) of labeled voxels of each usable record."""
+    def of(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeStatistics":
+        """The statistics of `spacings` (N, 3), and of `values` (n, C) of labeled voxels of each usable record."""
         channels = Counter(record_values.shape[1] for record_values in values)
         foreground = None
         if len(channels) == 1 and any(map(len, values)):
@@ -59,7 +59,7 @@ class VolumeFindings:
         return {"spacings": self.spacings.tolist(), "channels": channels, "foreground": self.foreground}
 
     @classmethod
-    def from_json(cls, value: JSON) -> "VolumeFindings":
+    def from_json(cls, value: JSON) -> "VolumeStatistics":
         spacings = np.array(value["spacings"]).reshape(-1, 3)
         foreground = None
         if value["foreground"]:

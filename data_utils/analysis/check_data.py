@@ -6,19 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from data_utils.analysis.findings import find_warnings
-from data_utils.analysis.inspect import (
-    InspectedSplits,
-    Inspection,
-    Problem,
-    SplitInspection,
-    exclude_unreadable,
-    merge_equal,
-    total_pixels,
-)
+from data_utils.analysis.data_warnings import find_warnings
+from data_utils.analysis.inspection import InspectedSplits, Inspection, Problem, SplitInspection, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
-from data_utils.analysis.point_checks import describe_points
+from data_utils.analysis.point_warnings import describe_points
+from data_utils.analysis.problems import exclude_unreadable, merge_equal
 from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -44,7 +37,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     Large training images are read in windows if training reads them so.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
-    doubts = task_warnings(train, config)
+    warnings = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
@@ -76,7 +69,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], meaning.pixels, meaning.names)
     lines += meaning.lines
-    warnings = doubts + meaning.warnings
+    warnings += meaning.warnings
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
@@ -85,7 +78,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 def _inspect_files(
     split: str, records: Records, config: DataConfig, names_by_channels: dict[int, list[str]], *, has_names: bool
 ) -> SplitInspection:
-    """The findings in all files of a split, each image decoded; `names_by_channels` gets the images' names.
+    """The inspection of all files of a split, each image decoded; `names_by_channels` gets the images' names.
 
     Raises DataError if the masks hold too many values together.
     """
@@ -196,7 +189,7 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
 def _inspect_and_decode(
     inspector: Inspector, names_by_channels: dict[int, list[str]], record: Record
 ) -> Inspection | Problem:
-    """The findings in a record, whose image is decoded too; its name is added to `names_by_channels`."""
+    """The inspection of a record, whose image is decoded too; its name is added to `names_by_channels`."""
     inspection = inspector.inspect(record)
     if isinstance(inspection, Problem):
         return inspection

@@ -1,0 +1,41 @@
+"""The inspection of images: the header of an image, and every pixel of its mask."""
+
+from data_utils.analysis.inspection import Inspection, Problem
+from data_utils.analysis.problems import lossy_problem, size_problem, value_count_problem
+from data_utils.image_io.reader import decode_mask, read_header
+from data_utils.image_io.resize import same_proportions
+from data_utils.mask_values import count_values
+from data_utils.sources.records import Record
+from runtime.errors import DataError
+
+
+def inspect_image(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
+    """The inspection of the header of an image, and of all of its mask.
+
+    Args:
+        has_classes: whether the values of masks are classes: few, and not smoothed.
+    """
+    name = record["name"]
+    try:
+        size, mode = read_header(record["image"], f"{name}: image")
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    try:
+        mask, is_colored, is_jpeg = decode_mask(record["target"], name)
+    except DataError as error:
+        return Problem("mask cannot be read", str(error))
+    mask_size = mask.shape[:2]
+    if not same_proportions(size, mask_size):
+        return size_problem(name, size, mask_size)
+    pixels = count_values(mask)
+    kind = "numbers"
+    if mask.ndim == 3:
+        kind = "colors"
+    elif is_colored:
+        kind = "greys"
+    inspection = Inspection(size, mask_size, mode, kind, pixels)
+    if not has_classes:
+        return inspection
+    if is_jpeg and len(pixels) > 2:
+        return lossy_problem(name, pixels)
+    return value_count_problem(pixels, name) or inspection

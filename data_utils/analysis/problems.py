@@ -1,0 +1,100 @@
+"""The problems for which records cannot be used, and how their lines are merged and raised."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from data_utils.analysis.inspection import Problem, SplitInspection
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import size_mismatch
+from data_utils.invented_values import SWAPPED_FOLDERS_HINT, describe_invented, excess_values
+from data_utils.mask_values import MAX_VALUES, as_color, show
+from data_utils.sources.records import Records
+from data_utils.targets.reader import TargetReader
+from runtime.console import listing
+from runtime.errors import DataError
+from unet.config import MaskValue
+
+NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
+NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
+MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
+
+
+def size_problem(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
+    """The problem that image and mask (H, W) have different proportions."""
+    return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
+
+
+def lossy_problem(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
+    """The problem that a JPEG mask holds more than two values."""
+    if len(pixels) > MAX_VALUES and describe_invented(pixels) is None:
+        return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED_FOLDERS_HINT}?")
+    return Problem(
+        "lossy mask",
+        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
+        " the file keeps them: export the mask again as PNG (or are images and masks swapped?)",
+    )
+
+
+def value_count_problem(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
+    """The problem that a mask holds more values than a data set may have classes, or None."""
+    excess = excess_values(pixels)
+    if excess is None:
+        return None
+    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values: {excess}")
+
+
+def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
+    """Add to the inspection's problems the records whose masks hold values that cannot be turned into a target."""
+    if reader.class_map is not None:
+        exclude_unknown(inspection, records, reader.class_map)
+        return
+    for content, _, members in inspection.used_contents():
+        problem = reader.problem_of(content.values)
+        if problem is None:
+            continue
+        for i in members.tolist():
+            inspection.exclude(i, Problem("number of no object", f"{records[i]['name']}: {problem}"))
+
+
+def exclude_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
+    """Add to the inspection's problems the records whose masks hold values without a class."""
+    for content, _, members in inspection.used_contents():
+        values = content.values
+        if class_map.has_colors and content.kind == "greys":
+            values = tuple(as_color(value) for value in values)
+        unknown = [value for value in values if class_map.index_of(value) is None]
+        if not unknown:
+            continue
+        for i in members.tolist():
+            text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
+            remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
+            inspection.exclude(i, Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}"))
+
+
+def raise_problems(inspection: SplitInspection, count: int) -> None:
+    """One DataError for all problems, which names the first few."""
+    if inspection.problems:
+        texts = [problem.text for problem in inspection.problems.values()]
+        listed = listing(merge_equal(texts), separator="; ")
+        remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
+        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
+
+
+def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str]:
+    """Merge texts `NAME: problem`: if many names have the same problem, one text lists the first of these names.
+
+    Texts that differ only in their numbers are merged too; the merged text has the numbers of the first one.
+    """
+    texts_of: dict[str, list[tuple[str, str]]] = {}
+    for text in texts:
+        name, _, problem = text.partition(": ")
+        texts_of.setdefault(NUMBER.sub("", problem), []).append((name, problem))
+    lines = []
+    for alike in texts_of.values():
+        if len(alike) < MIN_MERGED_FILES:
+            lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
+            continue
+        names = listing([name for name, _ in alike], limit=limit)
+        _, problem = alike[0]
+        lines.append(f"{len(alike)} files ({names}): {problem}")
+    return lines

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from data_utils.loading.augment import Recolor, augment
 from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.dataset import TrainingBatch
 from runtime.device import upload
 from runtime.errors import SettingsError
 from runtime.launch_profile import LaunchProfile
@@ -71,7 +72,7 @@ class MicroBatch(NamedTuple):
 
 
 def steps_ahead(
-    loader: DataLoader, recolor: Recolor, data_ready: Callable[[list], None] | None = None
+    loader: DataLoader, recolor: Recolor, data_ready: Callable[[list[TrainingBatch]], None] | None = None
 ) -> Iterator[tuple[list[MicroBatch], list[int]]]:
     """Yield each optimizer step's micro-batches, augmented on the device, and the indices of this process's records.
 
@@ -91,7 +92,7 @@ def steps_ahead(
         yield [_augmented(batch, fill, std, recolor) for batch in batches], indices
 
 
-def _batches_of_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
+def _batches_of_steps(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
     """The batches of the loader that belong to each optimizer step."""
     batches = []
     for batch in loader:
@@ -101,7 +102,7 @@ def _batches_of_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
             batches = []
 
 
-def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
+def _augmented(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
     """A batch of the loader, augmented on the device."""
     images, targets = augment(
         batch["images"], batch["targets"], batch["draws"], batch["packed_draws"], fill=fill, std=std, recolor=recolor

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -169,12 +169,45 @@ def _tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
-def collate_training(samples: list[tuple]) -> dict[str, Any]:
-    """A batch for `augment`.
+class TrainingBatch(TypedDict):
+    """The samples of a micro-batch, for `augment`.
 
-    images (B, C, *size), targets (B, *size), draws: [Draw, ...], packed_draws: `pack_draws` of them, slots: [Slot,
-    ...], problems: the problems of the samples left out.
+    Keys:
+        images: (B, C, *size).
+        targets: the targets of these images, of one size.
+        packed_draws: `pack_draws` of the draws.
+        problems: the problems of the samples left out.
     """
+
+    images: Tensor
+    targets: Target
+    draws: list[Draw]
+    packed_draws: Tensor
+    slots: list[Slot]
+    problems: list[str]
+
+
+class EvaluationBatch(TypedDict):
+    """The samples of a forward pass of an evaluation.
+
+    Keys:
+        images: (B, C, *size).
+        targets: the targets of these images, each of its own size.
+        indices: the indices of their records.
+        problems: the problems of the samples left out.
+    """
+
+    images: Tensor
+    targets: list[Target]
+    indices: list[int]
+    problems: list[str]
+
+
+Batch = TrainingBatch | EvaluationBatch
+
+
+def collate_training(samples: list[tuple]) -> TrainingBatch:
+    """A batch of samples of `TrainingDataset`."""
     images, targets, draws, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)
     return {
@@ -187,8 +220,8 @@ def collate_training(samples: list[tuple]) -> dict[str, Any]:
     }
 
 
-def collate_evaluation(samples: list[tuple]) -> dict[str, Any]:
-    """images (B, C, *size), targets: a list, each of its own size, indices: [index, ...], problems as above."""
+def collate_evaluation(samples: list[tuple]) -> EvaluationBatch:
+    """A batch of samples of `EvaluationDataset`."""
     images, targets, indices, problems = zip(*samples, strict=True)
     return {
         "images": torch.stack(images),

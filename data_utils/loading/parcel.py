@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from data_utils.loading.dataset import Batch
 from runtime.errors import SettingsError, UserError, one_line
 from runtime.parallel import lost_worker
 
@@ -28,7 +28,7 @@ class Parcel:
     training waits for it for ever. An error raised in this class is passed on to training.
     """
 
-    def __init__(self, batch: dict[str, Any]) -> None:
+    def __init__(self, batch: Batch) -> None:
         try:
             self.content = bytes(ForkingPickler.dumps(batch))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError, whose text ends in "reason (number)"
@@ -41,7 +41,7 @@ class Parcel:
         return _unpack, (self.content,)
 
 
-def _unpack(content: bytes) -> dict[str, Any]:
+def _unpack(content: bytes) -> Batch:
     """The batch of a parcel; its tensors' memory comes from the worker, which may have been killed."""
     try:
         return ForkingPickler.loads(content)
@@ -52,10 +52,10 @@ def _unpack(content: bytes) -> dict[str, Any]:
 class PackedCollate:
     """A batch as `collate` returns it, as a Parcel where a worker process calls it."""
 
-    def __init__(self, collate: Callable[[list], dict[str, Any]]) -> None:
+    def __init__(self, collate: Callable[[list], Batch]) -> None:
         self.collate = collate
 
-    def __call__(self, samples: list) -> dict[str, Any] | Parcel:
+    def __call__(self, samples: list) -> Batch | Parcel:
         batch = self.collate(samples)
         if get_worker_info() is None:
             return batch

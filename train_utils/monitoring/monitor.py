@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
+from data_utils.loading.dataset import TrainingBatch
 from runtime.console import progress_bar, say
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
@@ -59,13 +59,13 @@ class Monitor:
         self._brief = ""
         self._has_named_bottleneck = False
 
-    def data_ready(self, batches: list[dict[str, Any]]) -> None:
-        """Note that the next step's micro-batches are here, and take the problems of unreadable samples out of them.
+    def data_ready(self, batches: list[TrainingBatch]) -> None:
+        """Note that the next step's micro-batches are here, and which problems their samples had.
 
         `close` names these samples.
         """
         for batch in batches:
-            self.problems.update(batch.pop("problems"))
+            self.problems.update(batch["problems"])
         self.meter.data_ready()
 
     def communicating(self) -> AbstractContextManager[None]:

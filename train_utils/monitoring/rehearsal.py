@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
+from data_utils.loading.dataset import EvaluationBatch
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from runtime.console import say
 from runtime.device import wait_for
@@ -79,7 +80,7 @@ class FirstBatches:
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[EvaluationBatch]:
         self.images = 0
         for batch in islice(self.loader, self.count):
             self.images += len(batch["indices"])

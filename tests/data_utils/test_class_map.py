@@ -1,4 +1,7 @@
-"""Classes: which values are theirs, what they are called, and masks as their indices."""
+"""Classes: which values are theirs, what they are called, and masks as their indices.
+
+Modules: data_utils/class_map.py, data_utils/class_names.py, data_utils/mask_values.py, data_utils/invented_values.py.
+"""
 
 import json
 import pickle
@@ -7,23 +10,11 @@ import re
 import numpy as np
 import pytest
 
-from data_utils.class_map import (
-    ClassMap,
-    _table,
-    as_color,
-    as_grey,
-    classes_example,
-    describe_invented,
-    holds_names,
-    is_run,
-    key_of,
-    named_classes,
-    parse_classes,
-    parse_values,
-    resolve_classes,
-    unpack,
-)
+from data_utils.class_map import ClassMap, _table, resolve_classes
+from data_utils.class_names import classes_example, holds_names, named_classes, parse_classes
 from data_utils.image_io.reader import read_mask
+from data_utils.invented_values import describe_invented
+from data_utils.mask_values import as_color, as_grey, is_run, key_of, parse_values, unpack
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, Preprocess
 

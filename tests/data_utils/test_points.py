@@ -33,7 +33,7 @@ def test_masks_come_before_points_unless_a_flag_asks_for_these(tmp_path, task, h
     write_dots(tmp_path, 4, seed=0)
     shutil.copytree(tmp_path / "images", tmp_path / "masks")
     train, _ = load_records(DataConfig(dataset=str(tmp_path), task=task))
-    assert (train.landmarks is not None) is has_points
+    assert (train.metadata.landmarks is not None) is has_points
 
 
 def test_masks_that_a_flag_asks_for_are_missing_beside_points(tmp_path):
@@ -53,7 +53,7 @@ def test_splits_are_folders_of_their_name(tmp_path):
     train, val = load_records(DataConfig(dataset=str(tmp_path)))
     assert len(train) == 3
     assert len(val) == 2
-    assert train.landmarks == val.landmarks
+    assert train.metadata.landmarks == val.metadata.landmarks
 
 
 def test_splits_are_tables_of_their_name(tmp_path):
@@ -64,7 +64,7 @@ def test_splits_are_tables_of_their_name(tmp_path):
     train, val = load_records(DataConfig(dataset=str(tmp_path)))
     assert len(train) == 2
     assert len(val) == 1
-    assert train.landmarks == val.landmarks
+    assert train.metadata.landmarks == val.metadata.landmarks
 
 
 def test_the_helpers_draw_what_they_say():
@@ -89,7 +89,8 @@ def three_tables(tmp_path):
 
 def test_points_have_the_same_names_in_all_splits(three_tables):
     train, val = load_records(DataConfig(dataset=str(three_tables), val_split="test"))
-    assert train.landmarks.names == val.landmarks.names == ("c", "a", "b")  # in the order of the files
+    assert train.metadata.landmarks.names == ("c", "a", "b")  # in the order of the files
+    assert val.metadata.landmarks.names == ("c", "a", "b")
     (records,) = point_records([val])
     assert records.table.with_names(("a", "b", "c")).states.tolist() == [[UNKNOWN, UNKNOWN, PRESENT]]
 
@@ -162,8 +163,8 @@ def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):
     train, val = load_records(DataConfig(dataset=str(folder), allow_unpaired=True))
     places = {record["name"]: record["target"].positions.tolist() for split in (train, val) for record in split}
     assert places == {"a.png": [[1, 2]], "b.png": [[3, 4]]}
-    assert train.unpaired[0] == "x: listed in points.csv, but the file is missing"
-    assert len(val.unpaired) == 2
+    assert train.metadata.unpaired[0] == "x: listed in points.csv, but the file is missing"
+    assert len(val.metadata.unpaired) == 2
 
 
 def test_points_whose_images_are_missing_are_named(tmp_path):
@@ -264,15 +265,15 @@ def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):
     with pytest.raises(DataError, match=line):
         load_records(DataConfig(str(tmp_path)))
     train, _ = load_records(DataConfig(str(tmp_path), task="landmarks"))
-    assert train.landmarks.names == NAMES
+    assert train.metadata.landmarks.names == NAMES
 
 
 def test_points_beside_polygons_are_points(tmp_path):
     write_dots(tmp_path, 4, seed=0)
     write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90))])
     train, _ = load_records(DataConfig(str(tmp_path)))
-    assert train.landmarks is not None
-    assert train.landmarks.names == NAMES
+    assert train.metadata.landmarks is not None
+    assert train.metadata.landmarks.names == NAMES
 
 
 @pytest.mark.parametrize("name", ["a.csv", "."])

@@ -9,8 +9,8 @@ from conftest import unnoticed_changes
 from mask_folders import SIZE, rows, save
 
 from data_utils import pack
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.cityscapes import EvaluatedIds, find
 
@@ -114,7 +114,7 @@ def test_cityscapes_stand_in_natural_order(bern):
 
 def test_cityscapes_files_without_partner_are_those_of_both_kinds(bern):
     train, _ = loaded(bern, allow_unpaired=True, val_fraction=0.34)
-    assert train.unpaired == (
+    assert train.metadata.unpaired == (
         *(f"bern/{number}_leftImg8bit.png: image without mask" for number in (30, 31, 32, 33, 4)),
         *(f"bern/{number}_gtFine_labelIds.png: mask without image" for number in (11, 5, 6, 7, 8)),
     )
@@ -144,12 +144,12 @@ CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicyc
 
 
 def test_ids_of_cityscapes_have_the_names_of_the_benchmark(tmp_path):
-    assert loaded(cityscapes(tmp_path, "train", "val"))[0].classes == tuple(CITYSCAPES.items())
+    assert loaded(cityscapes(tmp_path, "train", "val"))[0].metadata.classes == tuple(CITYSCAPES.items())
 
 
 def test_training_ids_of_cityscapes_have_the_names_of_the_benchmark(tmp_path):
     root = cityscapes(tmp_path, "train", "val", train_ids=True)
-    assert loaded(root)[0].classes == tuple(enumerate(CITYSCAPES.values()))
+    assert loaded(root)[0].metadata.classes == tuple(enumerate(CITYSCAPES.values()))
 
 
 def test_ids_of_cityscapes_that_are_not_evaluated_are_ignored_beyond_a_byte_too(tmp_path):
@@ -182,7 +182,7 @@ def test_a_mask_of_cityscapes_without_image_is_named(lone_mask):
 
 def test_a_mask_of_cityscapes_without_image_is_left_out_on_request(lone_mask):
     train, _ = loaded(lone_mask, allow_unpaired=True)
-    assert train.unpaired == (MASK_WITHOUT_IMAGE,)
+    assert train.metadata.unpaired == (MASK_WITHOUT_IMAGE,)
     assert train.annotations.annotated == 1
     assert train.annotations.empty == 0
 

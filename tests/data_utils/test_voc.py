@@ -13,8 +13,8 @@ from conftest import unnoticed_changes
 from mask_folders import SIZE, rows, save
 
 from data_utils import pack
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 
 VOC = rows(0, 1, 15, 255)
@@ -75,7 +75,7 @@ def test_a_change_of_each_file_of_voc_is_noticed(tmp_path):
     "names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"], ["1907_000032", "1907_000033"]]
 )
 def test_images_are_not_those_of_voc_where_some_have_other_names(tmp_path, names):
-    assert loaded(voc(tmp_path, names, {}))[0].classes == ()
+    assert loaded(voc(tmp_path, names, {}))[0].metadata.classes == ()
 
 
 @pytest.fixture
@@ -113,22 +113,22 @@ def voc_2007(tmp_path) -> Path:
 
 
 def test_images_of_voc_2007_are_known_by_their_annotations(voc_2007):
-    assert loaded(voc_2007)[0].classes == ()
+    assert loaded(voc_2007)[0].metadata.classes == ()
     page = "<annotation><source><database>The VOC2007 Database</database></source></annotation>"
     (voc_2007 / "Annotations" / "000032.xml").write_text(page)
-    assert loaded(voc_2007)[0].classes[15] == (15, "person")
+    assert loaded(voc_2007)[0].metadata.classes[15] == (15, "person")
 
 
 def test_a_pipe_is_no_annotation_of_voc_2007(voc_2007):
     os.mkfifo(voc_2007 / "Annotations" / "000032.xml")
-    assert loaded(voc_2007)[0].classes == ()
+    assert loaded(voc_2007)[0].metadata.classes == ()
 
 
 @pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])
 def test_one_list_or_none_is_split_by_the_seed(tmp_path, lists):
     train, val = loaded(voc(tmp_path, ["a", "b"], lists))
     assert sorted([*masks(train), *masks(val)]) == ["a.jpg", "b.jpg"]
-    assert train.classes == ()  # files of somebody else: the values are the classes
+    assert train.metadata.classes == ()  # files of somebody else: the values are the classes
 
 
 def test_no_image_of_voc_is_in_both_splits(tmp_path):
@@ -215,7 +215,7 @@ def test_voc_files_that_are_missing_are_named(two_missing):
 def test_voc_files_that_are_missing_are_left_out_on_request(two_missing):
     train, _ = loaded(two_missing, allow_unpaired=True)
     assert len(train) == 2
-    assert train.unpaired == ("2009_000001: no image", f"{OWN[1]}: no mask")
+    assert train.metadata.unpaired == ("2009_000001: no image", f"{OWN[1]}: no mask")
     assert train.annotations.annotated == 2
     assert train.annotations.empty == 0
 
@@ -284,13 +284,13 @@ def test_classes_of_cvat_are_in_the_order_of_its_list_where_masks_have_a_palette
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2))
     label_map = "# colors\n\nbackground:0,0,0::\n\ncell :128,255,64::\n# more\nnucleus:9,9,9::\n"
     (root / "labelmap.txt").write_text(label_map)
-    assert loaded(root)[0].classes == ((0, "background"), (1, "cell"), (2, "nucleus"))
+    assert loaded(root)[0].metadata.classes == ((0, "background"), (1, "cell"), (2, "nucleus"))
 
 
 def test_blank_lines_of_class_names_txt_are_no_classes(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2))
     (root / "class_names.txt").write_text("__ignore__\n_background_\n\ncat\n  \ndog\n")
-    assert loaded(root)[0].classes == ((0, "background"), (1, "cat"), (2, "dog"))
+    assert loaded(root)[0].metadata.classes == ((0, "background"), (1, "cat"), (2, "dog"))
 
 
 VOC_NAMES = ["background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"]
@@ -299,7 +299,7 @@ VOC_NAMES += ["tvmonitor"]
 
 
 def test_values_of_voc_have_the_names_of_the_challenge(tmp_path):
-    assert loaded(voc(tmp_path, OWN, {}))[0].classes == tuple(enumerate(VOC_NAMES))
+    assert loaded(voc(tmp_path, OWN, {}))[0].metadata.classes == tuple(enumerate(VOC_NAMES))
 
 
 def test_masks_of_cvat_with_a_fourth_channel_hold_colors(tmp_path):
@@ -308,7 +308,7 @@ def test_masks_of_cvat_with_a_fourth_channel_hold_colors(tmp_path):
     mask[:5, :, :3] = (128, 0, 64)
     root = voc(tmp_path, ["a", "b"], {}, mask, palette=False)
     (root / "labelmap.txt").write_text("background:0,0,0::\ncell:128,0,64::\n")
-    assert loaded(root)[0].classes == (((0, 0, 0), "background"), ((128, 0, 64), "cell"))
+    assert loaded(root)[0].metadata.classes == (((0, 0, 0), "background"), ((128, 0, 64), "cell"))
 
 
 def test_another_name_of_a_class_is_noticed(tmp_path):

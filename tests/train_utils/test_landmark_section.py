@@ -17,7 +17,7 @@ from data_utils.analysis.normalization import Normalization
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.points import PointReader
 from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
 from tasks.landmarks import Landmarks
@@ -160,7 +160,7 @@ def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     target = points_of([[4, 3, 2], [2, 2, 1], [1, 7, 4]], [PRESENT, ABSENT, PRESENT])
     image = VolumeFile((str(tmp_path / "v.nii"),))
     records = ListRecords([{"image": image, "target": target, "name": "v"}])
-    records.dims = 3
+    records.metadata = Metadata(dims=3)
     split = Split(records, np.array([(10, 8, 6)]), spacings=np.array([(2.0, 1.0, 1.0)]))
     info = DatasetInfo(
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))

@@ -15,7 +15,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
@@ -45,7 +45,7 @@ def test_each_task_has_its_section(task, reader, kind):
 def volume_example(image: VolumeFile, label: VolumeFile, pred: np.ndarray) -> Example:
     """The example of a data set of one volume of two classes, in which 9 is unknown."""
     records = ListRecords([{"image": image, "target": label, "name": "case"}])
-    records.dims = 3
+    records.metadata = Metadata(dims=3)
     split = Split(records, np.array([(4, 5, 6)]), spacings=np.ones((1, 3)))
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), 9))
     normalization = Normalization((1.0,), (1.0,), ("float32",))

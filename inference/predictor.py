@@ -19,7 +19,7 @@ from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.landmarks import PredictedPoints
-from inference.decoding.views import averaged_views
+from inference.decoding.views import average, averaged_views, mirrored_back
 from inference.models import load_network
 from inference.readers import (
     MirroredInput,
@@ -309,13 +309,14 @@ class Predictor:
             batches.append(self._batch(network, images, tilings))
             if self._averages_mirrored:
                 mirrored = self._batch(network, [image.flip(-1) for image in images], tilings)
-                batches.append(list(map(self._decoder.mirrored_back, mirrored)))
+                batches.append(list(map(partial(mirrored_back, self.task), mirrored)))
         return [self._averaged(batches, index, size) for index, size in enumerate(sizes)]
 
     def _averaged(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
         """The logits of one image of a batch at its own `size`, averaged over the networks."""
         target = self._logits_size(size, batches[0][index].shape[1:])
-        return self._decoder.average([resize_logits(logits[index][None], target)[0] for logits in batches])
+        views = [resize_logits(logits[index][None], target)[0] for logits in batches]
+        return average(self._decoder, views)
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
         """The size of the logits for the decoder: an image's own `size`, or the size of the first network's input."""
@@ -344,11 +345,11 @@ class Predictor:
             ways = [self._network_strips(network, network_input, tiling)]
             if self._averages_mirrored:
                 mirrored = self._network_strips(network, MirroredInput(network_input), tiling)
-                ways.append(map(self._decoder.mirrored_back, mirrored))
+                ways.append(map(partial(mirrored_back, self.task), mirrored))
             for strips in ways:
                 streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
-            yield self._decoder.average(logits)
+            yield average(self._decoder, logits)
 
     def _network_strips(
         self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None

@@ -1,6 +1,7 @@
 """From logits to the content of files."""
 
 from pathlib import Path
+from typing import Any
 
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.decoder import Decoder
@@ -15,7 +16,7 @@ from tasks.overlapping import Overlapping
 from tasks.regions import Regions
 from tasks.task import Task
 
-DECODERS: dict[str, type[Decoder]] = {
+DECODERS: dict[str, type[Decoder[Any]]] = {
     Classes.name: ClassDecoder,
     Landmarks.name: LandmarkDecoder,
     Objects.name: ObjectDecoder,

@@ -5,16 +5,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.device import download, upload
+from runtime.device import download
 from tasks.task import Task
 
-UNSURE_LEVEL = 255  # the level of an answer that is as likely as any other
+OwnTask = TypeVar("OwnTask", bound=Task)
 NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -32,7 +32,19 @@ class Strip(NamedTuple):
     extras: Mapping[str, np.ndarray] = NO_EXTRAS
 
 
-class Decoder(ABC):
+def download_strip(rows: Tensor | None, probabilities: Tensor | None, extras: Mapping[str, Tensor]) -> Strip:
+    """A strip on the CPU. The host waits once for all tensors."""
+    tensors = dict(extras)
+    if rows is not None:
+        tensors["rows"] = rows
+    if probabilities is not None:
+        tensors["probabilities"] = probabilities
+    copies = download(list(tensors.values()))
+    arrays = {name: tensor.numpy() for name, tensor in zip(tensors, copies, strict=True)}
+    return Strip(arrays.pop("rows", None), arrays.pop("probabilities", None), arrays)
+
+
+class Decoder(ABC, Generic[OwnTask]):
     """Reads the prediction of one image or volume from its logits, which come in strips from top to bottom.
 
     A caller uses it in one of two ways:
@@ -42,7 +54,7 @@ class Decoder(ABC):
     - `add_on_device` for each strip, then `finish_on_device` with all the results: the prediction is whole, and stays
       on the device. Evaluations score it this way.
 
-    All other methods keep no state: a `Predictor` averages and reads logits of many images by one decoder.
+    All other methods keep no state, so that one decoder serves the logits of many images.
 
     A decoder that reads each pixel by itself overrides `decode`, and needs nothing else. Others override both ways:
     they keep the data that they need of the strips, and return the prediction from `finish` and from
@@ -62,7 +74,7 @@ class Decoder(ABC):
     reading = ""
     at_image_size = True
 
-    def __init__(self, task: Task, scratch: Path | None = None) -> None:
+    def __init__(self, task: OwnTask, scratch: Path | None = None) -> None:
         self.task = task
 
     @property
@@ -102,40 +114,14 @@ class Decoder(ABC):
         output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
         return output_entropy.amax(dim=0) / math.log(2)
 
-    def uncertainty(self, logits: Tensor) -> Tensor:
-        """The entropy of a strip of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
-        return (self.entropy(logits) * UNSURE_LEVEL).round().to(torch.uint8)
-
     def certainty(self, logits: Tensor) -> Tensor | None:
         """The certainty for `Task.count_certainty`, from logits (outputs, n, ...); None if the task counts none."""
         return None
 
-    def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """The averaged logits of several networks or views."""
-        if len(logits) == 1:
-            return logits[0]
-        # logits of an ONNX file are on the CPU, also if other networks compute on a GPU
-        devices = [view.device for view in logits if not view.is_cpu]
-        device = devices[0] if devices else logits[0].device
-        views = []
-        for view in logits:
-            views.append(view if view.device == device else upload(view, device))
-        return self.joined(views, dim)
-
-    def joined(self, views: Sequence[Tensor], dim: int) -> Tensor:
-        """Logits whose probabilities are the mean over `views`, which are on one device."""
+    def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
+        """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
-
-    def mirrored_back(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """Logits of the image itself, from logits of its left-right mirror image."""
-        return self.unmirrored(logits.flip(-1), dim)
-
-    def unmirrored(self, logits: Tensor, dim: int) -> Tensor:
-        """Logits that were mirrored back, with outputs swapped whose meanings a mirror swaps."""
-        if not self.task.partners:
-            return logits
-        return logits.index_select(dim, upload(torch.tensor(self.task.partners), logits.device))
 
     def add_on_device(self, logits: Tensor) -> Tensor | None:
         """The answers to a strip of logits (1, outputs, n, ...); None if they are kept until all strips are read."""
@@ -152,20 +138,7 @@ class Decoder(ABC):
             extras: further tensors by name, computed from the strip, to copy to the CPU.
         """
         answers = self.decode(logits).to(getattr(torch, self.dtype))
-        return self.downloaded(logits, answers, probabilities=probabilities, extras=extras)
-
-    def downloaded(
-        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, extras: Mapping[str, Tensor]
-    ) -> Strip:
-        """A strip on the CPU, whose rows are the answers. The host waits once for all tensors."""
-        tensors = dict(extras)
-        if answers is not None:
-            tensors["rows"] = answers
-        if probabilities:
-            tensors["probabilities"] = self.probabilities(logits)
-        copies = download(list(tensors.values()))
-        arrays = {name: tensor.numpy() for name, tensor in zip(tensors, copies, strict=True)}
-        return Strip(arrays.pop("rows", None), arrays.pop("probabilities", None), arrays)
+        return download_strip(answers, self.probabilities(logits) if probabilities else None, extras)
 
     def finish(self) -> Iterator[Strip]:
         """The rest of the prediction, after all strips were read."""

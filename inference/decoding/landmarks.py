@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip
+from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip, download_strip
 from runtime.device import full_precision, upload, widest_float
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
-from tasks.task import Task
 
 
 class PredictedPoints(NamedTuple):
@@ -45,7 +44,7 @@ class PredictedPoints(NamedTuple):
         return self.shares * np.array(size) - 0.5
 
 
-class LandmarkDecoder(Decoder):
+class LandmarkDecoder(Decoder[Landmarks]):
     """Reads points (K, n + 2): the position of each as shares of the sides, 0 to 1; its presence; its confidence.
 
     The position is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
@@ -61,11 +60,9 @@ class LandmarkDecoder(Decoder):
         " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
     )
     at_image_size = False
-    task: Landmarks
 
-    def __init__(self, task: Task, scratch: Path | None = None) -> None:
+    def __init__(self, task: Landmarks, scratch: Path | None = None) -> None:
         super().__init__(task, scratch)
-        assert isinstance(task, Landmarks)
         self._finder = PeakFinder(task)
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
@@ -77,7 +74,7 @@ class LandmarkDecoder(Decoder):
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
 
-    def joined(self, views: Sequence[Tensor], dim: int) -> Tensor:
+    def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
         # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
         return torch.stack(views).mean(dim=0)
 
@@ -91,7 +88,7 @@ class LandmarkDecoder(Decoder):
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         self._finder.add(logits)
-        return self.downloaded(logits, None, probabilities=probabilities, extras=extras)
+        return download_strip(None, self.probabilities(logits) if probabilities else None, extras)
 
     def finish(self) -> Iterator[Strip]:
         yield Strip(self._finder.finish().cpu().numpy())

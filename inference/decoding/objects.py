@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.classes import class_entropy, most_likely
-from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip
+from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip, download_strip
 from inference.decoding.finder import DetectedObject, ObjectFinder
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
@@ -18,7 +18,7 @@ from tasks.objects import Objects
 from tasks.task import Task
 
 
-class ObjectDecoder(Decoder):
+class ObjectDecoder(Decoder[Objects]):
     """Labels of objects, as `tasks.matching.pack_labels` makes them; they are known when all strips are read."""
 
     dtype = "int32"
@@ -27,9 +27,8 @@ class ObjectDecoder(Decoder):
         " its border to 1, and predict.py grows each object from a peak of it"
     )
 
-    def __init__(self, task: Task, scratch: Path | None = None) -> None:
+    def __init__(self, task: Objects, scratch: Path | None = None) -> None:
         super().__init__(task, scratch)
-        assert isinstance(task, Objects)
         self._finder = ObjectFinder(task, scratch)
 
     @property
@@ -47,7 +46,7 @@ class ObjectDecoder(Decoder):
         return answers.masked_fill(most_likely_class == 0, 0)
 
     def prediction_of(self, answers: Tensor) -> Tensor:
-        finder = ObjectFinder(self._finder.task)
+        finder = ObjectFinder(self.task)
         finder.add(answers[0].cpu().numpy())
         labels = np.concatenate(list(finder.finish()))
         return torch.from_numpy(labels).to(answers.device)[None]
@@ -73,7 +72,7 @@ class ObjectDecoder(Decoder):
         return numbers_of(rows)
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
-        strip = self.downloaded(logits, self.decode(logits), probabilities=probabilities, extras=extras)
+        strip = download_strip(self.decode(logits), self.probabilities(logits) if probabilities else None, extras)
         assert strip.rows is not None
         self._finder.add(strip.rows)
         return strip._replace(rows=None)

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+import torch
 from torch import Tensor, nn
 
 from inference.decoding.decoder import Decoder
 from inference.tiling.resizing import Forward, strips_at_sizes
-from runtime.device import full_precision
+from runtime.device import full_precision, upload
+from tasks.task import Task
 from unet.config import UNetConfig
 
 
@@ -29,7 +31,7 @@ def predicted_strips(
 
 def _averaged(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Decoder) -> Iterator[Tensor]:
     for logits, mirrored_logits in zip(strips, mirrored, strict=True):
-        yield decoder.average([logits, decoder.mirrored_back(mirrored_logits, dim=1)], dim=1)
+        yield average(decoder, [logits, mirrored_back(decoder.task, mirrored_logits, dim=1)], dim=1)
 
 
 def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
@@ -55,6 +57,31 @@ def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tenso
         view = batch.rot90(turn, (2, 3)).flip(axes)
         logits = full_precision(network(view).flip(axes).rot90(-turn, (2, 3)))
         if is_mirrored:
-            logits = decoder.unmirrored(logits, dim=1)
+            logits = unmirrored(decoder.task, logits, dim=1)
         views.append(logits)
-    return decoder.average(views, dim=1)
+    return average(decoder, views, dim=1)
+
+
+def average(decoder: Decoder, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The averaged logits of several networks or views, whose outputs are along axis `dim`."""
+    if len(logits) == 1:
+        return logits[0]
+    # logits of an ONNX file are on the CPU, also if other networks compute on a GPU
+    devices = [view.device for view in logits if not view.is_cpu]
+    device = devices[0] if devices else logits[0].device
+    views = []
+    for view in logits:
+        views.append(view if view.device == device else upload(view, device))
+    return decoder.mean_of_views(views, dim)
+
+
+def mirrored_back(task: Task, logits: Tensor, dim: int = 0) -> Tensor:
+    """Logits of the image itself, from logits of its left-right mirror image."""
+    return unmirrored(task, logits.flip(-1), dim)
+
+
+def unmirrored(task: Task, logits: Tensor, dim: int) -> Tensor:
+    """Logits that were mirrored back, with outputs swapped whose meanings a mirror swaps."""
+    if not task.partners:
+        return logits
+    return logits.index_select(dim, upload(torch.tensor(task.partners), logits.device))

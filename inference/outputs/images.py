@@ -21,6 +21,7 @@ from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob
 from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
 from inference.outputs.prediction_format import MaskFormat, MaskSink
 from inference.outputs.rasters import MaskRaster, RasterSink
+from inference.outputs.uncertainty import uncertainty_levels
 from runtime.files import replaced_file
 from runtime.parallel import BATCHES_AHEAD, map_ahead
 from tasks.task import Task
@@ -161,7 +162,7 @@ class StripWriter:
         """Append logits (outputs, n, W)."""
         extras = {}
         if self.writers.uncertainty:
-            extras["uncertainty"] = self.decoder.uncertainty(logits)
+            extras["uncertainty"] = uncertainty_levels(self.decoder, logits)
         certainty = self.decoder.certainty(logits) if self.sink else None
         if certainty is not None:
             extras["certainty"] = certainty

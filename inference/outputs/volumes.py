@@ -15,6 +15,7 @@ from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, VolumeJob
 from inference.outputs.prediction_format import MaskFormat
+from inference.outputs.uncertainty import uncertainty_levels
 from runtime.device import download
 from runtime.files import replaced_file
 from tasks.task import Task
@@ -81,6 +82,6 @@ def _noted(strips: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) 
     start = 0
     for logits in strips:
         stop = start + logits.shape[1]
-        uncertainty[start:stop] = download([decoder.uncertainty(logits)])[0].numpy()
+        uncertainty[start:stop] = download([uncertainty_levels(decoder, logits)])[0].numpy()
         start = stop
         yield logits

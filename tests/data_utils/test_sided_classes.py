@@ -10,7 +10,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
-from inference.decoding import new_decoder
+from inference.decoding.views import unmirrored
 from runtime.errors import ModelError, SettingsError
 from tasks import task_of_model
 from tasks.overlapping import OverlapTarget
@@ -82,9 +82,8 @@ def test_views_of_a_mirrored_image_are_given_back_their_names(tmp_path):
     info, _ = dataset_of(write_organs(tmp_path))
     task = info.reader.task("ce+dice", None)
     config = UNetConfig(num_classes=3, task=task.to_config(), preprocess=Preprocess(class_names=ORGANS))
-    decoder = new_decoder(task_of_model(config))
     logits = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
-    assert decoder.unmirrored(logits, dim=1).flatten().tolist() == [1, 3, 2]
+    assert unmirrored(task_of_model(config), logits, dim=1).flatten().tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize("sides", [{"partners": [0, 0, 1]}, {"partners": 3}, {"partners": ["a", 0, 1]}, {"mirrors": 7}])

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from inference.decoding import new_decoder
+from inference.decoding.views import average, mirrored_back
+from inference.outputs.uncertainty import uncertainty_levels
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects
@@ -25,7 +27,7 @@ def test_certain_answers_have_logits_that_are_numbers(task):
 def test_the_largest_uncertainty_is_255_of_any_number_of_classes():
     for classes in range(2, 40):
         decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
-        assert decoder.uncertainty(torch.full((classes, 1, 1), 0.3)).tolist() == [[255]], classes
+        assert uncertainty_levels(decoder, torch.full((classes, 1, 1), 0.3)).tolist() == [[255]], classes
         assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1, classes
 
 
@@ -37,8 +39,8 @@ def test_logits_of_a_batch_are_read_as_those_of_each_image(task):
     pairs = [
         (decoder.probabilities(first[None], dim=1), probabilities),
         (decoder.logits_of(probabilities[None], dim=1), decoder.logits_of(probabilities)),
-        (decoder.average([first[None], second[None]], dim=1), decoder.average([first, second])),
-        (decoder.mirrored_back(first[None], dim=1), decoder.mirrored_back(first)),
+        (average(decoder, [first[None], second[None]], dim=1), average(decoder, [first, second])),
+        (mirrored_back(task, first[None], dim=1), mirrored_back(task, first)),
     ]
     if task.name != "landmarks":
         pairs.append((decoder.decode(first[None], dim=1), decoder.decode(first)))
@@ -48,22 +50,22 @@ def test_logits_of_a_batch_are_read_as_those_of_each_image(task):
 
 def test_the_mirror_image_is_read_from_right_to_left_with_the_outputs_of_the_other_side():
     logits = torch.arange(6.0).view(3, 1, 2)
-    assert new_decoder(SIDED).mirrored_back(logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
-    assert new_decoder(Classes(NAMES)).mirrored_back(logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
+    assert mirrored_back(SIDED, logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
+    assert mirrored_back(Classes(NAMES), logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
 
 
 @pytest.mark.parametrize("task", [Classes(NAMES), SIDED])
 def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
     decoder = new_decoder(task)
     views = [torch.tensor([p, 1 - p, 0.0])[:, None] for p in (0.1, 0.3, 0.8)]
-    average = decoder.average([decoder.logits_of(view) for view in views])
-    torch.testing.assert_close(decoder.probabilities(average)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
+    mean = average(decoder, [decoder.logits_of(view) for view in views])
+    torch.testing.assert_close(decoder.probabilities(mean)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
 def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu():
     views = [torch.zeros(3, 1, 2), torch.zeros(3, 1, 2, device="meta")]
     for logits in (views, views[::-1]):
-        assert new_decoder(Classes(NAMES)).average(logits).device.type == "meta"
+        assert average(new_decoder(Classes(NAMES)), logits).device.type == "meta"
 
 
 @pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Classes(NAMES), torch.uint8)])

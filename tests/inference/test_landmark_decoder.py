@@ -10,6 +10,7 @@ import torch
 from landmarks import THREE, gaussian_maps, random_points
 
 from inference.decoding.landmarks import LandmarkDecoder, PredictedPoints
+from inference.decoding.views import average, unmirrored
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
@@ -155,10 +156,10 @@ def test_columns_of_a_prediction_are_place_presence_and_confidence():
 
 def test_maps_of_a_mirrored_view_are_swapped_back():
     logits = torch.randn(1, 3, 4, 4)
-    assert LandmarkDecoder(THREE).unmirrored(logits, dim=1).equal(logits[:, [1, 0, 2]])
+    assert unmirrored(THREE, logits, dim=1).equal(logits[:, [1, 0, 2]])
     assert not LandmarkDecoder(replace(THREE, mirrors=False)).task.mirrors
 
 
 def test_maps_of_several_views_are_multiplied():
     logits = torch.randn(1, 3, 4, 4)
-    assert LandmarkDecoder(THREE).average([logits, 3 * logits], dim=1).allclose(2 * logits)
+    assert average(LandmarkDecoder(THREE), [logits, 3 * logits], dim=1).allclose(2 * logits)

@@ -22,6 +22,7 @@ from inference.decoding.answers import LEVELS, answer_certainties, answer_classe
 from inference.decoding.components import Component, ComponentStream, joined
 from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
+from inference.decoding.views import average
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of, pack_labels
@@ -328,7 +329,7 @@ def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
 def test_views_of_maps_average_to_the_maps_themselves():
     decoder = ObjectDecoder(Objects())
     logits = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
-    mean = decoder.average([logits, logits])
+    mean = average(decoder, [logits, logits])
     torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(logits))
     assert decoder.probabilities(logits[None], dim=1).shape == (1, 3, 6, 5)
     answers = decoder.decode(logits)

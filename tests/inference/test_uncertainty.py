@@ -19,6 +19,7 @@ from data_utils.image_io.formats import VolumeFile
 from inference.decoding import new_decoder
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import UNCERTAINTY, VolumeJob
+from inference.outputs.uncertainty import uncertainty_levels
 from inference.outputs.volumes import VolumeWriter
 from tasks.classes import Classes
 from tasks.objects import Objects
@@ -96,16 +97,16 @@ def test_the_calibration_of_predictions_is_that_of_their_probabilities(sharp, ph
 
 def test_each_task_says_how_unsure_it_is():
     logits = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
-    classes = new_decoder(Classes(("a", "b", "c"))).uncertainty(logits).numpy()
+    classes = uncertainty_levels(new_decoder(Classes(("a", "b", "c"))), logits).numpy()
     expected = entropy_levels(logits.softmax(0).numpy())
     assert classes.shape == (1, 2)
     assert classes[0, 1] == 255
     assert abs(classes[0, 0] - expected[0, 0]) <= 0.51
-    overlapping = new_decoder(Overlapping(("a", "b", "c"))).uncertainty(logits).numpy()
+    overlapping = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), logits).numpy()
     assert overlapping[0].tolist() == [255, 255]  # of the class that is the least sure, here the second
-    sure = new_decoder(Overlapping(("a", "b", "c"))).uncertainty(torch.full((3, 1, 2), 40.0))
+    sure = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), torch.full((3, 1, 2), 40.0))
     assert sure.tolist() == [[0, 0]]
-    objects = new_decoder(Objects()).uncertainty(logits).numpy()  # the last is a depth
+    objects = uncertainty_levels(new_decoder(Objects()), logits).numpy()  # the last is a depth
     assert objects[0, 1] == 255
     assert abs(objects[0, 0] - entropy_levels(logits[:2].softmax(0).numpy())[0, 0]) <= 0.51
 

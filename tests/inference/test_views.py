@@ -47,21 +47,24 @@ def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4, 5), (1, 2, 3, 3)], ids=["volume", "image"])
-def test_views_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_where_nothing_mirrors(shape):
+def test_views_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_where_nothing_mirrors(
+    shape, monkeypatch
+):
     batch = torch.randn(shape)
     swapped = []
 
-    def unmirrored(logits: Tensor, dim: int) -> Tensor:
+    def swap(task: Task, logits: Tensor, dim: int) -> Tensor:
         swapped.append(dim)
         return logits
 
-    def average(views: list[Tensor], dim: int) -> Tensor:
+    def mean_of_views(views: list[Tensor], dim: int) -> Tensor:
         return torch.stack(views).mean(0)
 
+    monkeypatch.setattr("inference.decoding.views.unmirrored", swap)
     for mirrors, views, swaps in ((True, 8, 4), (False, 4, 0)):
         network = Seen(dims=len(shape) - 2, turned=True)
         swapped.clear()
-        decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), unmirrored=unmirrored, average=average)
+        decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), mean_of_views=mean_of_views)
         torch.testing.assert_close(averaged_views(network, batch, decoder), batch)
         assert len(network.inputs) == views
         assert swapped == [1] * swaps

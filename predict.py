@@ -49,7 +49,6 @@ from runtime.launch import (
 from runtime.mesh import Mesh
 from runtime.signals import exit_on_sigterm
 from tasks.calibration import calibration_report
-from tasks.classes import Classes
 from tasks.task import Scores
 
 WORST_SHOWN = 5  # images with the worst scores that the terminal lists
@@ -167,11 +166,11 @@ def write_files_of_all(
 
 def check_outputs(args: PredictSettings, predictor: Predictor, output_format: PredictionFormat) -> None:
     """Raise SettingsError for flags that ask for files or scores that this model cannot give."""
-    if args.boundary and not predictor.task.has_boundaries:
+    if args.boundary and not predictor.task.answers_classes:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
-    if args.rank and predictor.task.name != Classes.name:
+    if args.rank and not predictor.task.answers_classes:
         raise SettingsError(
             "--rank: orders images by the classes of their masks, which this model has not; leave it out"
         )

@@ -20,7 +20,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from inference.outputs.jobs import UNCERTAINTY, Job, VolumeJob
-from inference.outputs.prediction_format import MaskFormat, PredictionFormat
+from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
 from runtime.files import replaced_file
@@ -83,9 +83,8 @@ def rank(candidates: Sequence[Candidate]) -> list[Ranked]:
     return order
 
 
-def find_candidates(jobs: Sequence[Job], output_format: PredictionFormat) -> list[Candidate]:
+def find_candidates(jobs: Sequence[Job], output_format: MaskFormat) -> list[Candidate]:
     """The images and volumes whose mask and uncertainty are written; one is read at a time."""
-    assert isinstance(output_format, MaskFormat)  # the model is one of classes
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
         if not (job.file(UNCERTAINTY).is_file() and output_format.mask_file(job).is_file()):

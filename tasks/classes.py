@@ -92,7 +92,7 @@ class Classes(PixelsAndRegions):
     name = "classes"
     compared_by = "mean IoU"
     target = ClassTarget
-    has_boundaries = True
+    answers_classes = True
 
     def counts(self, targets: ClassTarget) -> Tensor:
         """(2,): the summed weight of the valid pixels, and the number of (image, class) pairs."""

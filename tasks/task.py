@@ -109,7 +109,8 @@ class Task(ABC):
         compared_by: the name of `Scores.comparison`.
         target: the class of its targets.
         terms: T, the number of terms of its loss.
-        has_boundaries: whether its predictions are classes, whose boundaries can be scored.
+        answers_classes: whether each pixel of a prediction has one class; boundaries and areas can then be scored, and
+            images ranked by their classes.
         needs_exact_tiles: whether one differing pixel may change other pixels of the prediction; --tile-size is then
             the side of the part that is used of a tile.
         partners: for each output, the output that it becomes in the mirror image; empty if no output changes.
@@ -121,7 +122,7 @@ class Task(ABC):
     compared_by: ClassVar[str]
     target: ClassVar[type[Target]]
     terms: ClassVar[int]
-    has_boundaries: ClassVar[bool] = False
+    answers_classes: ClassVar[bool] = False
     needs_exact_tiles: ClassVar[bool] = False
     partners: tuple[int, ...] = ()
     mirrors: bool = True

@@ -141,15 +141,15 @@ def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section
         steps=state.step,
         validation_images=len(info.val),
         unfound=section.unfound(best.scores),
-        lacks_encoder=_lacks_encoder(info, model),
+        lacks_encoder=_lacks_encoder(info, section, model),
         is_generated=info.config.dataset == DataConfig.dataset,
         score=section.compared[0],
     )
 
 
-def _lacks_encoder(info: DatasetInfo, model: UNet) -> bool:
-    """Whether the images may be photographs and the network has no encoder; encoders have not helped with landmarks."""
-    if info.reader.takes_points or model.config.dims == 3:
+def _lacks_encoder(info: DatasetInfo, section: Section, model: UNet) -> bool:
+    """Whether the images may be photographs, a task that an encoder helps with, and the network has no encoder."""
+    if not section.gains_from_encoder or model.config.dims == 3:
         return False
     return info.normalization.is_color and model.config.encoder is None
 

@@ -32,7 +32,6 @@ from inference.outputs import new_format
 from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from tasks import task_of_model
-from tasks.objects import Objects
 from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -243,11 +242,7 @@ def prepared_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
 
 def answer_names(config: UNetConfig) -> list[str]:
     """A name for each channel of the answer, of letters and digits alone."""
-    names = list(new_format(config).names)
-    if isinstance(task_of_model(config), Objects):
-        names.append("depth")
-    channel_names = names[-config.num_classes :]  # a name for pixels without any class has no channel
-    return [re.sub(r"\W", "_", name) for name in channel_names]
+    return [re.sub(r"\W", "_", name) for name in new_format(config).channel_names]
 
 
 def answer_text(config: UNetConfig) -> str:

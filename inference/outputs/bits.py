@@ -18,6 +18,10 @@ class BitFormat(MaskFormat):
         self.names = (NOTHING, *self.classes)
         self.colors = palette(len(self.names))
 
+    @property
+    def channel_names(self) -> Sequence[str]:
+        return self.classes
+
     def shades(self, rows: np.ndarray) -> np.ndarray:
         """The last of a pixel's classes: later ones lie over earlier ones."""
         shades = np.zeros(rows.shape, np.uint8)

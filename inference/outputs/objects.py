@@ -59,6 +59,10 @@ class ObjectFormat(MaskFormat):
         return cls(Objects.from_config(config).classes.names)
 
     @property
+    def channel_names(self) -> Sequence[str]:
+        return (*self.names, "depth")
+
+    @property
     def has_one_class(self) -> bool:
         return len(self.names) == 2  # with the background
 

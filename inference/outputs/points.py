@@ -25,7 +25,6 @@ from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob
 from inference.outputs.prediction_format import PredictionFormat
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
-from tasks import task_of_model
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
 from tasks.task import Task
@@ -50,9 +49,7 @@ class PointFormat(PredictionFormat):
 
     @classmethod
     def of_model(cls, config: UNetConfig) -> PointFormat:
-        task = task_of_model(config)
-        assert isinstance(task, Landmarks)
-        return cls(task)
+        return cls(Landmarks.from_config(config))
 
     def for_file(self, file: Path) -> PointFormat:
         raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")

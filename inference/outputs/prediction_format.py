@@ -78,6 +78,11 @@ class PredictionFormat(ABC):
         """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
 
     @property
+    def channel_names(self) -> Sequence[str]:
+        """The meaning of each channel of the probabilities."""
+        return self.names
+
+    @property
     def object_classes(self) -> Sequence[str]:
         """The classes of objects; empty if there are no objects."""
         return self.names[1:] if self.has_objects else ()

@@ -123,7 +123,7 @@ class TruthScorer:
             self._columns = nearest(truth.size[1], size[1])
         # predicted and true rows, kept if the boundaries are scored
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
-        self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
+        self._areas = AreaCounter(task.outputs) if task.answers_classes else None
 
     def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
         """Count the next rows of a prediction, (n, W); pixels in `missing`, (n, W) bool, are unknown.

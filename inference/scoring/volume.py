@@ -101,7 +101,7 @@ class VolumeScorer:
             scores.add_part(torch.from_numpy(plane).long()[None], plane_target, 0)
         scores.finish_image(0)
         areas = None
-        if self.task.has_boundaries:
+        if self.task.answers_classes:
             counter = AreaCounter(self.task.outputs)
             counter.add(pred, target.main)
             counter.finish()

@@ -190,7 +190,7 @@ class GreyFormat(MaskFormat):
         return rows.clip(0).astype(np.uint8)
 
 
-class GreySection(Section):
+class GreySection(Section[GreyScores]):
     """The error in numbers, and the values side by side."""
 
     task_name = "Grey regression"
@@ -202,7 +202,7 @@ class GreySection(Section):
     def description(self) -> str:
         return "The grey value of each pixel."
 
-    def metrics(self, scores: GreyScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+    def metrics(self, scores: GreyScores) -> list[Metric]:
         return [Metric("closeness", "Closeness", scores.closeness), Metric("grey_error", "Grey error", scores.error)]
 
     def label(self, comparison: float) -> str:
@@ -214,10 +214,10 @@ class GreySection(Section):
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {"image": to_rgb(image), "truth": colorize(truth, RAMP), "prediction": colorize(pred, RAMP)}
 
-    def html(self, scores: GreyScores) -> str:  # type: ignore[override]  # its own scores
+    def html(self, scores: GreyScores) -> str:
         return f"<section><h2>Grey values</h2><p>{scores.table()}</p></section>"
 
-    def markdown(self, scores: GreyScores) -> str:  # type: ignore[override]  # its own scores
+    def markdown(self, scores: GreyScores) -> str:
         return f"{scores.table()}.\n"
 
 

@@ -106,7 +106,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, w
 def facts_of(info: DatasetInfo, config: UNetConfig = SMALL_MODEL) -> Facts:
     """The facts of a run of 70 steps on color images, or of others."""
     evaluation = Evaluation(60, None, scores_of(0, 0, 0))
-    return facts(RunState(step=70), evaluation, info, new_section(data_set()), SimpleNamespace(config=config))
+    return facts(RunState(step=70), evaluation, info, new_section(info), SimpleNamespace(config=config))
 
 
 def test_facts_of_a_run_are_its_steps_its_images_with_its_score():
@@ -130,7 +130,14 @@ def test_a_network_of_color_images_lacks_an_encoder():
             replace(data_set(), normalization=Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))),
             SMALL_MODEL,
         ),
-        (replace(data_set(channels=3), reader=PointReader(Landmarks(("nose",)), (0,))), SMALL_MODEL),
+        (
+            replace(
+                data_set(channels=3),
+                config=DataConfig("photos", task="landmarks"),
+                reader=PointReader(Landmarks(("nose",)), (0,)),
+            ),
+            SMALL_MODEL,
+        ),
         (data_set(channels=3), UNetConfig(base_channels=2, depth=5, encoder=LITE)),
     ],
     ids=["grey", "volumes", "grey saved as color", "points", "with an encoder"],

@@ -19,7 +19,7 @@ FOLDED = 4  # from this many classes without pixels on, they have no rows of the
 CONFUSIONS = 8  # the number of most frequent confusions that are listed
 
 
-class ClassSection(Section):
+class ClassSection(Section[ClassScores]):
     """The section of reports on `tasks.classes`."""
 
     task_name = "Semantic segmentation"
@@ -39,11 +39,11 @@ class ClassSection(Section):
         names = ", ".join(map(markdown_text, self.names))
         return f"Semantic segmentation into {len(self.names)} classes: {names}."
 
-    def metrics(self, scores: ClassScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+    def metrics(self, scores: ClassScores) -> list[Metric]:
         values = scores.values
         return [Metric(key, label, values[key]) for key, label in MEANS.items()]
 
-    def unfound(self, scores: ClassScores) -> list[str]:  # type: ignore[override]  # its own scores
+    def unfound(self, scores: ClassScores) -> list[str]:
         hits, truth, _ = scores.counts
         is_unfound = (truth > 0) & (hits == 0)
         return [name for name, unfound in zip(self.names, is_unfound.tolist(), strict=True) if unfound]
@@ -62,10 +62,10 @@ class ClassSection(Section):
             "errors": mark_errors(image, truth, pred, len(self.colors)),
         }
 
-    def draw_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
+    def draw_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:
         return {"eval/confusion_matrix": matrix_picture(scores.matrix.numpy(), self.names)}
 
-    def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
+    def html(self, scores: ClassScores) -> str:
         counts = scores.matrix.numpy()
         values = scores.values
         present_classes, absent = occurring(scores.counts)
@@ -105,7 +105,7 @@ class ClassSection(Section):
             strong=DARK_CELL_SHARE,
         )
 
-    def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
+    def markdown(self, scores: ClassScores) -> str:
         values = scores.values
         classes = []
         present_classes, absent = occurring(scores.counts)

@@ -20,7 +20,7 @@ from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Example, Metric, Section
 
 
-class LandmarkSection(Section):
+class LandmarkSection(Section[LandmarkScores]):
     """The section of reports on `tasks.landmarks`."""
 
     task_name = "Keypoint detection"
@@ -31,8 +31,11 @@ class LandmarkSection(Section):
         "Mean radial error": {"mean": "eval/mean_radial_error", "median": "eval/median_radial_error"},
         "AUROC of presence": {"AUROC": "eval/presence_auroc"},
     }
+    gains_from_encoder = False
     compared = ("eval/closeness", "eval/mean_radial_error", "eval/loss")
     views_hint = "Rings are true points, discs predicted ones; a line joins both."
+
+    reader: PointReader
 
     def __init__(self, reader: PointReader) -> None:
         super().__init__(reader)
@@ -43,7 +46,7 @@ class LandmarkSection(Section):
         names = ", ".join(map(markdown_text, self.names))
         return f"Detection of {len(self.names)} landmarks: {names}."
 
-    def metrics(self, scores: LandmarkScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+    def metrics(self, scores: LandmarkScores) -> list[Metric]:
         values = scores.values()
         metrics = [
             Metric("mean_radial_error", f"Mean radial error ({self.unit})", values["mean_radial_error"]),
@@ -60,7 +63,7 @@ class LandmarkSection(Section):
         record = info.val.records[index]
         name = record["name"]
         if info.val.records.dims == 3:
-            return self._volume_example(info, record, predictor)
+            return self._volume_example(record, predictor)
         image = read_image(record["image"], name)
         size = image.shape[:2]
         truth = info.reader.read(record, size, size)
@@ -68,31 +71,30 @@ class LandmarkSection(Section):
         points = PredictedPoints.of(prediction)
         return Example(name, image, truth, np.column_stack([points.positions(size), points.presence]))
 
-    def _volume_example(self, info: DatasetInfo, record: Record, predictor: Predictor) -> Example:
+    def _volume_example(self, record: Record, predictor: Predictor) -> Example:
         """A volume as three planes through the middle of its points, with the points drawn on them."""
         name = record["name"]
         voxels, header = read_volume(record["image"], name)
-        truth = info.reader.read_volume(record, header)
-        assert isinstance(truth, PointTarget)
+        truth = self.reader.read_volume(record, header)
         points = PredictedPoints.of(predictor.predict_rows(record["image"], name))
         positions = points.positions(header.size)
         is_present = truth.states == PRESENT
         drawn = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
         return Example(name, drawn, None, None)
 
-    def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:  # type: ignore[override]  # points
+    def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:
         return np.hstack([*self.views(image, truth, pred).values()])
 
-    def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]  # points
+    def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:
         if truth is None:  # of a volume
             return {"truth and prediction": image}
         drawn = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
         return {"image": enlarged(to_rgb(image))[0], "truth and prediction": drawn}
 
-    def draw_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
+    def draw_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:
         return {}
 
-    def html(self, scores: LandmarkScores) -> str:  # type: ignore[override]  # its own scores
+    def html(self, scores: LandmarkScores) -> str:
         colors = [f"rgb{tuple(color)}" for color in point_colors(len(self.names)).tolist()]
         return render(
             "landmarks.html.jinja",
@@ -103,7 +105,7 @@ class LandmarkSection(Section):
             mean=error_text(scores.values()["mean_radial_error"], self.unit),
         )
 
-    def markdown(self, scores: LandmarkScores) -> str:  # type: ignore[override]  # its own scores
+    def markdown(self, scores: LandmarkScores) -> str:
         return render("landmarks.md.jinja", titles=score_titles(self.unit).values(), rows=self._rows(scores))
 
     def _rows(self, scores: LandmarkScores) -> list[dict[str, Any]]:

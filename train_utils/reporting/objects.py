@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.targets.reader import TargetReader
+from data_utils.targets.objects import ObjectReader
 from data_utils.visualize import GREY, RED, in_a_row, to_rgb
 from data_utils.visualize_objects import outlined, shaded
 from tasks.matching import Matches, ObjectScores, Overlaps, classes_of, numbers_of, size_labels
-from tasks.objects import Objects
 from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
 from unet.config import IGNORE_INDEX
@@ -27,7 +26,7 @@ GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
 
 
-class ObjectSection(Section):
+class ObjectSection(Section[ObjectScores]):
     """The section of reports on `tasks.objects`."""
 
     task_name = "Instance segmentation"
@@ -41,21 +40,19 @@ class ObjectSection(Section):
         " pixels light grey."
     )
 
-    def __init__(self, reader: TargetReader) -> None:
+    def __init__(self, reader: ObjectReader) -> None:
         super().__init__(reader)
-        task = reader.task("ce+logdice", None)
-        assert isinstance(task, Objects)
-        self.names = task.classes.names[1:]
+        self.names = tuple(name for _, name in reader.classes)
 
     def description(self) -> str:
         names = ", ".join(map(markdown_text, self.names))
         return f"Instance segmentation: numbers for the objects of the classes {names}."
 
-    def metrics(self, scores: ObjectScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+    def metrics(self, scores: ObjectScores) -> list[Metric]:
         values = scores.values
         return [Metric(key, label, values[key]) for key, label in MEANS.items()]
 
-    def unfound(self, scores: ObjectScores) -> list[str]:  # type: ignore[override]  # its own scores
+    def unfound(self, scores: ObjectScores) -> list[str]:
         names = []
         for name, values in zip(self.names, scores.classes, strict=True):
             if values["objects"] and not values["found"]:
@@ -76,10 +73,10 @@ class ObjectSection(Section):
             describe_errors(truth, pred): mark_objects(image, truth, pred),
         }
 
-    def html(self, scores: ObjectScores) -> str:  # type: ignore[override]  # its own scores
+    def html(self, scores: ObjectScores) -> str:
         return render("objects.html.jinja", **self._content(scores))
 
-    def markdown(self, scores: ObjectScores) -> str:  # type: ignore[override]  # its own scores
+    def markdown(self, scores: ObjectScores) -> str:
         means = {metric.label: metric.value for metric in self.metrics(scores)}
         return render("objects.md.jinja", means=means, **self._content(scores))
 

@@ -16,7 +16,7 @@ METRICS = ("iou", "dice", "precision", "recall")
 TRUE = 1  # the row, and the column, of pixels that belong to the class
 
 
-class OverlapSection(Section):
+class OverlapSection(Section[OverlapScores]):
     """The section of reports on `tasks.overlapping`."""
 
     task_name = "Semantic segmentation"
@@ -36,14 +36,14 @@ class OverlapSection(Section):
         names = ", ".join(map(markdown_text, self.names))
         return f"Semantic segmentation into {len(self.names)} classes, of which a pixel may have several: {names}."
 
-    def metrics(self, scores: OverlapScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+    def metrics(self, scores: OverlapScores) -> list[Metric]:
         values = scores.values
         return [
             Metric("mean_iou", "Mean IoU", values["mean_iou"]),
             Metric("mean_dice", "Mean Dice", values["mean_dice"]),
         ]
 
-    def unfound(self, scores: OverlapScores) -> list[str]:  # type: ignore[override]  # its own scores
+    def unfound(self, scores: OverlapScores) -> list[str]:
         return scores.missed()
 
     def label(self, comparison: float) -> str:
@@ -66,10 +66,10 @@ class OverlapSection(Section):
             "errors": errors,
         }
 
-    def html(self, scores: OverlapScores) -> str:  # type: ignore[override]  # its own scores
+    def html(self, scores: OverlapScores) -> str:
         return render("overlapping.html.jinja", tables=self.tables(scores))
 
-    def markdown(self, scores: OverlapScores) -> str:  # type: ignore[override]  # its own scores
+    def markdown(self, scores: OverlapScores) -> str:
         means = {metric.label: metric.value for metric in self.metrics(scores)}
         return render("overlapping.md.jinja", means=means, tables=self.tables(scores))
 

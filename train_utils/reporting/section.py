@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,7 +39,10 @@ class Example(NamedTuple):
     pred: Any
 
 
-class Section(ABC):
+OwnScores = TypeVar("OwnScores", bound=Scores)
+
+
+class Section(ABC, Generic[OwnScores]):
     """The part of reports that depends on the task.
 
     Attributes:
@@ -49,6 +52,7 @@ class Section(ABC):
         mask_values: the meaning of the values in a mask of the predictor.
         answer: the line of the card's example that predicts from a {source}; empty if the answer is a mask.
         flags: flags of training that only this task has.
+        gains_from_encoder: whether pretrained encoders have helped with photographs.
         curves: title -> {label: record}, at most two in one chart.
         compared: the records that TensorBoard shows beside the hyper-parameters.
         views_hint: a sentence on the pictures of the worst and best images.
@@ -60,6 +64,7 @@ class Section(ABC):
     mask_values: ClassVar[str] = ""
     answer: ClassVar[str] = ""
     flags: ClassVar[Sequence[str]] = ()
+    gains_from_encoder: ClassVar[bool] = True
     curves: ClassVar[dict[str, dict[str, str]]]
     compared: ClassVar[Sequence[str]]
     views_hint: ClassVar[str]
@@ -72,10 +77,10 @@ class Section(ABC):
         """A sentence, in Markdown, on the answer of the model."""
 
     @abstractmethod
-    def metrics(self, scores: Scores) -> list[Metric]:
+    def metrics(self, scores: OwnScores) -> list[Metric]:
         """The means, for the front matter of the card and the top of the report."""
 
-    def unfound(self, scores: Scores) -> list[str]:
+    def unfound(self, scores: OwnScores) -> list[str]:
         """Names of the classes in the validation images that the model has found nowhere."""
         return []
 
@@ -108,21 +113,21 @@ class Section(ABC):
         return Example(name, image, truth, pred)
 
     @abstractmethod
-    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        """One picture, uint8 (H, W, 3), of an image (H, W, C), its truth and its prediction, (H, W) each."""
+    def panel(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> np.ndarray:
+        """One picture, uint8 (H, W, 3), of the image, the truth and the prediction of an `Example`."""
 
     @abstractmethod
-    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+    def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
 
-    def draw_pictures(self, scores: Scores) -> dict[str, np.ndarray]:
+    def draw_pictures(self, scores: OwnScores) -> dict[str, np.ndarray]:
         """Pictures of the scores by tag, for trackers."""
         return {}
 
     @abstractmethod
-    def html(self, scores: Scores) -> str:
+    def html(self, scores: OwnScores) -> str:
         """<section> elements of the report, after the curves."""
 
     @abstractmethod
-    def markdown(self, scores: Scores) -> str:
+    def markdown(self, scores: OwnScores) -> str:
         """The part of the card on the scores, in Markdown."""

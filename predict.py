@@ -24,7 +24,7 @@ from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.polygons import check_polygons
 from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, divide_work, prepare_work
+from inference.pipeline import PredictionPipeline
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.ranking import RIVAL, Ranked, find_candidates, rank, write_ranking
@@ -34,6 +34,7 @@ from inference.scoring.components import area_report, area_table
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
 from inference.tiling.sharing import SharedRows
+from inference.work import divide_work, prepare_work
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main

@@ -20,7 +20,7 @@ from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import average, averaged_views, mirrored_back
-from inference.models import load_network
+from inference.models import check_ensemble, load_network
 from inference.readers import (
     MirroredInput,
     NetworkInput,
@@ -36,7 +36,7 @@ from inference.tiling.resizing import resize_logits, resize_strips
 from inference.tiling.sharing import SharedRows
 from runtime.device import full_precision, upload
 from runtime.errors import ModelError
-from tasks import task_name, task_of_model
+from tasks import task_of_model
 from tasks.landmarks import Landmarks
 from unet.blocks import channels_last
 from unet.config import UNetConfig
@@ -115,19 +115,7 @@ class Predictor:
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = bool(tta)
-        for network in networks[1:]:
-            if network.config.dims != self.config.dims:
-                raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
-            is_of_task = task_name(network.config) == task_name(self.config)
-            if not (is_of_task and task_of_model(network.config).answers_as(task_of_model(self.config))):
-                raise ModelError("an ensemble needs models of the same task")
-            if _classes(network.config) != _classes(self.config):
-                raise ModelError(
-                    f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
-                )
-            bands = [config.preprocess.bands for config in (self.config, network.config)]
-            if bands[0] != bands[1]:  # large images are read once for all networks
-                raise ModelError(f"an ensemble needs models of the same bands: {bands[0]}, {bands[1]}")
+        check_ensemble([network.config for network in networks])
         tasks = [task_of_model(network.config) for network in networks]
         self.task = tasks[0].of_ensemble(tasks[1:])
         self._decoder = self.new_decoder()
@@ -384,7 +372,3 @@ class Predictor:
 
 def _joined_rows(strips: Sequence[Strip]) -> np.ndarray:
     return np.concatenate([strip.rows for strip in strips if strip.rows is not None])
-
-
-def _classes(config: UNetConfig) -> tuple:
-    return config.preprocess.class_names or config.num_classes, config.preprocess.class_values

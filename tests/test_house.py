@@ -42,6 +42,7 @@ ROOMS = {
         "input_files batches provenance args ranking",
         "true_masks",
         "kinds inputs",
+        "work steps",
         "pipeline",
         "export page review",
     ),

@@ -1,4 +1,7 @@
-"""Reading, predicting and writing: room on the disk, lines that are said once, and inputs that fail."""
+"""Reading, predicting and writing: room on the disk, lines that are said once, and inputs that fail.
+
+Modules: inference/work.py, inference/steps.py.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +17,17 @@ from volumes import write_volume
 
 from data_utils.image_io.formats import PictureFile
 from data_utils.visualize import to_rgb
-from inference import Predictor, pipeline
+from inference import Predictor
 from inference import predictor as predictor_module
+from inference import work as work_module
 from inference.inputs import find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob, PageFile
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import ImageSteps, PredictionPipeline, VolumeSteps, prepare_work, tracked
+from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
+from inference.steps import ImageSteps, VolumeSteps, tracked
+from inference.work import prepare_work
 from runtime.errors import DataError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -40,8 +46,8 @@ from unet.config import Preprocess, UNetConfig
 def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_of_pixel):
     touch(tmp_path, "in/a.png", "in/b.png", "in/c.nii.gz", "in/d.png", "out/d.png")  # the last one is finished
     needed = []
-    monkeypatch.setattr(pipeline, "check_disk", lambda folder, size: needed.append(size))
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    monkeypatch.setattr(work_module, "check_disk", lambda folder, size: needed.append(size))
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     args = settings_of(*flags, output=tmp_path / "out", input=[str(tmp_path / "in")])
     predictor = Predictor(network_of())
     prepare_work(args, predictor, PredictionWriter(new_format(predictor.config), predictor.task, (".png",)))
@@ -70,7 +76,7 @@ def test_what_is_there_and_how_images_are_cut_is_said_once(tmp_path, capsys):
 
 
 def test_slices_of_a_volume_are_told_as_images(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     write_volume(tmp_path / "v.nii.gz", np.zeros((3, 40, 48), np.float32))
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "v.nii.gz")])
     predictor = Predictor(network_of(), tile_size=16)
@@ -84,9 +90,9 @@ def test_work_is_prepared_in_all_folders_of_the_outputs_and_recorded_with_what_i
         (tmp_path / folder).mkdir(parents=True)
     cleaned = []
     recorded = []
-    monkeypatch.setattr(pipeline, "remove_leftovers", cleaned.append)
-    monkeypatch.setattr(pipeline, "provenance_of", lambda args: {"models": {}})
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: recorded.append(arguments))
+    monkeypatch.setattr(work_module, "remove_leftovers", cleaned.append)
+    monkeypatch.setattr(work_module, "provenance_of", lambda args: {"models": {}})
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: recorded.append(arguments))
     predictor = Predictor(network_of(("field", "wood"), (), task={"name": "overlapping"}))
     output_format = new_format(predictor.config)
     writer = PredictionWriter(output_format, predictor.task, tuple(output_format.mask_extensions))
@@ -105,7 +111,7 @@ def test_work_is_prepared_in_all_folders_of_the_outputs_and_recorded_with_what_i
 
 def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
     touch(tmp_path, "in/a.png", "in/b.png")
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
     predictor = Predictor(network_of())
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
@@ -116,7 +122,7 @@ def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
 
 def test_what_is_finished_is_done_once_more_where_it_is_scored(tmp_path, monkeypatch):
     touch(tmp_path, "in/a.png", "in/b.png", "out/a.png", "out/b.png", "truth/a_x.png", "truth/b_x.png", "truth/a.png")
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     predictor = Predictor(network_of())
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
@@ -133,7 +139,7 @@ def test_tiffs_are_pictures_to_a_model_that_knows_neither_places_nor_bands(
     tmp_path, monkeypatch, preprocess, is_picture
 ):
     touch(tmp_path, "a.tif", "truth/a.tif")
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.tif")], truth=tmp_path / "truth")
     predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(**preprocess))))
     writer = PredictionWriter(new_format(predictor.config), predictor.task, (".png",))
@@ -143,7 +149,7 @@ def test_tiffs_are_pictures_to_a_model_that_knows_neither_places_nor_bands(
 
 def test_masks_are_the_truth_of_models_of_one_kind_of_objects_and_of_classes(tmp_path, monkeypatch):
     touch(tmp_path, "a.png", "truth/a.png")
-    monkeypatch.setattr(pipeline, "record_provenance", lambda *arguments: None)
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.png")], truth=tmp_path / "truth")
     task = {"name": "objects", "classes": ["background", "cell"], "smallest": 1}
     objects = UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task))

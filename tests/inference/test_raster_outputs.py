@@ -39,11 +39,11 @@ from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.objects import LabelRaster
 from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import prepare_work
 from inference.predictor import Predictor
 from inference.readers import read_inputs
 from inference.tiling import planning
 from inference.tiling.stream import stream_logits
+from inference.work import prepare_work
 from runtime.errors import ModelError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -179,7 +179,7 @@ def test_an_image_of_points_has_no_place(tmp_path):
     predictor = Predictor(UNet(config))
     writer = PredictionWriter(new_format(config), predictor.task, (".csv",))
     args = settings_of(model=str(tmp_path), input=[str(path)], output=tmp_path / "out", file=None)
-    with mock.patch("inference.pipeline.record_provenance"), mock.patch("inference.pipeline.provenance_of"):
+    with mock.patch("inference.work.record_provenance"), mock.patch("inference.work.provenance_of"):
         (job,) = prepare_work(args, predictor, writer).jobs
     assert not isinstance(job, RasterJob)
 

@@ -15,9 +15,9 @@ from volumes import case, write_nifti
 from data_utils.image_io.formats import VolumeFile
 from inference import Predictor
 from inference.outputs.jobs import ImageJob, VolumeJob
-from inference.pipeline import Work, divide_work
 from inference.tiling import Tiling, stream_logits
 from inference.tiling.sharing import SharedRows
+from inference.work import Work, divide_work
 from runtime.errors import DataError
 from runtime.mesh import Mesh
 from tasks.landmarks import Landmarks

@@ -32,11 +32,12 @@ from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, prepare_work
+from inference.pipeline import PredictionPipeline
 from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
+from inference.work import prepare_work
 from runtime.errors import ImageError, ModelError, SettingsError
 from tasks.classes import Classes
 from unet import Preprocess, UNet, UNetConfig

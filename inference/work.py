@@ -1,0 +1,154 @@
+"""The work of a call of predict.py: its inputs, what is done of them, and which process does the rest."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from inference.args import PredictSettings
+from inference.batches import batches_of, share_of
+from inference.inputs import InputRules, find_jobs, named_job
+from inference.kinds import new_output_kind
+from inference.outputs.disk import check_disk
+from inference.outputs.jobs import MASK, Job, RasterJob
+from inference.outputs.polygons import check_places
+from inference.outputs.writer import PredictionWriter
+from inference.predictor import Predictor
+from inference.provenance import provenance_of, record_provenance
+from inference.tiling import Tiling
+from runtime.console import say
+from runtime.errors import DataError
+from runtime.files import remove_leftovers
+from runtime.mesh import Mesh
+from unet.config import UNetConfig
+
+INPUTS = {2: "images", 3: "volumes"}  # number of axes -> their name
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a call of predict.py.
+
+    Args:
+        jobs: all jobs of the call.
+        batches: the jobs to predict, in batches that are computed together.
+        finished: the jobs whose outputs exist already; they are only scored.
+    """
+
+    jobs: list[Job]
+    batches: list[list[Job]]
+    finished: set[Job]
+
+
+def prepare_work(args: PredictSettings, predictor: Predictor, writer: PredictionWriter) -> Work:
+    """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
+    jobs = _jobs_of_call(args, predictor.config, writer)
+    _remove_leftovers(jobs, writer)
+    finished = {job for job in jobs if writer.is_finished(job)}
+    unfinished = [job for job in jobs if job not in finished]
+    _say_tilings(unfinished, predictor)
+    check_disk(args.output, _bytes_to_write(unfinished, args, predictor.config.num_classes))
+    if args.file is None:
+        record_provenance(args.output, provenance_of(args), args.overwrite)
+    if finished:
+        outputs = writer.output_format.outputs
+        say(f"{len(finished)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
+    batches = _batches(unfinished, predictor)
+    if args.truth:
+        batches += [[job] for job in jobs if job in finished]
+    return Work(jobs, batches, finished)
+
+
+def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
+    """A job for each input, with its truth if the call names the truth."""
+    output_format = writer.output_format
+    reads_places = config.preprocess.place or bool(config.preprocess.bands)
+    rules = InputRules(
+        config.in_channels,
+        stack_spacing=config.preprocess.spacing if config.dims == 3 else None,
+        bands=config.preprocess.bands,
+        in_sets=output_format.has_objects,
+        reads_places=reads_places,
+        keeps_place=output_format.writes_rasters,
+    )
+    truth = None
+    if args.truth:
+        truth = new_output_kind(writer).truth(args.truth, args.mask_suffix, reads_places=reads_places)
+    output = args.output if args.file is None else args.file.with_suffix("")
+    jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
+    if args.file is not None:
+        jobs = [named_job(jobs, args.file, args.overwrite)]
+        if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
+            raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
+    if args.polygons:
+        check_places(jobs, f".{args.polygons}")
+    return jobs
+
+
+def _remove_leftovers(jobs: Iterable[Job], writer: PredictionWriter) -> None:
+    """Remove the temporary files that a killed call has left in the folders of outputs."""
+    folders: set[Path] = set()
+    for job in jobs:
+        folders.update(job.file(extension).parent for extension in writer.extensions)
+    for folder in folders:
+        remove_leftovers(folder)
+
+
+def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
+    """Print each tiling and the number of inputs that are cut by it."""
+    shapes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in jobs if job.size)
+    tilings: Counter[Tiling] = Counter()
+    for (size, spacing, is_raster), count in shapes.items():
+        low_rows = is_raster and predictor.needs_windows(size)
+        # networks of an ensemble that cut alike count once
+        for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
+            if tiling is not None:
+                tilings[tiling] += count
+    for tiling, count in tilings.items():
+        say(f"{count} {INPUTS[len(tiling.size)]} in {tiling}")
+
+
+def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
+    """The estimated largest size in bytes of the outputs of jobs on the disk."""
+    # masks compress well, overlays do not, and probabilities are written as they are
+    bytes_of_pixel = 0.05
+    if args.overlay:
+        bytes_of_pixel += 2
+    if args.uncertainty:
+        bytes_of_pixel += 1
+    if args.probabilities:
+        bytes_of_pixel += 4 * num_classes
+    return int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in jobs))
+
+
+def _batches(jobs: Sequence[Job], predictor: Predictor) -> list[list[Job]]:
+    """The jobs in batches that are computed together."""
+
+    @cache
+    def batch_key(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
+        if predictor.needs_windows(size):
+            return None
+        return predictor.batch_key(size)
+
+    return batches_of(jobs, batch_key)
+
+
+def divide_work(
+    work: Work, predictor: Predictor, mesh: Mesh, processes: int
+) -> tuple[list[list[Job]], list[list[Job]]]:
+    """The batches that this process's group predicts together, one by one, and those of this process alone."""
+    together: list[list[Job]] = []
+    alone: list[list[Job]] = []
+    for batch in work.batches:
+        if mesh.size > 1 and batch[0] not in work.finished and _is_shareable(batch[0], predictor):
+            together.append(batch)
+        else:
+            alone.append(batch)
+    shared_batches = share_of(together, mesh.group, processes // mesh.size)
+    own_batches = share_of(alone, mesh.rank_of(mesh.slab), processes)
+    return shared_batches, own_batches
+
+
+def _is_shareable(job: Job, predictor: Predictor) -> bool:
+    return job.size is not None and predictor.is_shareable(job.size, job.spacing)

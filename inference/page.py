@@ -53,6 +53,10 @@ class PagePredictor:
         device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
         self.predictor = Predictor.from_pretrained(model, device)
         self.output_format = new_format(self.predictor.config)
+        extensions = [*self.output_format.mask_extensions, *self.output_format.extensions]
+        if not isinstance(self.output_format, MaskFormat):  # only masks are laid over the image by the browser
+            extensions.append(OVERLAY)
+        self.writer = PredictionWriter(self.output_format, self.predictor.task, tuple(extensions))
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file.
@@ -64,23 +68,27 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            output_format = self.output_format
-            extensions = [*output_format.mask_extensions, *output_format.extensions]
-            if not isinstance(output_format, MaskFormat):
-                extensions.append(OVERLAY)
-            writer = PredictionWriter(output_format, self.predictor.task, tuple(extensions))
-            pipeline = PredictionPipeline(self.predictor, writer, finished=set())
-            ((_, problem),) = pipeline.run([[job]])
-            if isinstance(problem, Exception):
-                raise problem
-            if not isinstance(output_format, MaskFormat):
-                return picture_html(read_image(job.file(OVERLAY), file.name), output_format), self._download(job)
-            with open_mask_rows(output_format.written_mask(job), output_format.reader) as rows:
-                mask = rows.read(0, rows.size[0]).prediction
-            return prediction_html(read_image(file, file.name), mask, output_format), self._download(job)
+            self._predict(job)
+            return self._html(job, file), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows the name, not the path on this machine
             return f'<p role="alert">{escape(line)}</p>', None
+
+    def _predict(self, job: Job) -> None:
+        """Write the prediction of a job. Raises the error that stops it."""
+        pipeline = PredictionPipeline(self.predictor, self.writer, finished=set())
+        ((_, problem),) = pipeline.run([[job]])
+        if isinstance(problem, Exception):
+            raise problem
+
+    def _html(self, job: Job, file: Path) -> str:
+        """The picture of the prediction that was written for a file."""
+        output_format = self.output_format
+        if not isinstance(output_format, MaskFormat):
+            return picture_html(read_image(job.file(OVERLAY), file.name), output_format)
+        with open_mask_rows(output_format.written_mask(job), output_format.reader) as rows:
+            mask = rows.read(0, rows.size[0]).prediction
+        return prediction_html(read_image(file, file.name), mask, output_format)
 
     def _download(self, job: Job) -> str:
         """The path of the mask, or of an archive of the masks of all classes."""

@@ -24,73 +24,112 @@ from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
 
-def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows():
-    network = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group"))  # whole up to 4 GB
-    predictor = Predictor(network)
-    assert not predictor.needs_windows((2048, 4096))
-    assert predictor.needs_windows((2048, 4097))
-    tiled = Predictor(network, tile_size=512)  # sums of tiles, and copies of what they share
-    assert not tiled.needs_windows((1024, 2048))
-    assert tiled.needs_windows((1024, 2049))
-    halved = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=2.0)))
-    assert not Predictor(halved).needs_windows((1024, 2048))
-    assert Predictor(halved).needs_windows((1024, 2050))
-    both = Predictor(network, ensemble=[halved])
-    assert not both.needs_windows((1024, 2048))
-    assert both.needs_windows((1024, 2050))
-    small = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=0.5)))
-    assert not Predictor(small).needs_windows((2048, 4096))
-    assert Predictor(small).needs_windows((2048, 4097))
+def four_classes(scale: float) -> UNet:
+    """A network whose logits take 16 bytes a pixel at scale 1; it predicts up to 4 GB whole."""
+    preprocess = Preprocess(scale=scale)
+    return UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=preprocess))
+
+
+@pytest.mark.parametrize(
+    ("scales", "tile_size", "whole", "in_windows"),
+    [
+        ([1.0], None, (2048, 4096), (2048, 4097)),
+        ([1.0], 512, (1024, 2048), (1024, 2049)),  # sums of tiles, and copies of what they share
+        ([2.0], None, (1024, 2048), (1024, 2050)),
+        ([1.0, 2.0], None, (1024, 2048), (1024, 2050)),
+        ([0.5], None, (2048, 4096), (2048, 4097)),
+    ],
+    ids=["whole", "tiles", "twice the size", "ensemble", "half the size"],
+)
+def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows(scales, tile_size, whole, in_windows):
+    first, *others = (four_classes(scale) for scale in scales)
+    predictor = Predictor(first, ensemble=others, tile_size=tile_size)
+    assert not predictor.needs_windows(whole)
+    assert predictor.needs_windows(in_windows)
+
+
+SMALL_CONFIG = UNetConfig(base_channels=1, depth=1, norm="group")
+HALF_CONFIG = replace(SMALL_CONFIG, preprocess=Preprocess(scale=0.5))
 
 
 def test_images_share_a_batch_where_the_network_sees_one_shape():
-    config = UNetConfig(base_channels=1, depth=1, norm="group", preprocess=Preprocess(scale=0.5))
-    predictor = Predictor(UNet(config))
-    key, count = predictor.batch_key((100, 60))
-    assert key == ((50, 30),)
-    assert count >= 2
+    predictor = Predictor(UNet(HALF_CONFIG))
+    assert predictor.batch_key((100, 60))[0] == ((50, 30),)
     assert predictor.batch_key((100, 62))[0] == ((50, 31),)
-    assert predictor.batch_key((1000, 600))[1] < count
-    both = Predictor(UNet(config), ensemble=[UNet(replace(config, preprocess=Preprocess()))])
+
+
+def test_images_share_a_batch_where_all_networks_see_one_shape():
+    both = Predictor(UNet(HALF_CONFIG), ensemble=[UNet(SMALL_CONFIG)])
     assert both.batch_key((100, 60))[0] == ((50, 30), (100, 60))
-    assert both.batch_key((101, 60))[0] == (
-        (50, 30),
-        (101, 60),
-    )
+    assert both.batch_key((101, 60))[0] == ((50, 30), (101, 60))
 
 
-def test_images_share_a_batch_where_they_are_cut_alike_and_fill_eight_passes():
-    config = UNetConfig(base_channels=1, depth=1, norm="group")
-    tiled = Predictor(UNet(config), tile_size=16)
-    key, count = tiled.batch_key((40, 48))
-    assert tiled.batch_key((56, 48))[0] == key
-    assert count == 8 * Predictor(UNet(config)).batch_key((40, 48))[1]
+def test_a_batch_has_fewer_images_where_they_are_larger():
+    predictor = Predictor(UNet(HALF_CONFIG))
+    _, count = predictor.batch_key((100, 60))
+    assert count >= 2
+    assert predictor.batch_key((1000, 600))[1] < count
+
+
+def test_images_share_a_batch_where_they_are_cut_alike():
+    tiled = Predictor(UNet(SMALL_CONFIG), tile_size=16)
+    assert tiled.batch_key((56, 48))[0] == tiled.batch_key((40, 48))[0]
+
+
+def test_a_batch_of_images_in_tiles_fills_eight_passes():
+    tiled = Predictor(UNet(SMALL_CONFIG), tile_size=16)
+    assert tiled.batch_key((40, 48))[1] == 8 * Predictor(UNet(SMALL_CONFIG)).batch_key((40, 48))[1]
     assert tiled.batch_key((1000, 600))[1] == 6  # of 19.2 MB of logits in 128
 
 
-def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_mask(tmp_path):
+@pytest.fixture
+def slice_predictor() -> Predictor:
+    """A predictor of images, which sees a volume as slices."""
     torch.manual_seed(0)
-    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, norm="group")))
-    file = write_volume(tmp_path / "v.nii", np.random.default_rng(0).random((3, 8, 9)).astype(np.float32))
-    prediction = predictor(str(file))
+    return Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, norm="group")))
+
+
+@pytest.fixture
+def volume_file(tmp_path) -> Path:
+    """A volume of 3 x 8 x 9."""
+    return write_volume(tmp_path / "v.nii", np.random.default_rng(0).random((3, 8, 9)).astype(np.float32))
+
+
+def test_probabilities_of_a_volume_are_those_of_its_mask(slice_predictor, volume_file):
+    prediction = slice_predictor(str(volume_file))
     assert prediction.mask.shape == (3, 8, 9)
     assert prediction.probabilities.shape == (3, 3, 8, 9)
     assert np.array_equal(prediction.mask, prediction.probabilities.argmax(0))
-    assert np.array_equal(prediction.mask, predictor.mask(VolumeFile((str(file),))))
     np.testing.assert_allclose(prediction.probabilities.sum(0), 1, rtol=1e-5)
-    slices = list(predictor.slices(VolumeFile((str(file),))))
-    np.testing.assert_array_equal(np.stack(slices, axis=1), prediction.probabilities)
-    (tiling,) = Predictor(network_of(), tile_size=16).tilings((3, 40, 50), (1.0, 1.0, 1.0))
-    assert tiling.size == (16, 16)  # of each slice
-    assert Predictor(network_of(), tile_size=16).tilings((40, 9, 10), (1.0, 1.0, 1.0)) == [None]
+
+
+def test_a_volume_may_be_given_by_its_name_or_files(slice_predictor, volume_file):
+    expected = slice_predictor(str(volume_file)).mask
+    assert np.array_equal(slice_predictor.mask(VolumeFile((str(volume_file),))), expected)
+
+
+def test_slices_of_a_volume_come_one_by_one(slice_predictor, volume_file):
+    slices = list(slice_predictor.slices(VolumeFile((str(volume_file),))))
+    expected = slice_predictor(str(volume_file)).probabilities
+    np.testing.assert_array_equal(np.stack(slices, axis=1), expected)
+
+
+def test_tiles_of_a_volume_of_slices_are_those_of_a_slice():
+    predictor = Predictor(network_of(), tile_size=16)
+    (tiling,) = predictor.tilings((3, 40, 50), (1.0, 1.0, 1.0))
+    assert tiling.size == (16, 16)
+    assert predictor.tilings((40, 9, 10), (1.0, 1.0, 1.0)) == [None]
+
+
+def test_an_image_may_be_given_by_its_bytes(slice_predictor):
     picture = io.BytesIO()
     Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(picture, "png")
-    assert predictor(picture.getvalue()).mask.shape == (8, 9)
+    assert slice_predictor(picture.getvalue()).mask.shape == (8, 9)
 
 
-def test_an_ensemble_needs_models_of_the_same_classes_axes_and_task():
-    Predictor(network_of(), ensemble=[network_of(norm="group")])
-    for other, line in (
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
         (
             network_of(("a", "c")),
             r"^an ensemble needs models of the same classes: "
@@ -99,17 +138,33 @@ def test_an_ensemble_needs_models_of_the_same_classes_axes_and_task():
         (network_of(values=(0, 255)), "an ensemble needs models of the same classes"),
         (network_of(("a", "b", "c"), (0, 1, 2)), "an ensemble needs models of the same classes"),
         (network_of(dims=3), "an ensemble cannot mix a 2-D and a 3-D model"),
-    ):
-        with pytest.raises(ModelError, match=line):
-            Predictor(network_of(), ensemble=[other])
+    ],
+    ids=["names", "values", "number", "axes"],
+)
+def test_an_ensemble_needs_models_of_the_same_classes_or_axes(other, line):
+    with pytest.raises(ModelError, match=line):
+        Predictor(network_of(), ensemble=[other])
 
 
-def test_folds_differ_in_what_was_measured_and_are_an_ensemble_all_the_same():
-    folds = []
+def test_an_ensemble_may_have_models_of_other_norms():
+    assert len(Predictor(network_of(), ensemble=[network_of(norm="group")]).networks) == 2
+
+
+@pytest.fixture
+def folds() -> list[UNet]:
+    """Two models of objects that differ in what was measured of their data."""
+    networks = []
     for smallest, fills_holes in ((3, True), (5, False)):
         task = Objects(Classes(("background", "cell")), smallest, fills_holes)
-        folds.append(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task.to_config())))
+        networks.append(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task.to_config())))
+    return networks
+
+
+def test_an_ensemble_of_folds_has_what_was_measured_for_the_first(folds):
     assert Predictor(folds[0], ensemble=folds[1:]).task.smallest == 3
+
+
+def test_an_ensemble_needs_models_of_the_same_task(folds):
     with pytest.raises(ModelError, match="same task"):
         Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
 
@@ -126,42 +181,81 @@ def test_objects_come_with_the_numbers_in_their_mask():
     assert np.array_equal(predictor.mask(image), prediction.mask)
 
 
-def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_networks_do():
-    folds = []
-    for sigma, nowhere, mirrors, always_there in ((1.5, 8.0, True, (0, 1)), (2.0, 9.0, False, (1,))):
-        task = Landmarks(("a", "b"), sigma, nowhere, (0, 1), mirrors, always_there=always_there)
-        folds.append(UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config())))
-    predictor = Predictor(folds[0], ensemble=folds[1:])
+def landmark_network(task: Landmarks, **options) -> UNet:
+    """A network of two points."""
+    return UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config(), **options))
+
+
+def test_an_ensemble_of_landmarks_agrees_on_the_settings_of_its_maps():
+    first = Landmarks(("a", "b"), 1.5, 8.0, (0, 1), True, always_there=(0, 1))
+    second = Landmarks(("a", "b"), 2.0, 9.0, (0, 1), False, always_there=(1,))
+    predictor = Predictor(landmark_network(first), ensemble=[landmark_network(second)])
     assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, (0, 1), False, always_there=(1,))
-    other = Landmarks(("a", "c"), 1.5, 8.0, partners=(0, 1))
+
+
+def test_an_ensemble_needs_landmarks_of_the_same_names():
+    first, second = (Landmarks(names, 1.5, 8.0, partners=(0, 1)) for names in (("a", "b"), ("a", "c")))
     with pytest.raises(ModelError, match="same task"):
-        Predictor(folds[0], ensemble=[UNet(replace(folds[0].config, task=other.to_config()))])
+        Predictor(landmark_network(first), ensemble=[landmark_network(second)])
 
 
-@pytest.mark.parametrize(("mirrors", "tta", "passes"), [(True, None, 2), (True, False, 1), (False, None, 1)])
-def test_a_prediction_of_landmarks_averages_over_the_mirror_image_unless_asked_not_to(mirrors, tta, passes):
-    torch.manual_seed(0)
-    task = Landmarks(("a", "b"), partners=(1, 0), mirrors=mirrors)
-    network = UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config()))
-    batches = []
+@pytest.fixture
+def batches() -> list[torch.Tensor]:
+    """The batches that networks with a note have seen."""
+    return []
+
+
+def noted(network: UNet, batches: list[torch.Tensor]) -> UNet:
+    """A network that notes the batches that it sees."""
     network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
-    image = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
-    Predictor(network, tta=tta).points(image)
+    return network
+
+
+PASSES = pytest.mark.parametrize(
+    ("mirrors", "tta", "passes"),
+    [(True, None, 2), (True, False, 1), (False, None, 1)],
+    ids=["mirrored", "not asked for", "without partners"],
+)
+LANDMARK_IMAGE = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
+
+
+def mirrored_network(mirrors: bool) -> UNet:
+    """A network of two points, each of which is the partner of the other."""
+    torch.manual_seed(0)
+    return landmark_network(Landmarks(("a", "b"), partners=(1, 0), mirrors=mirrors))
+
+
+@PASSES
+def test_a_prediction_of_landmarks_passes_the_image_with_its_mirror_image(batches, mirrors, tta, passes):
+    Predictor(noted(mirrored_network(mirrors), batches), tta=tta).points(LANDMARK_IMAGE)
     assert len(batches) == passes
     assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
-    batches.clear()
-    predictor = Predictor(network, tta=tta)
-    (strip,) = predictor.strips(WindowedArray(image[..., None]))
+
+
+@PASSES
+def test_an_ensemble_of_landmarks_passes_mirror_images_to_each_network(batches, mirrors, tta, passes):
+    network = noted(mirrored_network(mirrors), batches)
+    Predictor(network, ensemble=[network], tta=tta).points(LANDMARK_IMAGE)
+    assert len(batches) == 2 * passes
+
+
+@PASSES
+def test_strips_of_landmarks_are_the_logits_of_a_batch(batches, mirrors, tta, passes):
+    predictor = Predictor(noted(mirrored_network(mirrors), batches), tta=tta)
+    (strip,) = predictor.strips(WindowedArray(LANDMARK_IMAGE[..., None]))
     assert len(batches) == passes
+    (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
+    torch.testing.assert_close(strip, logits)
+
+
+@PASSES
+def test_logits_of_a_mirror_image_are_each_at_the_place_of_its_partner(mirrors, tta, passes):
+    predictor = Predictor(mirrored_network(mirrors), tta=tta)
     logits, mirrored = (
         predictor.logits_of_batch([predictor.inputs(pixels).tensors], [(8, 10)])[0]
-        for pixels in (image, image[:, ::-1])
+        for pixels in (LANDMARK_IMAGE, LANDMARK_IMAGE[:, ::-1])
     )
-    batches.clear()
-    Predictor(network, ensemble=[network], tta=tta).points(image)
-    assert len(batches) == 2 * passes
-    torch.testing.assert_close(strip, logits)
-    assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)  # each at the place of its partner
+    assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)
 
 
 @pytest.mark.parametrize("tta", [False, True])
@@ -173,12 +267,10 @@ def test_logits_of_a_network_in_half_precision_are_in_full(tta):
     assert logits.dtype == torch.float32
 
 
-def test_the_whole_range_of_16_bits_reaches_the_network():
+def test_the_whole_range_of_16_bits_reaches_the_network(batches):
     network = UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(pixel_types=("uint16",))))
-    batches = []
-    network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
     image = np.linspace(0, 65535, 256).reshape(16, 16, 1).astype(np.uint16)
-    list(Predictor(network, tile_size=8, overlap=2).strips(WindowedArray(image)))
+    list(Predictor(noted(network, batches), tile_size=8, overlap=2).strips(WindowedArray(image)))
     assert len(batches) > 1
     assert min(batch.min() for batch in batches) == 0
     assert max(batch.max() for batch in batches) == 65535
@@ -201,66 +293,87 @@ def test_points_of_a_volume_are_read_from_it_and_its_mirror_image_whatever_its_s
     torch.testing.assert_close(read_by(None, files[0]), (plain + mirrored.flip(0, 3)) / 2)
 
 
-def test_maps_of_an_ensemble_are_as_large_as_those_of_its_first_network():
-    task = Landmarks(("a", "b"), partners=(0, 1)).to_config()
-    half, whole = (
-        UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=scale), task=task))
-        for scale in (0.5, 1.0)
-    )
-    image = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
-    for first, second, size in ((half, whole, (4, 5)), (whole, half, (8, 10))):
-        predictor = Predictor(first, ensemble=[second])
-        (logits,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [(8, 10)])
-        strips = torch.cat(list(predictor.strips(WindowedArray(image[..., None]))), dim=1)
-        assert logits.shape == strips.shape == (2, *size)
-
-
-def test_the_points_of_a_page_are_told_with_their_presence_and_confidence(tmp_path):
-    torch.manual_seed(0)
+@pytest.mark.parametrize(("scales", "size"), [((0.5, 1.0), (4, 5)), ((1.0, 0.5), (8, 10))])
+def test_maps_of_an_ensemble_are_as_large_as_those_of_its_first_network(scales, size):
     task = Landmarks(("a", "b"), partners=(0, 1))
-    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, norm="group", task=task.to_config())))
+    first, second = (landmark_network(task, preprocess=Preprocess(scale=scale)) for scale in scales)
+    predictor = Predictor(first, ensemble=[second])
+    (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
+    strips = torch.cat(list(predictor.strips(WindowedArray(LANDMARK_IMAGE[..., None]))), dim=1)
+    assert logits.shape == strips.shape == (2, *size)
+
+
+@pytest.fixture
+def point_predictor() -> Predictor:
+    """A predictor of two points."""
+    torch.manual_seed(0)
+    return Predictor(landmark_network(Landmarks(("a", "b"), partners=(0, 1)), norm="group"))
+
+
+def test_points_are_those_of_the_page_that_is_asked_for(point_predictor, tmp_path):
     pages = np.random.default_rng(0).integers(0, 255, (2, 16, 18), dtype=np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    first, second = (predictor.points(page) for page in pages)
-    assert predictor.points(tmp_path / "a.tif", page=1) == second != first
-    rows = predictor.predict_rows(pages[1])
-    assert [(point.name, point.presence, point.confidence) for point in second] == [
-        ("a", *rows[0, 2:].tolist()),
-        ("b", *rows[1, 2:].tolist()),
-    ]
+    first, second = (point_predictor.points(page) for page in pages)
+    assert first != second
+    assert point_predictor.points(tmp_path / "a.tif", page=1) == second
+
+
+def test_points_are_told_with_their_presence_and_confidence(point_predictor):
+    image = np.random.default_rng(0).integers(0, 255, (16, 18), dtype=np.uint8)
+    points, rows = point_predictor.points(image), point_predictor.predict_rows(image)
+    assert [point.name for point in points] == ["a", "b"]
+    assert [point.presence for point in points] == rows[:, 2].tolist()
+    assert [point.confidence for point in points] == rows[:, 3].tolist()
     assert rows[0, 2] != rows[0, 3]
+
+
+def test_an_error_at_an_image_of_points_has_the_name_that_was_given(point_predictor):
     with pytest.raises(ImageError, match=r"^my picture: "):
-        predictor.points(b"no picture", "my picture")
+        point_predictor.points(b"no picture", "my picture")
+
+
+def test_a_model_of_classes_answers_no_points():
     with pytest.raises(ModelError, match="the model's task is classes: it answers masks, and no points"):
-        Predictor(network_of()).points(pages[0])
+        Predictor(network_of()).points(np.zeros((8, 9), np.uint8))
 
 
-def test_an_error_at_a_volume_has_the_name_that_was_given(tmp_path):
-    predictor = Predictor(UNet(UNetConfig(2, 2, base_channels=1, depth=1, norm="group", dims=3)))
-    volume = VolumeFile((str(write_volume(tmp_path / "v.nii", np.zeros((3, 8, 9), np.float32))),))
+@pytest.fixture
+def two_channels() -> Predictor:
+    """A predictor of volumes of two channels."""
+    return Predictor(UNet(UNetConfig(2, 2, base_channels=1, depth=1, norm="group", dims=3)))
+
+
+@pytest.mark.parametrize("call", ["__call__", "mask", "slices", "strips"])
+def test_an_error_at_a_volume_has_the_name_that_was_given(tmp_path, two_channels, volume_file, call):
+    predict = getattr(two_channels, call)
     (tmp_path / "broken.nii").write_bytes(b"no volume")
-    for predict in (predictor, predictor.mask, predictor.slices, predictor.strips):
-        with pytest.raises(ImageError, match=r"^my scan: has 1 channels, the model takes 2$"):
-            list(predict(volume, "my scan"))
-        with pytest.raises(ImageError, match=r"^my scan cannot be read "):
-            list(predict(VolumeFile((str(tmp_path / "broken.nii"),)), "my scan"))
+    with pytest.raises(ImageError, match=r"^my scan: has 1 channels, the model takes 2$"):
+        list(predict(VolumeFile((str(volume_file),)), "my scan"))
+    with pytest.raises(ImageError, match=r"^my scan cannot be read "):
+        list(predict(VolumeFile((str(tmp_path / "broken.nii"),)), "my scan"))
+
+
+def test_an_image_is_refused_by_a_model_of_volumes(two_channels):
     with pytest.raises(ImageError, match=r"^my photo: is an image, but the model takes volumes \("):
-        list(predictor.strips(WindowedArray(np.zeros((8, 9, 2), np.uint8)), "my photo"))
+        list(two_channels.strips(WindowedArray(np.zeros((8, 9, 2), np.uint8)), "my photo"))
 
 
-def test_classes_are_predicted_once_unless_views_are_asked_for():
-    network = network_of()
-    batches = []
-    network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
-    Predictor(network)(np.zeros((8, 10), np.uint8))
+def test_classes_are_predicted_once_unless_views_are_asked_for(batches):
+    Predictor(noted(network_of(), batches))(np.zeros((8, 10), np.uint8))
     assert len(batches) == 1
 
 
-def test_a_network_sees_a_volume_at_its_own_spacing_and_one_of_images_its_slices_at_their_own_size():
-    volumes = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(2.0, 1.0, 0.5)))
-    images = UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=0.5))
-    sizes = [Predictor(UNet(config)).input_sizes((8, 10, 12), (1.0, 1.0, 1.0)) for config in (volumes, images)]
-    assert sizes == [[(4, 10, 24)], [(8, 5, 6)]]
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"dims": 3, "preprocess": Preprocess(spacing=(2.0, 1.0, 0.5))}, (4, 10, 24)),
+        ({"preprocess": Preprocess(scale=0.5)}, (8, 5, 6)),
+    ],
+    ids=["volumes", "slices"],
+)
+def test_a_network_sees_a_volume_at_its_own_spacing_or_scale(options, size):
+    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, **options)))
+    assert predictor.input_sizes((8, 10, 12), (1.0, 1.0, 1.0)) == [size]
 
 
 def test_decoded_pixels_are_kept_only_where_they_are_asked_for():
@@ -270,13 +383,21 @@ def test_decoded_pixels_are_kept_only_where_they_are_asked_for():
     assert np.array_equal(predictor.inputs(image, keep_pixels=True).pixels[..., 0], image)
 
 
-def test_tiles_that_are_turned_are_not_exact():
-    network = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
-    for tta, exact in ((False, True), (True, False)):
-        (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings((100, 90))
-        assert tiling.exact is exact
-        assert tiling.size == (64, 64)
-    assert Predictor(network, tta=True).tilings((100, 90)) == [None]
+BATCH_NETWORK = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
+
+
+@pytest.mark.parametrize(("tta", "is_exact"), [(False, True), (True, False)])
+def test_tiles_that_are_turned_are_not_exact(tta, is_exact):
+    (tiling,) = Predictor(BATCH_NETWORK, tile_size=64, tta=tta).tilings((100, 90))
+    assert tiling.exact is is_exact
+    assert tiling.size == (64, 64)
+
+
+def test_an_image_that_is_turned_is_not_cut():
+    assert Predictor(BATCH_NETWORK, tta=True).tilings((100, 90)) == [None]
+
+
+def test_tiles_of_objects_have_room_for_an_exact_overlap():
     task = Objects(Classes(("background", "cell"))).to_config()
     objects = UNet(UNetConfig(3, 3, base_channels=2, depth=1, norm="batch", task=task))
     (tiling,) = Predictor(objects, tile_size=64).tilings((100, 90))
@@ -284,35 +405,71 @@ def test_tiles_that_are_turned_are_not_exact():
     assert tiling.size == (80, 80)
 
 
-def test_models_are_loaded_with_what_was_asked_for_and_ready_to_predict_fast(tmp_path):
+@pytest.fixture
+def model_folder(tmp_path) -> Path:
+    """The folder of a small model."""
     UNet(UNetConfig(1, 2, base_channels=2, depth=1)).save_pretrained(tmp_path)
-    predictor = Predictor.from_pretrained(tmp_path, ensemble=[tmp_path], tile_size=64, overlap=8, tta=True)
-    assert (len(predictor.networks), predictor.tile_size, predictor.overlap, predictor.tta) == (2, 64, 8, True)
-    for network in predictor.networks:
+    return tmp_path
+
+
+def test_models_are_loaded_with_the_options_that_are_given(model_folder):
+    predictor = Predictor.from_pretrained(model_folder, ensemble=[model_folder], tile_size=64, overlap=8, tta=True)
+    assert len(predictor.networks) == 2
+    assert predictor.tile_size == 64
+    assert predictor.overlap == 8
+    assert predictor.tta is True
+
+
+def test_models_are_loaded_ready_to_predict_fast(model_folder):
+    for network in Predictor.from_pretrained(model_folder, ensemble=[model_folder]).networks:
         assert not network.training
         assert not any(isinstance(part, BatchNorm2d) for part in network.modules())
         assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_scale_is_refused_where_the_model_holds_its_own(model_folder):
     with pytest.raises(ModelError, match=r"its config\.json holds the scale; --scale is for Pytorch-UNet's"):
-        Predictor.from_pretrained(tmp_path, scale=0.5)
-    on_device = Predictor.from_pretrained(tmp_path, "meta").networks[0]
-    assert Predictor(on_device, ensemble=[tmp_path]).device.type == "meta"
+        Predictor.from_pretrained(model_folder, scale=0.5)
 
 
-def test_the_page_that_is_asked_for_is_predicted_and_an_error_has_the_name_that_was_given(tmp_path):
+def test_an_ensemble_is_loaded_to_the_device_of_its_first_model(model_folder):
+    on_device = Predictor.from_pretrained(model_folder, "meta").networks[0]
+    assert Predictor(on_device, ensemble=[model_folder]).device.type == "meta"
+
+
+@pytest.fixture
+def pages() -> np.ndarray:
+    """Two images."""
+    return np.random.default_rng(0).integers(0, 255, (2, 8, 9), dtype=np.uint8)
+
+
+@pytest.fixture
+def balanced(pages) -> Predictor:
+    """A predictor to which either class is at half of the pixels of the second image."""
     torch.manual_seed(0)
     network = network_of(norm="group")
-    predictor = Predictor(network)
-    pages = np.random.default_rng(0).integers(0, 255, (2, 8, 9), dtype=np.uint8)
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    probabilities = predictor(pages[1]).probabilities
+    probabilities = Predictor(network)(pages[1]).probabilities
     network.head.conv.bias.data[0] -= float(np.median(np.log(probabilities[0] / probabilities[1])))
-    expected, other = (predictor(page) for page in pages[::-1])  # either class is at half of the pixels
-    np.testing.assert_array_equal(predictor(tmp_path / "a.tif", page=1).probabilities, expected.probabilities)
-    assert not np.array_equal(expected.mask, other.mask)
-    for predict in (predictor.mask, predictor.predict_rows):
-        np.testing.assert_array_equal(predict(tmp_path / "a.tif", page=1), expected.mask)
-        np.testing.assert_array_equal(predict(tmp_path / "a.tif"), other.mask)  # the first page
-    np.testing.assert_array_equal(predictor(tmp_path / "a.tif").mask, other.mask)
-    for predict in (predictor, predictor.mask, predictor.predict_rows):
-        with pytest.raises(ImageError, match=r"^my picture: "):
-            predict(b"no picture", "my picture")
+    return Predictor(network)
+
+
+@pytest.mark.parametrize("call", ["mask", "predict_rows"])
+def test_a_mask_is_that_of_the_page_that_is_asked_for(tmp_path, pages, balanced, call):
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    first, second = (balanced(page).mask for page in pages)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(getattr(balanced, call)(tmp_path / "a.tif", page=1), second)
+    np.testing.assert_array_equal(getattr(balanced, call)(tmp_path / "a.tif"), first)
+
+
+def test_probabilities_are_those_of_the_page_that_is_asked_for(tmp_path, pages, balanced):
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    answer = balanced(tmp_path / "a.tif", page=1)
+    np.testing.assert_array_equal(answer.probabilities, balanced(pages[1]).probabilities)
+    np.testing.assert_array_equal(balanced(tmp_path / "a.tif").mask, balanced(pages[0]).mask)
+
+
+@pytest.mark.parametrize("call", ["__call__", "mask", "predict_rows"])
+def test_an_error_at_an_image_has_the_name_that_was_given(call):
+    with pytest.raises(ImageError, match=r"^my picture: "):
+        getattr(Predictor(network_of()), call)(b"no picture", "my picture")

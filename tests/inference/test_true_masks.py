@@ -11,6 +11,7 @@ from prediction import touch
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
 from inference.input_files import files_below, pictures_among
+from inference.outputs.jobs import MaskFile
 from inference.true_masks import ObjectTruths, TrueMasks, open_true_masks
 from runtime.errors import DataError
 
@@ -19,85 +20,134 @@ def stems(*names: str) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
+def find(masks: TrueMasks, name: str) -> MaskFile | None:
+    """The true mask of an image of one page."""
+    return masks.find(Path(name), Path(name), 0, 1)
+
+
+@pytest.fixture
+def suffixed(tmp_path) -> TrueMasks:
+    """True masks with the suffix _mask, of which one is a TIFF of two pages."""
     tifffile.imwrite(tmp_path / "stack.tif", np.zeros((2, 4, 4), np.uint8), photometric="minisblack")
     files = {Path(name): tmp_path / f"{name}.png" for name in ("a_mask", "b_mask", "sub/a_mask")}
     files[Path("stack_mask")] = tmp_path / "stack.tif"
-    masks = TrueMasks(files, None, stems("a", "b", "sub/a", "stack"))
-    assert masks.suffix == "_mask"
-    assert masks.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "a_mask.png", 0)
-    assert masks.find(Path("sub/a"), Path("sub/a"), 0, 1) == (tmp_path / "sub/a_mask.png", 0)
-    assert masks.find(Path("stack"), Path("stack_0002"), 1, 2) == (tmp_path / "stack.tif", 1)
-    for pages in (1, 3):
-        with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
-            masks.find(Path("stack"), Path("stack_0001"), 0, pages)
-    assert masks.find(Path("c"), Path("c"), 0, 1) is None
-    assert masks.missing == ["c_mask"]
-    assert masks.find(Path("a"), Path("a_0001"), 0, 2) is None  # a picture has no pages
+    return TrueMasks(files, None, stems("a", "b", "sub/a", "stack"))
+
+
+@pytest.mark.parametrize("name", ["a", "sub/a"])
+def test_true_masks_are_found_by_a_suffix_that_is_detected(tmp_path, suffixed, name):
+    assert suffixed.suffix == "_mask"
+    assert find(suffixed, name) == (tmp_path / f"{name}_mask.png", 0)
+
+
+def test_true_masks_of_pages_are_pages(tmp_path, suffixed):
+    assert suffixed.find(Path("stack"), Path("stack_0002"), 1, 2) == (tmp_path / "stack.tif", 1)
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_true_masks_of_other_pages_are_refused(suffixed, pages):
+    with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
+        suffixed.find(Path("stack"), Path("stack_0001"), 0, pages)
+
+
+def test_true_masks_that_are_missing_are_noted_with_their_suffix(suffixed):
+    assert find(suffixed, "c") is None
+    assert suffixed.missing == ["c_mask"]
+
+
+def test_a_picture_is_no_true_mask_of_pages(suffixed):
+    assert suffixed.find(Path("a"), Path("a_0001"), 0, 2) is None
+
+
+def test_true_masks_may_have_no_suffix(tmp_path):
     assert TrueMasks({Path("a"): tmp_path / "a.png"}, "", ["a"]).suffix == ""
-    given = TrueMasks({Path("a_x"): tmp_path / "a_x.png", Path("a"): tmp_path / "a.png"}, "_x", stems("a"))
-    assert given.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "a_x.png", 0)
     assert TrueMasks({}, None, stems("a")).suffix == ""
 
 
-def test_hidden_pictures_are_left_out_and_those_of_a_folder_below_a_hidden_one_are_found(tmp_path):
+def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
+    given = TrueMasks({Path("a_x"): tmp_path / "a_x.png", Path("a"): tmp_path / "a.png"}, "_x", stems("a"))
+    assert find(given, "a") == (tmp_path / "a_x.png", 0)
+
+
+@pytest.fixture
+def below_hidden(tmp_path) -> Path:
+    """A folder below a hidden one, with pictures, a volume and what is none."""
     folder = tmp_path / ".data" / "masks"
     touch(folder, "a.png", ".b.png", ".trash/c.png", "sub/d.nii.gz", "sub/e.PNG")
     (folder / "e.txt").touch()
     (folder / "folder.png").mkdir()
-    expected = [(Path("a"), folder / "a.png"), (Path("sub/d"), folder / "sub" / "d.nii.gz")]
-    expected.append((Path("sub/e"), folder / "sub" / "e.PNG"))
-    assert pictures_among(files_below(folder), folder) == expected
-    outputs = pictures_among(files_below(folder), folder, lambda file: file.name == "a.png")
-    assert outputs == expected[1:]
+    return folder
+
+
+def test_pictures_of_a_folder_are_all_but_hidden_ones(below_hidden):
+    assert pictures_among(files_below(below_hidden), below_hidden) == [
+        (Path("a"), below_hidden / "a.png"),
+        (Path("sub/d"), below_hidden / "sub" / "d.nii.gz"),
+        (Path("sub/e"), below_hidden / "sub" / "e.PNG"),
+    ]
+
+
+def test_pictures_that_are_outputs_are_left_out(below_hidden):
+    pictures = pictures_among(files_below(below_hidden), below_hidden, lambda file: file.name == "a.png")
+    assert [stem for stem, _ in pictures] == stems("sub/d", "sub/e")
 
 
 @pytest.mark.parametrize("objects", [(), ("cell",), ("cell", "other")])
-def test_true_masks_lie_in_a_folder(tmp_path, objects):
+@pytest.mark.parametrize("name", ["file", "none"])
+def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
     (tmp_path / "file").touch()
-    for name in ("file", "none"):
-        with pytest.raises(DataError, match=f"--truth .*{name}: is not a folder"):
-            open_true_masks(tmp_path / name, None, stems("a"), (), objects)
+    with pytest.raises(DataError, match=f"--truth .*{name}: is not a folder"):
+        open_true_masks(tmp_path / name, None, stems("a"), (), objects)
 
 
-def test_masks_are_the_true_objects_of_a_model_of_one_class_alone(tmp_path):
+def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
     masks = open_true_masks(tmp_path, "", stems("a"), (), ("cell",))
-    assert masks.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "a.png", 0)
+    assert find(masks, "a") == (tmp_path / "a.png", 0)
+
+
+def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
+    touch(tmp_path, "a.png")
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
         open_true_masks(tmp_path, "", stems("a"), (), ("cell", "other"))
 
 
 def test_the_suffix_that_is_given_is_that_of_the_true_masks(tmp_path):
-    touch(tmp_path, "plain/a.png", "plain/a_x.png", "classes/c/a.png", "classes/c/a_x.png")
-    plain = open_true_masks(tmp_path / "plain", "_x", stems("a"), ())
-    assert plain.find(Path("a"), Path("a"), 0, 1) == (tmp_path / "plain" / "a_x.png", 0)
-    for folder, classes in (("classes", ["c", "none"]), ("plain", ["c", "none"])):
-        mask = open_true_masks(tmp_path / folder, "_x", stems("a"), classes).find(Path("a"), Path("a"), 0, 1)
-        assert mask.name.endswith("a_x.png")
+    touch(tmp_path, "a.png", "a_x.png")
+    assert find(open_true_masks(tmp_path, "_x", stems("a"), ()), "a") == (tmp_path / "a_x.png", 0)
+
+
+@pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
+def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
+    touch(tmp_path, *names)
+    mask = find(open_true_masks(tmp_path, "_x", stems("a"), ["c", "none"]), "a")
+    assert mask.name.endswith("a_x.png")
 
 
 def test_the_suffix_of_true_masks_in_folders_is_detected(tmp_path):
     assert TrueMasks({Path("sub/a_mask"): tmp_path / "a"}, None, stems("sub/a")).suffix == "_mask"
 
 
-def test_a_page_has_the_true_masks_of_its_classes_in_stacks_or_in_files_of_its_own(tmp_path):
-    (tmp_path / "folders" / "a").mkdir(parents=True)
-    stack = tmp_path / "folders" / "a" / "s.tif"
+def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
+    (tmp_path / "a").mkdir()
+    stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    masks = open_true_masks(tmp_path / "folders", "", stems("s"), ["a", "none"])
+    masks = open_true_masks(tmp_path, "", stems("s"), ["a", "none"])
     second = ClassMasks((ClassFile(str(stack), 1), ClassFile("")), (0, 1))
     assert masks.find(Path("s"), Path("s_0002"), 1, 2) == second
-    touch(tmp_path / "files", "a.png", "s_0002.png")
-    joined = open_true_masks(tmp_path / "files", "", stems("a", "s"), ["a"])  # a file is no folder of a class
-    assert joined.find(Path("a"), Path("a"), 0, 1) == ClassChannels(str(tmp_path / "files" / "a.png"), (0,))
-    page = joined.find(Path("s"), Path("s_0002"), 1, 2)
-    assert page == ClassChannels(str(tmp_path / "files" / "s_0002.png"), (0,))
+
+
+def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
+    touch(tmp_path, "a.png", "s_0002.png")
+    masks = open_true_masks(tmp_path, "", stems("a", "s"), ["a"])  # a file is no folder of a class
+    assert find(masks, "a") == ClassChannels(str(tmp_path / "a.png"), (0,))
+    page = masks.find(Path("s"), Path("s_0002"), 1, 2)
+    assert page == ClassChannels(str(tmp_path / "s_0002.png"), (0,))
 
 
 def test_the_volume_of_all_classes_has_a_channel_for_each(tmp_path):
     touch(tmp_path, "v.nii.gz")
-    volume = open_true_masks(tmp_path, "", stems("v"), ["a", "b"]).find(Path("v"), Path("v"), 0, 1)
+    volume = find(open_true_masks(tmp_path, "", stems("v"), ["a", "b"]), "v")
     assert volume == VolumeFile((str(tmp_path / "v.nii.gz"),), layers=ClassLayers((0, 1)))
 
 
@@ -117,71 +167,108 @@ class Annotated(list):
         super().__init__({"name": name, "image": image, "target": Drawn()} for name, image in names)
 
 
-def test_true_objects_are_found_by_the_names_of_images_and_of_their_folders():
-    first = Annotated(
-        ("sub/a.png", "/images/sub/x.png"), ("b", "/images/b/picture.png"), ("sub/only.png", "/images/sub/z.png")
-    )
-    second = Annotated(("other/a.png", "/images/other/y.png"), ("c", "/images/c/picture.png"))
-    masks = ObjectTruths([first, second], ("cell",))
+FIRST_SPLIT = Annotated(
+    ("sub/a.png", "/images/sub/x.png"), ("b", "/images/b/picture.png"), ("sub/only.png", "/images/sub/z.png")
+)
+SECOND_SPLIT = Annotated(("other/a.png", "/images/other/y.png"), ("c", "/images/c/picture.png"))
 
-    def found(name: str) -> RenderedMask | None:
-        path = Path(name)
-        mask = masks.find(path, path, 0, 1)
-        return mask and mask.source
 
-    assert found("sub/a") is first[0]["target"]
-    assert found("other/a") is second[0]["target"]
-    assert found("x") is first[0]["target"]  # by the name of the file
-    assert found("elsewhere/only") is first[2]["target"]  # or by that of the record, wherever it lies
-    assert found("anywhere/y") is second[0]["target"]
-    assert found("c/b/picture") is first[1]["target"]  # the folder next to the file comes first
-    assert found("deep/a") is None
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("sub/a", FIRST_SPLIT[0]),
+        ("other/a", SECOND_SPLIT[0]),
+        ("x", FIRST_SPLIT[0]),
+        ("elsewhere/only", FIRST_SPLIT[2]),
+        ("anywhere/y", SECOND_SPLIT[0]),
+        ("c/b/picture", FIRST_SPLIT[1]),
+    ],
+    ids=["folder", "other folder", "file", "record", "file of the second split", "folder next to the file"],
+)
+def test_true_objects_are_found_by_the_names_of_images_or_folders(name, record):
+    masks = ObjectTruths([FIRST_SPLIT, SECOND_SPLIT], ("cell",))
+    assert masks.find(Path(name), Path(name), 0, 1).source is record["target"]
+
+
+def test_true_objects_are_missing_where_a_name_is_that_of_two():
+    masks = ObjectTruths([FIRST_SPLIT, SECOND_SPLIT], ("cell",))
+    assert masks.find(Path("deep/a"), Path("deep/a"), 0, 1) is None
     assert masks.missing == ["deep/a"]
 
 
-def test_true_objects_are_those_of_all_splits_also_of_the_one_that_is_tested(tmp_path):
+@pytest.fixture
+def two_splits(tmp_path) -> Path:
+    """Annotated images in train/ and test/, which has one without annotations too."""
     for split in ("train", "test"):
         touch(tmp_path, f"{split}/{split}.png")
         shape = {"label": "cell", "shape_type": "rectangle", "points": [[0, 0], [2, 2]]}
         content = {"imagePath": f"{split}.png", "imageHeight": 3, "imageWidth": 4, "shapes": [shape]}
         (tmp_path / split / f"{split}.json").write_text(json.dumps(content))
     touch(tmp_path, "test/unlabeled.png")
-    masks = open_true_masks(tmp_path, None, stems("train", "test"), (), ("cell",))
-    for name in ("train", "test"):
-        assert masks.find(Path(name), Path(name), 0, 1) is not None
-    assert masks.find(Path("unlabeled"), Path("unlabeled"), 0, 1) is None
+    return tmp_path
 
 
-def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_or_in_one_file(tmp_path):
-    touch(tmp_path, "folders/a/x.png", "folders/b/x.png", "folders/a/sub/y.png", "folders/a/v.nii.gz", "files/x.png")
-    folders = tmp_path / "folders"
-    masks = open_true_masks(folders, "", stems("x", "sub/y", "v", "z"), ["a", "b"])
-    files = (ClassFile(str(folders / "a" / "x.png")), ClassFile(str(folders / "b" / "x.png")))
-    assert masks.find(Path("x"), Path("x"), 0, 1) == ClassMasks(files, (0, 1))
-    lacking = (ClassFile(str(folders / "a" / "sub" / "y.png")), ClassFile(""))  # nothing is known of the other class
-    assert masks.find(Path("sub/y"), Path("sub/y"), 0, 1) == ClassMasks(lacking, (0, 1))
-    volume = masks.find(Path("v"), Path("v"), 0, 1)
-    assert volume.paths == (str(folders / "a" / "v.nii.gz"),)
+@pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
+def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
+    masks = open_true_masks(two_splits, None, stems("train", "test"), (), ("cell",))
+    assert (masks.find(Path(name), Path(name), 0, 1) is not None) is is_found
+
+
+@pytest.fixture
+def class_folders(tmp_path) -> TrueMasks:
+    """True masks of two classes in a folder each."""
+    touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
+    return open_true_masks(tmp_path, "", stems("x", "sub/y", "v", "z"), ["a", "b"])
+
+
+def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
+    files = (ClassFile(str(tmp_path / "a" / "x.png")), ClassFile(str(tmp_path / "b" / "x.png")))
+    assert find(class_folders, "x") == ClassMasks(files, (0, 1))
+
+
+def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
+    files = (ClassFile(str(tmp_path / "a" / "sub" / "y.png")), ClassFile(""))
+    assert find(class_folders, "sub/y") == ClassMasks(files, (0, 1))
+    volume = find(class_folders, "v")
+    assert volume.paths == (str(tmp_path / "a" / "v.nii.gz"),)
     assert volume.layers.unknown == (1,)
-    assert masks.find(Path("z"), Path("z"), 0, 1) is None
-    assert masks.missing == ["z"]
-    stack = np.zeros((2, 3, 4), np.uint8)
-    tifffile.imwrite(tmp_path / "files" / "s.tif", stack, photometric="minisblack")
-    for classes, expected in (
-        (["a", "b"], ClassMasks(tuple(ClassFile(str(tmp_path / "files" / "s.tif"), page) for page in (0, 1)), (0, 1))),
-        (["a"], ClassChannels(str(tmp_path / "files" / "s.tif"), (0,))),
-    ):
-        joined = open_true_masks(tmp_path / "files", "", stems("s", "x", "z"), classes)
-        assert joined.find(Path("s"), Path("s"), 0, 1) == expected
-        assert expected.name == str(tmp_path / "files" / "s.tif")
-    tifffile.imwrite(tmp_path / "files" / "p.tif", stack[:1], photometric="minisblack")
-    page = open_true_masks(tmp_path / "files", "", stems("p"), ["a"]).find(Path("p"), Path("p"), 0, 1)
-    assert page == ClassChannels(str(tmp_path / "files" / "p.tif"), (0,))
-    assert joined.find(Path("x"), Path("x"), 0, 1) == ClassChannels(str(tmp_path / "files" / "x.png"), (0,))
-    assert joined.find(Path("z"), Path("z"), 0, 1) is None
-    assert joined.missing == ["z"]
-    assert joined.find(Path("s"), Path("s_0002"), 1, 2) is None
-    assert joined.missing == ["z", "s_0002"]
+
+
+def test_true_masks_that_no_class_has_are_missing(class_folders):
+    assert find(class_folders, "z") is None
+    assert class_folders.missing == ["z"]
+
+
+@pytest.fixture
+def class_stacks(tmp_path) -> Path:
+    """A folder with a stack of two pages, one of a page, and a picture."""
+    touch(tmp_path, "x.png")
+    for name, pages in (("s", 2), ("p", 1)):
+        stack = np.zeros((pages, 3, 4), np.uint8)
+        tifffile.imwrite(tmp_path / f"{name}.tif", stack, photometric="minisblack")
+    return tmp_path
+
+
+def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
+    stack = str(class_stacks / "s.tif")
+    mask = find(open_true_masks(class_stacks, "", stems("s"), ["a", "b"]), "s")
+    assert mask == ClassMasks((ClassFile(stack, 0), ClassFile(stack, 1)), (0, 1))
+    assert mask.name == stack
+
+
+@pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
+def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
+    name = Path(file).stem
+    mask = find(open_true_masks(class_stacks, "", stems("s", "p", "x"), ["a"]), name)
+    assert mask == ClassChannels(str(class_stacks / file), (0,))
+    assert mask.name == str(class_stacks / file)
+
+
+def test_true_masks_that_no_file_has_are_missing(class_stacks):
+    masks = open_true_masks(class_stacks, "", stems("s", "x", "z"), ["a"])
+    assert find(masks, "z") is None
+    assert masks.find(Path("s"), Path("s_0002"), 1, 2) is None
+    assert masks.missing == ["z", "s_0002"]
 
 
 def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
@@ -206,8 +293,8 @@ def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path)
 @pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
 def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, unknown):
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
-    masks = open_true_masks(tmp_path, "", [Path("v"), Path("x")], ["a", "b", "c"])
-    volume = masks.find(Path("v"), Path("v"), 0, 1)
+    masks = open_true_masks(tmp_path, "", stems("v", "x"), ["a", "b", "c"])
+    volume = find(masks, "v")
     assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
     assert volume.layers.unknown == unknown
-    assert len(masks.find(Path("x"), Path("x"), 0, 1).paths) == 3
+    assert len(find(masks, "x").paths) == 3

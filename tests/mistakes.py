@@ -115,7 +115,7 @@ KEYS = [
         "HFRecords.__init__",
         "digest(self.fingerprint, self.columns)",
         "digest(self.columns)",
-        "test_sources.py",
+        "test_hf_datasets.py",
     ),
     Mutant(
         "data_utils/sources/label_files.py",
@@ -131,7 +131,7 @@ KEYS = [
         "repr(self.bits)",
         "test_overlapping_data.py",
     ),
-    Mutant("data_utils/sources/records.py", "Subset.derivation", "(self.indices.tobytes(),)", "()", "test_sources.py"),
+    Mutant("data_utils/sources/records.py", "Subset.derivation", "(self.indices.tobytes(),)", "()", "test_records.py"),
     Mutant(
         "data_utils/sources/streams/remote.py",
         "content_key",
@@ -343,7 +343,7 @@ SEEDS = [
         "hold_out",
         "np.random.default_rng(seed).permutation",
         "np.arange",
-        "test_sources.py",
+        "test_holdout.py",
     ),
     Mutant(
         "data_utils/sources/holdout.py",

@@ -3,12 +3,14 @@
 Modules: data_utils/image_io/reader.py.
 """
 
+import io
 import struct
 
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
+from picture_folders import png, size_of
+from PIL import Image, ImageFile
 
 from data_utils.image_io import reader
 from data_utils.image_io.formats import PictureFile
@@ -262,3 +264,32 @@ def test_an_endless_tiff_has_no_header_and_one_with_too_many_tags_that_of_its_fi
     struct.pack_into("<I", content, link, len(content))
     (tmp_path / "many.tif").write_bytes(content + struct.pack("<H", 5000) + bytes(64))
     assert read_header(tmp_path / "many.tif", "a") == ((2, 3), "L")
+
+
+@pytest.mark.parametrize(
+    "source", [np.zeros((4, 6, 3)), png(0), {"bytes": png(0), "path": None}, Image.new("L", (6, 4))]
+)
+def test_the_size_of_any_source_is_height_and_width(source):
+    assert size_of(source, "x") == (4, 6)
+
+
+def test_the_size_of_an_array_file_is_in_its_header(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 6, 3), np.float32))
+    assert size_of(str(tmp_path / "a.npy"), "a") == (4, 6)
+
+
+def test_an_array_of_one_axis_has_no_size(tmp_path):
+    np.save(tmp_path / "b.npy", np.zeros(4))
+    with pytest.raises(DataError, match=r"b is an array of shape \(4,\)"):
+        size_of(tmp_path / "b.npy", "b")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "tiff"])
+def test_the_size_is_read_without_the_pixels(monkeypatch, kind):
+    def decode(self):
+        raise AssertionError("decodes the pixels")
+
+    file = io.BytesIO()
+    Image.new("L", (6, 4)).save(file, kind)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
+    assert size_of(file.getvalue(), "x") == (4, 6)

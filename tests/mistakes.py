@@ -240,7 +240,7 @@ FILES_OF_A_DATA_SET = [
         "OneObjectRecords.digest",
         "paths += [os.path.join(folder, name) for name in picture_names(folder)]",
         "pass",
-        "test_annotated_objects.py",
+        "test_one_object_masks.py",
     ),
     Mutant(
         "data_utils/sources/annotations/paired.py",

@@ -1,0 +1,96 @@
+"""Windows of scenes: each reads its own part of an image or a mask."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from rasters import write_raster
+
+from data_utils.image_io.reader import read_header
+from data_utils.image_io.scene_windows import Box, SceneWindow
+from data_utils.image_io.windowed import open_if_large
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from runtime.errors import DataError, ImageError
+
+BANDS = np.arange(2 * 12 * 16, dtype=np.uint16).reshape(2, 12, 16)
+
+
+BOX = Box(2, 9, 3, 15)
+
+
+@pytest.fixture
+def image_window(tmp_path):
+    """A window of two bands of an image of 12 x 16 pixels."""
+    source = str(write_raster(tmp_path / "a.tif", BANDS, nodata=0))
+    return SceneWindow(source, "a", (12, 16), BOX, is_mask=False)
+
+
+@pytest.fixture
+def mask_window(tmp_path):
+    """A window of the mask of that image."""
+    Image.fromarray(BANDS[0].astype(np.uint8)).save(tmp_path / "m.png")
+    return SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), BOX, is_mask=True)
+
+
+def test_a_window_of_an_image_is_its_own_part(image_window):
+    assert read_header(image_window, "a") == ((7, 12), "uint16 x 2")
+    assert np.array_equal(image_window.read(), np.moveaxis(BANDS[:, 2:9, 3:15], 0, 2))
+
+
+def test_a_window_of_an_image_is_read_in_parts(image_window):
+    with image_window.open() as picture:
+        assert picture.may_lack_data
+        assert picture.decodes_windows
+        assert picture.extent == (7, 12)
+        assert np.array_equal(picture.read(1, 3), np.moveaxis(BANDS[:, 3:5, 3:15], 0, 2))
+        assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(BANDS[:, 3:5, 7:9], 0, 2))
+
+
+def test_a_window_of_an_image_is_opened_however_small(image_window):
+    with open_if_large(image_window) as picture:
+        assert picture.size == (7, 12)
+
+
+def test_a_window_of_a_mask_is_its_own_part(mask_window):
+    assert np.array_equal(mask_window.read(), BANDS[0, 2:9, 3:15])
+
+
+def test_a_window_of_a_picture_is_not_read_in_parts(mask_window):
+    with mask_window.open() as picture:
+        assert not picture.may_lack_data
+        assert not picture.decodes_windows
+    with open_if_large(mask_window) as picture:
+        assert picture is None
+
+
+@pytest.mark.parametrize("size", [(12, 18), (14, 16)])
+def test_a_window_of_a_mask_of_another_size_is_refused(mask_window, size):
+    line = f"a: image is {size[0]} x {size[1]}, its mask 12 x 16; --val-blocks needs masks with a place, or of one size"
+    with pytest.raises(DataError) as error:
+        replace(mask_window, size=size).read()
+    assert str(error.value) == line
+
+
+def test_a_window_of_values_that_are_no_numbers_is_refused(image_window, tmp_path):
+    np.save(tmp_path / "f.npy", np.full((12, 16), np.nan))
+    with pytest.raises(ImageError, match=r"^a: has pixels that are not numbers"):
+        replace(image_window, source=str(tmp_path / "f.npy")).read()
+
+
+def test_a_window_of_a_damaged_picture_is_refused(mask_window, tmp_path):
+    (tmp_path / "m.png").write_bytes(b"no picture")
+    with pytest.raises(ImageError, match="cannot be read"):
+        read_header(mask_window, "a")
+
+
+def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
+    ids = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
+    Image.fromarray(ids).save(tmp_path / "1.png")
+    rendered = EvaluatedIds(str(tmp_path / "1.png"))
+    window = SceneWindow(rendered, "a", (12, 16), Box(0, 2, 7, 13), is_mask=True)
+    expected = [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
+    assert window.read().tolist() == expected
+    with window.open() as picture:
+        assert picture.size == (2, 6)
+        assert picture.read(0, 2).tolist() == expected

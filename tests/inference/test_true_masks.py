@@ -10,6 +10,7 @@ from prediction import touch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
+from data_utils.sources.records import Metadata
 from inference.input_files import files_below, pictures_among
 from inference.outputs.jobs import MaskFile
 from inference.true_masks import ObjectTruths, TrueMasks, open_true_masks
@@ -161,7 +162,7 @@ class Drawn(RenderedMask):
 class Annotated(list):
     """Records of annotated images."""
 
-    classes = ((1, "cell"),)
+    metadata = Metadata(classes=((1, "cell"),))
 
     def __init__(self, *names: tuple[str, str]) -> None:
         super().__init__({"name": name, "image": image, "target": Drawn()} for name, image in names)

@@ -10,8 +10,11 @@ from PIL import Image
 from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
+from inference import Predictor
 from inference.args import PredictSettings, parse_args
+from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob, PageFile, VolumeJob
+from inference.outputs.writer import PredictionWriter
 from tasks.classes import ClassScores
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -48,6 +51,11 @@ def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **op
     """A network of classes with these names and mask values."""
     preprocess = Preprocess(class_names=names, class_values=values)
     return UNet(UNetConfig(1, len(names), base_channels=1, depth=1, preprocess=preprocess, **options))
+
+
+def writer_of(predictor: Predictor, extensions: tuple[str, ...] = (".png",), **options) -> PredictionWriter:
+    """A writer of what the predictor answers, by the extensions of its files."""
+    return PredictionWriter(new_format(predictor.config), predictor.task, extensions, **options)
 
 
 def settings_of(*words: str, **changes: object) -> PredictSettings:

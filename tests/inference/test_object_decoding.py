@@ -46,16 +46,27 @@ def decode_in_strips(answers: np.ndarray, cuts: list[int], **rules):
     return np.concatenate(list(finder.finish())), finder.objects
 
 
-@pytest.mark.parametrize("size", [(90, 70), (24, 20, 22)])
-def test_any_strips_give_the_same_objects(size):
-    answers = noisy_answers(size, seed=0)
-    assert len(decode_in_strips(answers, [])[1]) > label(answers > 0)[1] > 1  # some components are cut
-    for rules in ({}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}):
-        labels, objects = decode_in_strips(answers, [], **rules)
-        for cuts in ([len(answers) // 2], [1, 2, 3, 20], list(range(1, len(answers)))):
-            other_labels, other_objects = decode_in_strips(answers, cuts, **rules)
-            assert other_objects == objects
-            np.testing.assert_array_equal(other_labels, labels)
+ANSWERS = {size: noisy_answers(size, seed=0) for size in ((90, 70), (24, 20, 22))}
+
+
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
+def test_deep_parts_of_a_component_are_objects(answers):
+    assert len(decode_in_strips(answers, [])[1]) > label(answers > 0)[1] > 1
+
+
+@pytest.mark.parametrize("cuts", [[45], [1, 2, 3, 20], range(1, 90)], ids=["halves", "thin strips", "rows"])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}],
+    ids=["plain", "filled", "all rules"],
+)
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
+def test_objects_are_the_same_in_any_strips(answers, rules, cuts):
+    labels, objects = decode_in_strips(answers, [], **rules)
+    cuts = [cut for cut in cuts if cut < len(answers)]
+    other_labels, other_objects = decode_in_strips(answers, cuts, **rules)
+    assert other_objects == objects
+    np.testing.assert_array_equal(other_labels, labels)
 
 
 class Shuffled(ComponentStream):
@@ -90,15 +101,17 @@ def answers_of(ids: list[list[int]]) -> np.ndarray:
     return np.where(np.array(ids) > 0, 1 | 20 << 8 | 204 << 16, 0).astype(np.int32)
 
 
-def test_objects_are_numbered_by_their_first_pixels():
+@pytest.mark.parametrize("cuts", [[], [1], [3]])
+def test_objects_are_numbered_by_their_first_pixels(cuts):
     ids = np.zeros((6, 8), int)
     ids[:2, 2] = 1
     ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
-    for cuts in ([], [1], [3]):
-        labels, objects = decode_in_strips(answers_of(ids), cuts)
-        numbers = numbers_of(labels)
-        assert (numbers[0, 2], numbers[0, 5], numbers[4, 0]) == (1, 2, 2)
-        assert [(item.number, item.size) for item in objects] == [(1, 2), (2, 10)]
+    labels, objects = decode_in_strips(answers_of(ids), cuts)
+    numbers = numbers_of(labels)
+    assert numbers[0, 2] == 1
+    assert numbers[0, 5] == 2
+    assert numbers[4, 0] == 2
+    assert [(item.number, item.size) for item in objects] == [(1, 2), (2, 10)]
 
 
 RINGS = [
@@ -112,13 +125,17 @@ RINGS = [
 ]
 
 
-def test_what_an_object_encloses_alone_is_filled():
-    labels, objects = decode_in_strips(answers_of(RINGS), [3], fills_holes=True)
+def test_holes_that_an_object_encloses_alone_are_filled():
+    labels, (first, *_) = decode_in_strips(answers_of(RINGS), [3], fills_holes=True)
     expected = np.array(RINGS)
     expected[1, 1] = 1  # neither the hole of a ring about another object, nor one that opens at a corner
     np.testing.assert_array_equal(labels > 0, expected > 0)
-    assert (objects[0].size, objects[0].center) == (9, (1.0, 1.0))
-    assert objects[0].score == pytest.approx(0.8)
+    assert first.size == 9
+    assert first.center == (1.0, 1.0)
+    assert first.score == pytest.approx(0.8)
+
+
+def test_holes_stay_where_they_are_not_to_be_filled():
     np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
 
 
@@ -155,23 +172,33 @@ def test_objects_at_the_border_may_be_left_out():
     labels, objects = decode_in_strips(answers_of(ids), [4], drops_border=True)
     assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
     assert sorted(np.unique(numbers_of(labels)).tolist()) == [0, 1, 2]
+
+
+def test_an_object_that_fills_the_image_lies_at_the_border():
     assert decode_in_strips(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
 
 
-def test_flags_for_objects_need_a_model_of_objects():
-    task = choose_objects(Objects(smallest=9), None, drops_border=True)
-    assert task.drops_border
-    assert task.smallest == 9
-    for smallest in (2, 0):
-        task = choose_objects(Objects(smallest=9), smallest, drops_border=False)
-        assert task.smallest == smallest
-        assert not task.drops_border
-    assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
-    for smallest in (5, 0):
-        with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
-            choose_objects(Classes(("a", "b")), smallest, drops_border=False)
-    with pytest.raises(SettingsError, match="--drop-border: is for models of objects, and this is one of classes"):
-        choose_objects(Classes(("a", "b")), None, drops_border=True)
+@pytest.mark.parametrize(
+    ("flag", "drops_border", "smallest"), [(None, True, 9), (2, False, 2), (0, False, 0)], ids=["border", "2", "0"]
+)
+def test_flags_for_objects_change_the_rules_of_the_task(flag, drops_border, smallest):
+    task = choose_objects(Objects(smallest=9), flag, drops_border=drops_border)
+    assert task.drops_border is drops_border
+    assert task.smallest == smallest
+
+
+def test_a_model_of_classes_needs_no_flags_for_objects():
+    task = Classes(("a", "b"))
+    assert choose_objects(task, None, drops_border=False) == task
+
+
+@pytest.mark.parametrize(
+    ("smallest", "drops_border", "flag"),
+    [(5, False, "--min-size"), (0, False, "--min-size"), (None, True, "--drop-border")],
+)
+def test_flags_for_objects_need_a_model_of_objects(smallest, drops_border, flag):
+    with pytest.raises(SettingsError, match=f"{flag}: is for models of objects, and this is one of classes"):
+        choose_objects(Classes(("a", "b")), smallest, drops_border=drops_border)
 
 
 def test_components_are_those_of_the_whole_image():
@@ -189,14 +216,14 @@ def test_components_are_those_of_the_whole_image():
         assert len(number) == (labels == number[0]).sum()
 
 
-def test_only_components_that_the_last_band_touches_are_kept():
+def test_components_that_no_later_band_touches_end_with_their_band():
     column = np.zeros((64, 8), np.int32)
     column[:, 0] = 1  # one that never ends
     column[::4, 4] = 1
     stream = ComponentStream()
-    ended = [len(list(stream.add(column))) for _ in range(4)]
-    assert ended == [16, 16, 16, 16]
-    assert len(stream._open) == 1
+    assert [len(list(stream.add(column))) for _ in range(4)] == [16, 16, 16, 16]
+    (endless,) = stream.finish()
+    assert len(endless.values) == 4 * 64
 
 
 def test_touching_discs_are_told_apart_and_numbered_from_top_to_bottom():
@@ -216,14 +243,23 @@ def test_objects_say_where_they_are():
     answers = np.zeros((20, 30), np.int32)
     answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
     answers[4, 5:8] = 2 | 255 << 8  # a sixth of its pixels may as well be background
-    answers[15, 20:22] = answers[16, 20] = 1 | 255 << 8 | 255 << 16
-    _, objects = decode_in_strips(answers, [6, 12])
-    first, second = objects
-    assert (first.number, first.class_index, first.size, first.box) == (1, 2, 18, (4, 5, 10, 8))
-    assert first.center == (6.5, 6.0)
-    assert first.score == pytest.approx(0.8 * 5 / 6)
-    assert (second.number, second.size, second.box) == (2, 3, (15, 20, 17, 22))
-    assert second.center == pytest.approx((46 / 3, 61 / 3))  # that of its pixels, not of its box
+    _, (item,) = decode_in_strips(answers, [6, 12])
+    assert item.number == 1
+    assert item.class_index == 2
+    assert item.size == 18
+    assert item.box == (4, 5, 10, 8)
+    assert item.center == (6.5, 6.0)
+    assert item.score == pytest.approx(0.8 * 5 / 6)
+
+
+def test_the_center_of_an_object_is_that_of_its_pixels():
+    answers = np.zeros((20, 30), np.int32)
+    answers[4:10, 5:8] = answers[15, 20:22] = answers[16, 20] = 1 | 255 << 8 | 255 << 16
+    _, (_, second) = decode_in_strips(answers, [6, 12])
+    assert second.number == 2
+    assert second.size == 3
+    assert second.box == (15, 20, 17, 22)
+    assert second.center == pytest.approx((46 / 3, 61 / 3))  # not that of its box
 
 
 def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():
@@ -248,12 +284,13 @@ def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     assert detected.score == pytest.approx(0.8, abs=0.5 / 255)
 
 
-def test_depth_and_certainty_are_rounded_to_levels_and_are_those_of_no_background():
+def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
     sure = 6.9  # its sigmoid is 0.999
     pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
     answers = ObjectDecoder(Objects()).decode(pixels.T[:, None])
     assert answer_classes(answers).tolist() == [[1, 0]]
-    assert (answer_depths(answers).tolist(), answer_certainties(answers).tolist()) == ([[255, 0]], [[255, 0]])
+    assert answer_depths(answers).tolist() == [[255, 0]]  # those of the background are none
+    assert answer_certainties(answers).tolist() == [[255, 0]]
 
 
 def test_an_object_has_the_class_of_most_of_its_pixels():
@@ -262,8 +299,11 @@ def test_an_object_has_the_class_of_most_of_its_pixels():
     labels, objects = decode_in_strips(answers, [])
     assert objects[0].class_index == 1
     assert (classes_of(labels) == 1).all()
+
+
+def test_the_class_of_an_object_is_not_that_of_others_in_its_box():
     corner = np.zeros((6, 6), np.int32)
-    corner[:, 0] = corner[5] = 2 | 255 << 8  # most of its box is of nothing, or of another object
+    corner[:, 0] = corner[5] = 2 | 255 << 8
     corner[:3, 3:] = 1 | 255 << 8
     assert [detected.class_index for detected in decode_in_strips(corner, [])[1]] == [2, 1]
 
@@ -279,7 +319,7 @@ def test_objects_that_are_too_small_are_left_out():
     [np.zeros((7, 9), int), np.ones((7, 9), int), np.eye(9, dtype=int) * np.arange(1, 10)],
     ids=["no object", "one that fills the image", "objects of one pixel"],
 )
-def test_extreme_images(ids):
+def test_objects_of_extreme_images(ids):
     labels, objects = decode_in_strips(true_answers(ids), [3])
     assert len(objects) == len(np.unique(ids[ids > 0]))
     np.testing.assert_array_equal(numbers_of(labels) > 0, ids > 0)
@@ -305,101 +345,174 @@ def test_thousands_of_objects_of_one_pixel():
     np.testing.assert_array_equal(numbers_of(labels), ids)
 
 
-def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(canvas, "IN_MEMORY", 1000)
-    opened = []
+@pytest.fixture
+def scratch_folders(monkeypatch) -> list[Path]:
+    """The folders of the files in which canvases of more than a thousand bytes lie."""
+    folders = []
 
     def open_file(dir: Path) -> BinaryIO:
-        opened.append(dir)
+        folders.append(dir)
         return TemporaryFile(dir=dir)
 
+    monkeypatch.setattr(canvas, "IN_MEMORY", 1000)
     monkeypatch.setattr(canvas, "TemporaryFile", open_file)
+    return folders
+
+
+def test_a_large_canvas_lies_in_a_file(scratch_folders, tmp_path):
     grown = canvas.Canvas((5,), tmp_path)
     for rows in range(1, 30):
         grown.grow(rows)
         grown.values[grown.rows - 1] = rows
     assert not grown.values.flags.owndata
-    assert opened == [tmp_path]
+    assert scratch_folders == [tmp_path]
     written = np.concatenate(list(grown.strips()))
     assert len(written) == grown.rows
     assert list(tmp_path.iterdir()) == []
     assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
 
 
-def test_views_of_maps_average_to_the_maps_themselves():
+@pytest.fixture
+def object_logits() -> torch.Tensor:
+    """Logits of objects of one class at 6 x 5 pixels."""
+    return torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+
+
+def test_equal_views_of_objects_average_to_themselves(object_logits):
     decoder = ObjectDecoder(Objects())
-    logits = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
-    mean = average(decoder, [logits, logits])
-    torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(logits))
-    assert decoder.probabilities(logits[None], dim=1).shape == (1, 3, 6, 5)
-    answers = decoder.decode(logits)
-    assert torch.equal(answers == 0, logits[:2].argmax(0) == 0)
-    assert decoder.mask(pack_labels(np.array([0, 3]), np.array([0, 2]))).tolist() == [0, 3]
+    mean = average(decoder, [object_logits, object_logits])
+    torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(object_logits))
+
+
+def test_probabilities_of_objects_are_those_of_a_batch_too(object_logits):
+    assert ObjectDecoder(Objects()).probabilities(object_logits[None], dim=1).shape == (1, 3, 6, 5)
+
+
+def test_answers_of_the_background_are_zero(object_logits):
+    answers = ObjectDecoder(Objects()).decode(object_logits)
+    assert torch.equal(answers == 0, object_logits[:2].argmax(0) == 0)
+
+
+def test_a_mask_of_objects_has_their_numbers():
+    labels = pack_labels(np.array([0, 3]), np.array([0, 2]))
+    assert ObjectDecoder(Objects()).mask(labels).tolist() == [0, 3]
+
+
+def pairs_side_by_side(labels: np.ndarray) -> set[tuple[int, int]]:
+    """All pairs of labels at two pixels that differ by one on one axis."""
+    pairs = set()
+    for axis in range(labels.ndim):
+        along = np.moveaxis(labels, axis, 0)
+        pairs |= set(zip(along[:-1].ravel().tolist(), along[1:].ravel().tolist(), strict=True))
+    return {(min(pair), max(pair)) for pair in pairs}
 
 
 @pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])
 def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
     labels = np.random.default_rng(0).integers(0, 6, size)
-    pairs = set()
-    for place in np.ndindex(size):
-        for axis in range(len(size)):
-            beside = tuple(position + (axis == other) for other, position in enumerate(place))
-            if beside[axis] < size[axis] and labels[place] * labels[beside] and labels[place] != labels[beside]:
-                pairs.add(tuple(sorted((int(labels[place]), int(labels[beside])))))
-    assert touching(labels).tolist() == [list(pair) for pair in sorted(pairs)]
+    expected = sorted([low, high] for low, high in pairs_side_by_side(labels) if 0 < low < high)
+    assert touching(labels).tolist() == expected
 
 
 def test_colors_of_touching_objects_differ():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)
+    labels = np.random.default_rng(0).integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)
     shades = shaded(labels)
     assert (shades[labels == 0] == 0).all()
     assert shades.max() <= SHADES
     for first, second in touching(labels):
         assert shades[labels == first][0] != shades[labels == second][0]
-    assert shades_of(3, [(1, 2)])[1:].tolist() == [1, 2, 3]
+
+
+def test_colors_of_later_objects_give_way_to_those_they_touch():
     ring = shades_of(14, [(1, 13), (2, 14)])
     assert ring[13] != ring[1]
     assert ring[14] != ring[2]
 
 
-def test_numbers_have_twelve_colors_in_turn_and_later_ones_give_way():
-    assert shades_of(14, []).tolist() == [0, *range(1, 13), 1, 2]
-    assert shades_of(13, [(13, 1), (2, 13)]).tolist() == [0, *range(1, 13), 3]
-    assert shades_of(24, [(12, 24)])[24] == 1
-    assert shades_of(13, [(number, 13) for number in range(1, 13)])[13] == 1  # all are taken
-    assert shaded(np.array([[9, 5, 5]])).tolist() == [[2, 1, 1]]
-    assert shaded(np.array([[0, 7]])).tolist() == [[0, 1]]
+@pytest.mark.parametrize(
+    ("count", "pairs", "shades"),
+    [
+        (14, [], [*range(1, 13), 1, 2]),
+        (3, [(1, 2)], [1, 2, 3]),
+        (13, [(13, 1), (2, 13)], [*range(1, 13), 3]),
+        (24, [(12, 24)], [*range(1, 13), *range(1, 12), 1]),
+        (13, [(number, 13) for number in range(1, 13)], [*range(1, 13), 1]),
+    ],
+    ids=["in turn", "few", "the third is free", "the first after the last", "all are taken"],
+)
+def test_numbers_have_twelve_colors_in_turn(count, pairs, shades):
+    assert shades_of(count, pairs).tolist() == [0, *shades]
 
 
-@pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
-def test_outlines_of_objects_are_thicker_in_wide_pictures_and_of_their_color_or_readable(size, thickness):
+@pytest.mark.parametrize(("labels", "shades"), [([9, 5, 5], [2, 1, 1]), ([0, 7], [0, 1])])
+def test_colors_are_those_of_the_order_of_numbers(labels, shades):
+    assert shaded(np.array([labels])).tolist() == [shades]
+
+
+OUTLINES = pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
+
+
+def upper_object(size: tuple[int, int]) -> np.ndarray:
+    """Shades of a picture, the first ten rows of which are an object."""
     shades = np.ones(size, np.uint8)
     shades[10:] = 0
-    line = outlined(np.zeros(size, np.uint8), shades)
+    return shades
+
+
+@OUTLINES
+def test_outlines_of_objects_are_thicker_in_wide_pictures(size, thickness):
+    line = outlined(np.zeros(size, np.uint8), upper_object(size))
     assert (line[: 10 - thickness] == 0).all()
     assert (line[10 - thickness : 10] == (61, 155, 242)).all()
+
+
+@OUTLINES
+def test_outlines_of_objects_are_black_on_a_picture_of_their_color(size, thickness):
     alike = np.full((*size, 3), (60, 150, 240), np.uint8)
-    assert (outlined(alike, shades)[10 - thickness : 10] == 0).all()
-    assert (alike == (60, 150, 240)).all()
+    assert (outlined(alike, upper_object(size))[10 - thickness : 10] == 0).all()
+    assert (alike == (60, 150, 240)).all()  # the picture stays as it is
 
 
-def test_a_hole_is_what_an_object_encloses_on_all_sides_and_corners():
+@pytest.fixture
+def ring() -> np.ndarray:
+    """An object about a pixel."""
     ring = np.ones((3, 3), bool)
     ring[1, 1] = False
+    return ring
+
+
+@pytest.fixture
+def shell() -> np.ndarray:
+    """An object about a voxel."""
+    shell = np.ones((3, 3, 3), bool)
+    shell[1, 1, 1] = False
+    return shell
+
+
+def test_a_hole_is_enclosed_by_an_object(ring, shell):
     assert has_hole(ring)
     assert holes(ring).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
-    ring[0, 0] = False  # a way out through a corner
+    assert has_hole(shell)
+
+
+def test_a_hole_has_no_way_out_through_a_corner(ring):
+    ring[0, 0] = False
     assert not has_hole(ring)
+
+
+def test_a_hole_of_a_volume_has_no_way_out_through_a_side(shell):
+    shell[0, 1, 1] = False
+    assert not has_hole(shell)
+
+
+def test_an_object_without_a_hole_has_none():
     assert not has_hole(np.ones((2, 9), bool))
+
+
+def test_holes_are_numbered():
     two = np.ones((3, 5), bool)
     two[1, 1::2] = False
     assert holes(two)[1].tolist() == [0, 1, 0, 2, 0]
-    shell = np.ones((3, 3, 3), bool)
-    shell[1, 1, 1] = False
-    assert has_hole(shell)
-    shell[0, 1, 1] = False
-    assert not has_hole(shell)
 
 
 def test_outlines_show_on_a_picture():

@@ -1,0 +1,204 @@
+"""The work of a call: its inputs and true masks, room on the disk, what is finished, and what is said and recorded.
+
+Modules: inference/work.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from prediction import network_of, settings_of, touch, writer_of
+from volumes import write_volume
+
+from data_utils.image_io.formats import PictureFile
+from inference import Predictor
+from inference import predictor as predictor_module
+from inference import work as work_module
+from inference.args import PredictSettings
+from inference.work import Work, prepare_work
+from runtime.errors import DataError
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
+
+
+@pytest.mark.parametrize(
+    ("flags", "bytes_of_pixel"),
+    [
+        ([], 0.05),
+        (["--overlay"], 2.05),
+        (["--uncertainty"], 1.05),
+        (["--probabilities"], 4 * 2 + 0.05),
+        (["--overlay", "--uncertainty", "--probabilities"], 11.05),
+    ],
+)
+def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_of_pixel):
+    touch(tmp_path, "in/a.png", "in/b.png", "in/c.nii.gz", "in/d.png", "out/d.png")  # the last one is finished
+    needed = []
+    monkeypatch.setattr(work_module, "check_disk", lambda folder, size: needed.append(size))
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    args = settings_of(*flags, output=tmp_path / "out", input=[str(tmp_path / "in")])
+    predictor = Predictor(network_of())
+    prepare_work(args, predictor, writer_of(predictor))
+    pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
+    assert needed == [int(bytes_of_pixel * pixels)]
+
+
+@pytest.fixture
+def prepared(tmp_path, capsys) -> tuple[Work, str]:
+    """The work on three images, one of which has a mask, in tiles by an ensemble, and what was printed."""
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        Image.fromarray(np.zeros((40, 48), np.uint8)).save(tmp_path / "in" / f"{name}.png")
+    touch(tmp_path, "out/b.png")
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], model=str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)
+    return prepare_work(args, predictor, writer_of(predictor)), capsys.readouterr().out
+
+
+def test_work_is_done_on_images_that_have_no_mask(prepared):
+    work, printed = prepared
+    assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
+    assert [job.output.name for job in work.finished] == ["b"]
+    assert len(work.jobs) == 3
+    assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
+
+
+def test_tiles_are_told_once_for_the_images_that_are_cut(prepared):
+    _, printed = prepared
+    assert printed.count("images in tiles of 16 x 16") == 1
+    assert "2 images in tiles" in printed
+
+
+def test_work_is_recorded_in_the_folder_of_outputs(tmp_path, prepared):
+    assert (tmp_path / "out" / "predict.json").exists()
+
+
+def test_slices_of_a_volume_are_told_as_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    write_volume(tmp_path / "v.nii.gz", np.zeros((3, 40, 48), np.float32))
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "v.nii.gz")])
+    predictor = Predictor(network_of(), tile_size=16)
+    prepare_work(args, predictor, writer_of(predictor))
+    assert "1 images in tiles of 16 x 16" in capsys.readouterr().out
+
+
+@pytest.fixture
+def overlapping_predictor() -> Predictor:
+    """A predictor of two classes that may overlap, each of which has a folder."""
+    return Predictor(network_of(("field", "wood"), (), task={"name": "overlapping"}))
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch) -> list[tuple]:
+    """What is recorded of the outputs of an image in in/, of which there are folders already."""
+    records = []
+    touch(tmp_path, "in/a.png")
+    for folder in ("out/field", "out/wood"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(work_module, "provenance_of", lambda args: {"models": {}})
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: records.append(arguments))
+    return records
+
+
+def test_leftovers_are_removed_from_all_folders_of_the_outputs(tmp_path, monkeypatch, recorded, overlapping_predictor):
+    cleaned = []
+    monkeypatch.setattr(work_module, "remove_leftovers", cleaned.append)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    prepare_work(args, overlapping_predictor, writer_of(overlapping_predictor, ("field/.png", "wood/.png")))
+    assert sorted(set(cleaned)) == [tmp_path / "out" / "field", tmp_path / "out" / "wood"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_work_is_recorded_with_what_is_replaced(tmp_path, recorded, overlapping_predictor, overwrite):
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], overwrite=overwrite)
+    prepare_work(args, overlapping_predictor, writer_of(overlapping_predictor, ("field/.png", "wood/.png")))
+    assert recorded == [(tmp_path / "out", {"models": {}}, overwrite)]
+
+
+def test_nothing_is_recorded_of_a_file(tmp_path, recorded, overlapping_predictor):
+    file = tmp_path / "out" / "mask.tif"
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], file=file)
+    writer = writer_of(overlapping_predictor, ("field/.png", "wood/.png"))
+    writer = replace(writer, output_format=writer.output_format.for_file(file))
+    prepare_work(args, overlapping_predictor, writer)
+    assert recorded == []
+
+
+def test_a_file_that_is_there_is_not_replaced(tmp_path, recorded, overlapping_predictor):
+    file = tmp_path / "out" / "mask.tif"
+    file.write_bytes(b"mask")
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], file=file)
+    writer = writer_of(overlapping_predictor, ("field/.png", "wood/.png"))
+    writer = replace(writer, output_format=writer.output_format.for_file(file))
+    with pytest.raises(DataError, match="is there already; --overwrite replaces it"):
+        prepare_work(args, overlapping_predictor, writer)
+
+
+def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
+    touch(tmp_path, "in/a.png", "in/b.png")
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    predictor = Predictor(network_of())
+    writer = writer_of(predictor)
+    assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [2]
+    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 0)
+    assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [1, 1]
+
+
+def test_what_is_finished_is_done_once_more_where_it_is_scored(tmp_path, monkeypatch):
+    touch(tmp_path, "in/a.png", "in/b.png", "out/a.png", "out/b.png", "truth/a_x.png", "truth/b_x.png", "truth/a.png")
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    predictor = Predictor(network_of())
+    writer = writer_of(predictor)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    assert prepare_work(args, predictor, writer).batches == []
+    work = prepare_work(replace(args, truth=tmp_path / "truth", mask_suffix="_x"), predictor, writer)
+    assert work.batches == [[job] for job in work.jobs]
+    assert [job.truth for job in work.jobs] == [(tmp_path / "truth" / f"{name}_x.png", 0) for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "is_picture"), [({}, True), ({"place": True}, False), ({"bands": ("1",)}, False)]
+)
+def test_tiffs_are_pictures_to_a_model_that_knows_neither_places_nor_bands(
+    tmp_path, monkeypatch, preprocess, is_picture
+):
+    touch(tmp_path, "a.tif", "truth/a.tif")
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.tif")], truth=tmp_path / "truth")
+    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(**preprocess))))
+    writer = writer_of(predictor)
+    (job,) = prepare_work(args, predictor, writer).jobs
+    assert isinstance(job.truth, PictureFile) is is_picture
+
+
+def objects_network(*classes: str) -> UNet:
+    """A network of objects of these classes."""
+    task = {"name": "objects", "classes": ["background", *classes], "smallest": 1}
+    return UNet(UNetConfig(1, len(classes) + 2, base_channels=1, depth=1, task=task))
+
+
+@pytest.fixture
+def scored_args(tmp_path, monkeypatch) -> PredictSettings:
+    """The settings of a call on a.png, whose mask lies in truth/."""
+    touch(tmp_path, "a.png", "truth/a.png")
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    return settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.png")], truth=tmp_path / "truth")
+
+
+@pytest.mark.parametrize(
+    "network", [objects_network("cell"), network_of(("a", "b", "c"), (0, 1, 2))], ids=["objects", "classes"]
+)
+def test_masks_are_the_truth_of_models_of_one_kind_of_objects_or_of_classes(tmp_path, scored_args, network):
+    predictor = Predictor(network)
+    (job,) = prepare_work(scored_args, predictor, writer_of(predictor)).jobs
+    assert job.truth == (tmp_path / "truth" / "a.png", 0)
+
+
+def test_masks_are_not_the_truth_of_a_model_of_two_kinds_of_objects(scored_args):
+    predictor = Predictor(objects_network("cell", "dirt"))
+    with pytest.raises(DataError, match="masks do not say the classes of objects"):
+        prepare_work(scored_args, predictor, writer_of(predictor))

@@ -16,6 +16,7 @@ from inference.page import LIMITS, MAX_BYTES, STYLE, PagePredictor
 from runtime import cli as arg
 from runtime.console import say
 from runtime.errors import SettingsError, UsageError
+from runtime.script import run_script
 from runtime.signals import exit_on_sigterm
 
 MINUTES_TO_DELETION = 10
@@ -93,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    arg.run_script(main)
+    run_script(main)

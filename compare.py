@@ -9,6 +9,7 @@ from pathlib import Path
 from runtime import cli as arg
 from runtime.console import say
 from runtime.errors import DataError, SettingsError
+from runtime.script import run_script
 from train_utils.reporting.comparison.differences import compare_recipes
 from train_utils.reporting.comparison.page import write_page
 from train_utils.reporting.comparison.recipes import differing_settings, group_runs
@@ -54,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    arg.run_script(main)
+    run_script(main)

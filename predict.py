@@ -35,7 +35,6 @@ from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
 from inference.tiling.sharing import SharedRows
 from inference.work import divide_work, prepare_work
-from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import DataError, SettingsError
@@ -48,6 +47,7 @@ from runtime.launch import (
     set_launch_environment,
 )
 from runtime.mesh import Mesh
+from runtime.script import run_script
 from runtime.signals import exit_on_sigterm
 from tasks.calibration import calibration_report
 from tasks.task import Scores

@@ -15,6 +15,7 @@ import torch
 from runtime import cli as arg
 from runtime.console import say
 from runtime.errors import DataError, SettingsError, UserError
+from runtime.script import run_script
 from train_utils.reporting.review.calibration import PAGE as CALIBRATION
 from train_utils.reporting.review.calibration import calibrate_run, write_calibration
 from train_utils.reporting.review.masks import review_runs
@@ -116,4 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    arg.run_script(main)
+    run_script(main)

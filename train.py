@@ -23,7 +23,6 @@ from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
 from inference.decoding.views import predicted_strips
-from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
 from runtime.distributed import first_on_each_machine, on_main, seed_step
@@ -40,6 +39,7 @@ from runtime.lock import locks_released
 from runtime.memory import grow_segments
 from runtime.mesh import Mesh
 from runtime.parallel import workers_ended
+from runtime.script import run_script
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from train_utils.checkpoints.save import Checkpoints

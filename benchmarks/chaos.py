@@ -902,7 +902,7 @@ def train_here() -> None:
     os.dup2(output, 2)
     import runtime.launch
     import train
-    from runtime.cli import run_script
+    from runtime.script import run_script
     from train_utils.results import Publisher
 
     runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=TIMEOUT)

@@ -24,6 +24,7 @@ from data_utils.sources.records import Records
 from runtime import cli
 from runtime.console import say
 from runtime.errors import DataError
+from runtime.script import run_script
 from tasks.classes import Classes
 
 SHARD_MB = 256.0
@@ -137,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run_script(main)
+    run_script(main)

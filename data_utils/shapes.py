@@ -10,6 +10,7 @@ from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
 from data_utils.visualize import palette
 from runtime import cli
 from runtime.console import say
+from runtime.script import run_script
 
 
 def main() -> None:
@@ -34,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run_script(main)
+    run_script(main)

@@ -3,8 +3,8 @@
 from importlib import import_module
 from importlib.util import find_spec
 
-from runtime.cli import run_script
 from runtime.errors import SettingsError
+from runtime.script import run_script
 
 # the part of the installation that brings a package, by the package's name in Python
 PARTS = dict.fromkeys(("datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"), "train")

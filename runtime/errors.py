@@ -1,4 +1,4 @@
-"""Errors that a user can fix: each is a UserError, which `cli.run_script` prints as one line. Other errors are bugs."""
+"""Errors that a user can fix: each is a UserError, which `run_script` prints as one line. Other errors are bugs."""
 
 from runtime.redact import printable, redact
 

@@ -6,7 +6,6 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -245,21 +244,6 @@ def bf16_launch_line(processes: int) -> str:
         launcher += ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
         variable = "ACCELERATE_USE_CPU=true "
     return variable + shlex.join([*launcher, "--mixed_precision", "bf16", *sys.argv])
-
-
-@contextmanager
-def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
-    """In this context, cuDNN times its kernels for each new shape on a CUDA device, and uses the fastest one.
-
-    The fastest kernel may differ between two runs, so do not use it for runs that must be repeated bit by bit, nor for
-    evaluation, where every shape may be new.
-    """
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = enabled and device.type == "cuda"
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:

@@ -24,8 +24,8 @@ from undrawn import without_figures
 
 import predict
 import train
-from runtime.cli import print_error
 from runtime.errors import UserError
+from runtime.script import print_error
 from train_utils.monitoring import flops
 from train_utils.settings.flags import parse_args
 

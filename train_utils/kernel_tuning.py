@@ -1,12 +1,12 @@
 """The image shapes for which cuDNN times its kernels, on a CUDA device."""
 
 import math
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
 
-from runtime.launch import tune_kernels
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings
 
@@ -54,3 +54,18 @@ class KernelTuning:
     def for_shape(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
         """A context for passes of images of this shape."""
         return tune_kernels(self.device, enabled=shape in self.shapes)
+
+
+@contextmanager
+def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
+    """In this context, cuDNN times its kernels for each new shape on a CUDA device, and uses the fastest one.
+
+    The fastest kernel may differ between two runs, so do not use it for runs that must be repeated bit by bit, nor for
+    evaluation, where every shape may be new.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = enabled and device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -6,8 +6,10 @@ from typing import Any
 
 from runtime.documents import read_json_lines
 
+LogRecord = dict[str, Any]  # "step" is an int, "epoch" and all others are numbers, or None where nothing was measured
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
+
+def read_log(folder: Path) -> list[LogRecord]:
     """The records in folder/metrics.jsonl; other lines are left out."""
     lines, _ = read_json_lines(folder / "metrics.jsonl")
     return [record for _, record in lines if is_record(record)]
@@ -19,6 +21,6 @@ def is_record(value: dict[str, Any]) -> bool:
     return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
 
 
-def series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+def series(records: Sequence[LogRecord], key: str) -> list[tuple[int, float]]:
     """The (step, value) pairs of the records that have a value for `key`."""
     return [(record["step"], record[key]) for record in records if record.get(key) is not None]

@@ -12,6 +12,7 @@ from inference.export.proof import CHECKED
 from runtime import cli
 from runtime.console import say
 from runtime.errors import WriteError
+from runtime.script import run_script
 from unet.model import UNet
 
 
@@ -42,4 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run_script(main)
+    run_script(main)

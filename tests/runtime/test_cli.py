@@ -1,4 +1,7 @@
-"""Values of flags, and the exit code and the line with which a script ends."""
+"""Values of flags, and the exit code and the line with which a script ends.
+
+Modules: runtime/cli.py, runtime/script.py.
+"""
 
 import argparse
 import multiprocessing
@@ -8,9 +11,10 @@ import warnings
 
 import pytest
 
-from runtime import cli
+from runtime import cli, script
 from runtime.cli import Arguments
 from runtime.errors import DataError, UsageError, UserWarningLine
+from runtime.script import run_script, warning_line
 
 
 @pytest.mark.parametrize("text", ["1/2", "2/2", "5/5"])
@@ -27,7 +31,7 @@ def test_a_fold_that_is_not_there_is_refused(text):
 @pytest.fixture
 def end_of(monkeypatch):
     """The exit code of a script whose `main` raises an error; this process goes on."""
-    monkeypatch.setattr(cli, "_leave", sys.exit)
+    monkeypatch.setattr(script, "_leave", sys.exit)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(multiprocessing, "active_children", list)
@@ -39,7 +43,7 @@ def end_of(monkeypatch):
             raise error
 
         with pytest.raises(SystemExit) as end:
-            cli.run_script(main)
+            run_script(main)
         return end.value.code
 
     yield end_of
@@ -95,7 +99,7 @@ def test_an_error_of_one_process_is_printed_by_it(end_of, capsys, waits):
 def test_a_script_prints_to_streams_that_are_missing(end_of, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(SystemExit) as end:
-        cli.run_script(lambda: print("a line"))
+        run_script(lambda: print("a line"))
     sys.stdout.close()
     assert end.value.code == 0
     assert capsys.readouterr().out == ""
@@ -109,7 +113,7 @@ def test_a_script_shows_bugs_without_secrets(end_of, capsys):
             sys.excepthook(*sys.exc_info())
 
     with pytest.raises(SystemExit) as end:
-        cli.run_script(main)
+        run_script(main)
     assert end.value.code == 0
     error = capsys.readouterr().err
     assert error.startswith("Traceback")
@@ -122,7 +126,7 @@ def test_a_script_shows_warnings_for_the_user_without_code(end_of):
         assert warnings.formatwarning("a", UserWarningLine, "a.py", 3) == "warning: a\n"
 
     with pytest.raises(SystemExit) as end:
-        cli.run_script(main)
+        run_script(main)
     assert end.value.code == 0
 
 
@@ -131,12 +135,12 @@ def test_a_script_that_says_nothing_of_its_end_has_done_well(end_of):
 
 
 def test_a_pipe_that_nobody_reads_ends_a_script(end_of, monkeypatch):
-    monkeypatch.setattr(cli, "leave_closed_streams", lambda: True)
+    monkeypatch.setattr(script, "leave_closed_streams", lambda: True)
     assert end_of(BrokenPipeError()) == 141  # 128 and the number of SIGPIPE
 
 
 def test_another_pipe_that_is_broken_is_a_bug(end_of, monkeypatch):
-    monkeypatch.setattr(cli, "leave_closed_streams", lambda: False)
+    monkeypatch.setattr(script, "leave_closed_streams", lambda: False)
     with pytest.raises(BrokenPipeError):
         end_of(BrokenPipeError())
 
@@ -161,11 +165,11 @@ def test_another_runtime_error_is_a_bug(end_of):
     ids=["for the user", "of a library"],
 )
 def test_a_warning_tells_no_password(kind, line):
-    assert cli.warning_line("see https://me:secret@host/x", kind, "a.py", 3).startswith(line)
+    assert warning_line("see https://me:secret@host/x", kind, "a.py", 3).startswith(line)
 
 
 def test_a_warning_for_the_user_is_one_line():
-    assert cli.warning_line("see", UserWarningLine, "a.py", 3) == "warning: see\n"
+    assert warning_line("see", UserWarningLine, "a.py", 3) == "warning: see\n"
 
 
 @pytest.mark.parametrize(

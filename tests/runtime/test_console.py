@@ -1,6 +1,6 @@
 """What is printed: one line whatever a name holds, and no traceback where nobody reads it.
 
-Modules: runtime/console.py, runtime/redact.py, runtime/cli.py.
+Modules: runtime/console.py, runtime/redact.py, runtime/script.py.
 """
 
 import io
@@ -62,7 +62,7 @@ def test_a_long_reason_of_a_killed_loader_process_is_cut():
 PROGRAM = """
 import sys
 import time
-from runtime.cli import run_script
+from runtime.script import run_script
 from runtime.console import progress_bar, say, say_error
 def main():
     for number in range(3000):

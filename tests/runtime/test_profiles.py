@@ -35,9 +35,9 @@ from runtime.launch import (
     launcher_options,
     say_profile,
     set_launch_environment,
-    tune_kernels,
 )
 from runtime.launch_profile import LaunchProfile
+from train_utils.kernel_tuning import tune_kernels
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()

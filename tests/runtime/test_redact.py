@@ -24,10 +24,10 @@ from prediction import settings_of
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files, kind_of
 from inference.provenance import provenance_of
-from runtime.cli import print_error
 from runtime.console import say, say_error
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact, redact_all
+from runtime.script import print_error
 from train_utils.run_dir import open_run
 from train_utils.settings.flags import parse_args
 from train_utils.settings.record import describe_environment, flags_as_json
@@ -223,7 +223,7 @@ def test_the_recorded_command_has_no_secret(monkeypatch):
 def test_warnings_and_the_traceback_of_a_bug_show_no_secret():
     program = (
         "import warnings\n"
-        "from runtime.cli import run_script\n"
+        "from runtime.script import run_script\n"
         "def main():\n"
         "    warnings.warn('slow: https://host/z.tar?secret')\n"
         "    try:\n"

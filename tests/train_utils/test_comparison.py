@@ -21,8 +21,8 @@ from PIL import Image
 from scipy.stats import t
 
 import compare
-from runtime.cli import print_error
 from runtime.errors import DataError, UserError
+from runtime.script import print_error
 from train_utils.reporting.comparison import page as page_module
 from train_utils.reporting.comparison.differences import Difference, compare_recipes, t_interval
 from train_utils.reporting.comparison.page import IMAGES

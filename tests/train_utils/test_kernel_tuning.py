@@ -10,8 +10,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
 import train_utils.kernel_tuning
-from runtime.launch import tune_kernels
-from train_utils.kernel_tuning import KernelTuning
+from train_utils.kernel_tuning import KernelTuning, tune_kernels
 from train_utils.memory.preflight import Preflight
 from unet import UNet
 

@@ -1,7 +1,8 @@
 """report.html and the model card: what they say is what was measured, and the page needs nothing but itself.
 
 Modules: train_utils/reporting/charts.py, train_utils/reporting/classes.py, train_utils/reporting/data_report.py,
-train_utils/reporting/embedding.py, train_utils/reporting/model_card.py, train_utils/reporting/rendering.py.
+train_utils/reporting/embedding.py, train_utils/reporting/matrix_picture.py, train_utils/reporting/model_card.py,
+train_utils/reporting/rendering.py.
 """
 
 import base64
@@ -35,17 +36,10 @@ from tasks.confusion import confusion_matrix, scores
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from train_utils.evaluation import Evaluation
 from train_utils.reporting import data_report
-from train_utils.reporting.charts import (
-    LEAST_COLOR,
-    MOST_COLOR,
-    Curve,
-    curve,
-    matrix_picture,
-    overlaid,
-    reliability_plot,
-)
+from train_utils.reporting.charts import Curve, curve, overlaid, reliability_plot
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded, embed_all, reduced
+from train_utils.reporting.matrix_picture import LEAST_COLOR, MOST_COLOR, matrix_picture
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import CURVES, LOSS_CURVES, write_report
 
@@ -578,7 +572,7 @@ def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_colum
 
 
 def test_the_confusion_matrix_of_trackers_names_its_rows_columns_and_percents(figures, monkeypatch):
-    monkeypatch.setattr("train_utils.reporting.charts.LABELED_CLASSES", 3)  # the most that have numbers
+    monkeypatch.setattr("train_utils.reporting.matrix_picture.LABELED_CLASSES", 3)  # the most that have numbers
     matrix_picture(np.array([[7, 0, 0], [0, 2, 1], [0, 0, 0]]), ("a", "b", "c" * 30))
     matrix_picture(np.eye(2, dtype=int), ("long", "name"))
     (axes,) = figures[0].axes

@@ -33,8 +33,8 @@ from inference import Predictor
 from inference.review.agreement import Agreement
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from inference.review.temperature import at_temperature
-from runtime.cli import print_error
 from runtime.errors import DataError, UserError
+from runtime.script import print_error
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded
 from train_utils.reporting.review import calibration, masks, page, reviewed_run

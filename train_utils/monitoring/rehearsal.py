@@ -220,6 +220,11 @@ class Rehearsal:
         if self._scaler_state is not None:
             self.accelerator.scaler.load_state_dict(self._scaler_state)
         steps = max(1, on_main(self.accelerator, self._steps_left))
+        self._say_times(steps)
+        return steps
+
+    def _say_times(self, steps: int) -> None:
+        """Print what was measured, how many steps fit, and what a longer or faster run would give."""
         times = self.times
         say(
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
@@ -236,7 +241,6 @@ class Rehearsal:
                 f"time: {steps} steps are few and may give poor masks; {GOOD_STEPS:,} steps take at least"
                 f" {minutes} minutes here"
             )
-        return steps
 
     def _steps_left(self) -> int:
         """How many steps fit into the time that is left now; a number below 1 if none do."""

@@ -8,8 +8,8 @@ from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, mark_errors, outlined_overlay, panel, to_rgb
 from tasks.classes import ClassScores
 from tasks.confusion import ClassCounts
-from train_utils.reporting.charts import DARK_CELL_SHARE, LABELED_CLASSES, matrix_picture
 from train_utils.reporting.embedding import embed_png
+from train_utils.reporting.matrix_picture import DARK_CELL_SHARE, LABELED_CLASSES, matrix_picture
 from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from runtime.console import listing
-from train_utils.metrics_log import series
+from train_utils.metrics_log import LogRecord, series
 from train_utils.schedule import FEW_STEPS
 
 FEW_IMAGES = 10  # fewer validation images say little
@@ -36,7 +35,7 @@ class Facts:
     score: str
 
 
-def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
+def judge(records: Sequence[LogRecord], facts: Facts) -> list[str]:
     """At most two sentences, the most important first: the problem, the flag that helps, and the page about it.
 
     Args:
@@ -75,7 +74,7 @@ def _unfound(facts: Facts) -> str | None:
     )
 
 
-def _overfitting(records: Sequence[dict[str, Any]]) -> str | None:
+def _overfitting(records: Sequence[LogRecord]) -> str | None:
     losses = series(records, "eval/loss")
     if len(losses) < QUARTERS:
         return None
@@ -109,7 +108,7 @@ def _lacks_encoder(facts: Facts) -> str | None:
     )
 
 
-def _rising(records: Sequence[dict[str, Any]], score: str) -> str | None:
+def _rising(records: Sequence[LogRecord], score: str) -> str | None:
     values = series(records, score)
     if len(values) < 2 * QUARTERS:
         return None
@@ -128,7 +127,7 @@ def _value(point: tuple[int, float]) -> float:
     return point[1]
 
 
-def _mean(records: Sequence[dict[str, Any]], key: str, first: int, last: int) -> float | None:
+def _mean(records: Sequence[LogRecord], key: str, first: int, last: int) -> float | None:
     """The mean of the values after step `first`, up to step `last`."""
     values = [value for step, value in series(records, key) if first < step <= last]
     return sum(values) / len(values) if values else None

@@ -15,7 +15,7 @@ from runtime.files import replaced_file
 from tasks.calibration import calibration_report
 from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
-from train_utils.metrics_log import read_log, series
+from train_utils.metrics_log import LogRecord, read_log, series
 from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.rendering import page_bytes, render
@@ -84,7 +84,7 @@ def write_report(
         file.write(page_bytes(page))
 
 
-def _best_content(best: Evaluation | None, section: Section, records: Sequence[dict]) -> dict[str, Any]:
+def _best_content(best: Evaluation | None, section: Section, records: Sequence[LogRecord]) -> dict[str, Any]:
     """The values of the best evaluation by the template's names; {} if there is no evaluation."""
     if best is None:
         return {
@@ -121,7 +121,7 @@ def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, d
     return embedded
 
 
-def _tiles(best: Evaluation, section: Section, records: Sequence[dict]) -> dict[str, str]:
+def _tiles(best: Evaluation, section: Section, records: Sequence[LogRecord]) -> dict[str, str]:
     """The means of the best evaluation, and its step."""
     tiles = {_lower_first(metric.label): score_text(metric.value) for metric in section.metrics(best.scores)}
     last_step = records[-1]["step"] if records else best.step  # somebody may have removed the log
@@ -136,13 +136,13 @@ def _upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _median(records: Sequence[dict], key: str) -> float | None:
+def _median(records: Sequence[LogRecord], key: str) -> float | None:
     """The median of a column of the log; None if the column is empty."""
     values = [value for _, value in series(records, key)]
     return median(values) if values else None
 
 
-def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
+def _speed(records: Sequence[LogRecord], processes: int) -> dict[str, str]:
     """Medians over the run's log lines, and the highest memory peak."""
     tiles = {}
     rate = _median(records, "perf/images_per_second")
@@ -162,7 +162,7 @@ def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
     return tiles
 
 
-def _shares(records: Sequence[dict]) -> dict[str, float]:
+def _shares(records: Sequence[LogRecord]) -> dict[str, float]:
     """The percent of a step that each of its parts takes, as medians over the run's log lines."""
     shares = {}
     for label, key in PARTS_OF_STEP.items():
@@ -172,7 +172,7 @@ def _shares(records: Sequence[dict]) -> dict[str, float]:
     return shares
 
 
-def _curves(records: Sequence[dict], section: Section, best_step: int | None) -> list[Curve]:
+def _curves(records: Sequence[LogRecord], section: Section, best_step: int | None) -> list[Curve]:
     charts = []
     marked_titles = (LOSS_CURVES | section.curves).keys()  # the curves that decide on the best model
     for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
@@ -183,7 +183,7 @@ def _curves(records: Sequence[dict], section: Section, best_step: int | None) ->
     return charts
 
 
-def _epochs(records: Sequence[dict]) -> dict[str, str]:
+def _epochs(records: Sequence[LogRecord]) -> dict[str, str]:
     epochs = [record["epoch"] for record in records if record.get("epoch") is not None]
     return {"epochs done": f"{epochs[-1]:.1f}"} if epochs else {}
 

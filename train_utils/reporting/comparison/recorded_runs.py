@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runtime.documents import read_json, read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
-from train_utils.metrics_log import is_record
+from train_utils.metrics_log import LogRecord, is_record
 from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
 from train_utils.reporting.sections import SECTIONS
 from train_utils.settings.record import FINISHED_FILE, RunSettings
@@ -43,7 +43,7 @@ class RecordedRun:
     name: str
     folder: Path
     settings: RunSettings
-    records: Sequence[dict[str, Any]]
+    records: Sequence[LogRecord]
     score: float
     best_step: int
     image_scores: Mapping[str, float]
@@ -152,7 +152,7 @@ def read_settings(folder: Path) -> RunSettings:
     return settings
 
 
-def _evaluations(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+def _evaluations(records: Sequence[LogRecord], key: str) -> list[tuple[int, float]]:
     """(step, score) of each evaluation; an evaluation without a score, which counted nothing, is left out."""
     evaluations = []
     for record in records:

@@ -1,0 +1,93 @@
+"""Scripts that report an error in one line, printed once by any number of processes."""
+
+import atexit
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from runtime.console import flush_streams, leave_closed_streams, open_streams, say_error
+from runtime.errors import UserError, UserWarningLine
+from runtime.redact import redact
+
+_PLAIN = warnings.formatwarning
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run `main`, then end the process; a UserError prints one line and sets the exit code, a bug a traceback."""
+    code = 0
+    open_streams()
+    warnings.formatwarning = warning_line
+    sys.excepthook = _print_bug
+    try:
+        main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except KeyboardInterrupt:
+        say_error(f"{_script()}: interrupted", seen_by_all=True)
+        code = 128 + signal.SIGINT
+    except UserError as error:
+        code = print_error(error)
+    except BrokenPipeError:
+        if not leave_closed_streams():  # the error came from another pipe
+            raise
+        code = 128 + signal.SIGPIPE
+    except RuntimeError as error:
+        from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
+
+        line = describe_lost_process(error)
+        if line is None:
+            raise
+        code = print_error(UserError(line))
+    _leave(code)
+
+
+def print_error(error: UserError) -> int:
+    """Print the error as one line on standard error, and return its exit code."""
+    say_error(f"{_script()}: error: {error}", seen_by_all=error.seen_by_all)
+    return error.exit_code
+
+
+def _print_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of a bug as Python does, redacted."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(redact(text), file=sys.stderr, end="")
+
+
+def _script() -> str:
+    """The name of the program in messages: of the script, or of the package that was run."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
+
+
+def warning_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """The text of a warning, redacted; for a UserWarningLine without the line of code that raised it."""
+    if issubclass(category, UserWarningLine):
+        return redact(f"warning: {message}\n")
+    return redact(_PLAIN(message, category, filename, lineno, line))
+
+
+def _leave(code: int) -> None:
+    """End the process after the last exit handler, without the teardown of the interpreter.
+
+    The teardown takes half a second. And a thread of gloo that releases its last tensor during the teardown aborts a
+    finished run (github.com/pytorch/pytorch/pull/179291).
+    """
+
+    def end() -> None:
+        atexit.unregister(end)
+        atexit._run_exitfuncs()  # the other handlers; threads have ended already
+        try:
+            flush_streams()
+        except (OSError, ValueError):
+            return  # Python reports the error when it ends
+        os._exit(code)
+
+    atexit.register(end)
+    sys.exit(code)

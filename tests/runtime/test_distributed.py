@@ -2,9 +2,11 @@
 
 import pickle
 import socket
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -19,7 +21,7 @@ from runtime.distributed import describe_lost_process, on_main, seed_step
 from runtime.errors import DataError
 
 
-def what_main_finds() -> dict[str, np.ndarray | str]:
+def main_values() -> dict[str, np.ndarray | str]:
     """Arrays of several kinds, and a text."""
     read_only = np.arange(5)
     read_only.flags.writeable = False
@@ -34,6 +36,15 @@ def what_main_finds() -> dict[str, np.ndarray | str]:
     }
 
 
+class Arrival(NamedTuple):
+    """What a process has got from the main one, the bytes that came as pickles, and which arrays may be written."""
+
+    values: dict[str, np.ndarray | str]
+    pickled: list[int]
+    nothing: None
+    may_write: list[bool]
+
+
 def main_of_several(rank: int, processes: int, folder: Path) -> None:
     """Asks the main process; writes what has arrived, and how many bytes came as pickles."""
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
@@ -41,28 +52,44 @@ def main_of_several(rank: int, processes: int, folder: Path) -> None:
     pickled = []
     loads = pickle.loads
     pickle.loads = lambda content, **buffers: pickled.append(len(content)) or loads(content, **buffers)
-    found = on_main(accelerator, what_main_finds)
+    values = on_main(accelerator, main_values)
     pickle.loads = loads
     nothing = on_main(accelerator, lambda: None)
-    may_write = [array.flags.writeable for array in found.values() if isinstance(array, np.ndarray)]
-    (folder / f"{rank}").write_bytes(pickle.dumps((found, pickled, nothing, may_write)))
+    may_write = [array.flags.writeable for array in values.values() if isinstance(array, np.ndarray)]
+    (folder / f"{rank}").write_bytes(pickle.dumps((values, pickled, nothing, may_write)))
     dist.destroy_process_group()
 
 
-def test_what_the_main_process_finds_arrives_on_all_and_arrays_by_themselves(tmp_path):
-    call_in_processes(main_of_several, 2, tmp_path)
-    wanted = what_main_finds()
-    for rank in (0, 1):
-        found, pickled, nothing, may_write = pickle.loads((tmp_path / f"{rank}").read_bytes())
-        assert found.keys() == wanted.keys()
-        assert nothing is None
-        for name, value in wanted.items():
-            assert np.array_equal(found[name], value)
-            assert type(found[name]) is type(value)
-            assert not isinstance(value, np.ndarray) or found[name].dtype == value.dtype
-        assert sum(pickled) < 10_000
-    assert pickled
-    assert may_write.count(False) == 1
+@pytest.fixture(scope="module")
+def arrivals(tmp_path_factory) -> list[Arrival]:
+    """What arrives in each of two processes."""
+    folder = tmp_path_factory.mktemp("arrivals")
+    call_in_processes(main_of_several, 2, folder)
+    return [Arrival(*pickle.loads((folder / f"{rank}").read_bytes())) for rank in range(2)]
+
+
+def same_type(value: object, other: object) -> bool:
+    """Whether values, or arrays and their elements, are of one type."""
+    return type(value) is type(other) and getattr(value, "dtype", None) == getattr(other, "dtype", None)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_values_of_the_main_process_arrive_on_all(arrivals, rank):
+    values, expected = arrivals[rank].values, main_values()
+    assert values.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.array_equal(values[name], value)
+        assert same_type(values[name], value)
+    assert arrivals[rank].nothing is None
+
+
+def test_arrays_of_the_main_process_arrive_by_themselves(arrivals):
+    assert sum(arrivals[0].pickled) < 10_000
+    assert 0 < sum(arrivals[1].pickled) < 10_000
+
+
+def test_arrays_may_be_written_where_they_arrive_but_one(arrivals):
+    assert arrivals[1].may_write.count(False) == 1
 
 
 def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
@@ -72,23 +99,32 @@ def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
     for name in ("broadcast", "broadcast_object_list"):
         monkeypatch.setattr(dist, name, lambda value, src, group=None: groups.append((src, group)))
     accelerator = SimpleNamespace(is_main_process=True, num_processes=2)
-    assert on_main(accelerator, what_main_finds)["text"] == "x" * 10
+    assert on_main(accelerator, main_values)["text"] == "x" * 10
     assert len(groups) == 6
     assert set(groups) == {(0, "without limit")}
 
 
-def test_a_mistake_that_the_main_process_finds_ends_the_others_without_a_word(monkeypatch, capsys):
+@pytest.fixture
+def waits(monkeypatch) -> list[float]:
+    """The seconds that this process waits; the main process has found a mistake."""
     waits = []
     monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setattr(distributed, "_of_main", lambda outcome: (None, DataError("no masks")))
+    return waits
+
+
+def test_a_mistake_of_the_main_process_ends_the_others_without_a_word(waits, capsys):
     with pytest.raises(SystemExit) as end:
         on_main(SimpleNamespace(is_main_process=False, num_processes=2), lambda: 1 / 0)
     assert end.value.code == 1
     assert waits == [5]
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_mistake_of_the_main_process_is_raised_by_it(waits):
     with pytest.raises(DataError, match="no masks"):
         on_main(SimpleNamespace(is_main_process=True, num_processes=2), lambda: 1)
-    assert waits == [5]
+    assert waits == []
 
 
 def test_a_mistake_of_the_main_process_is_told_to_the_others_before_it_ends(monkeypatch):
@@ -104,25 +140,36 @@ def test_a_mistake_of_the_main_process_is_told_to_the_others_before_it_ends(monk
     assert told == [(None, mistake)]
 
 
-def test_several_processes_wait_in_a_group_that_notices_ends_and_has_no_time_limit(monkeypatch):
-    groups = []
-    waits = []
+@pytest.fixture
+def barriers(monkeypatch) -> Iterator[tuple[list, list]]:
+    """The options of the groups that are made, and the groups that are waited in."""
+    groups, waits = [], []
     monkeypatch.setattr(dist, "new_group", lambda **options: groups.append(options) or "a group")
     monkeypatch.setattr(dist, "barrier", lambda group: waits.append(group))
     distributed._group_without_timeout.cache_clear()
-    try:
-        for processes in (1, 2, 3):
-            distributed.barrier_without_timeout(SimpleNamespace(num_processes=processes))
-    finally:
-        distributed._group_without_timeout.cache_clear()
+    yield groups, waits
+    distributed._group_without_timeout.cache_clear()
+
+
+def test_several_processes_wait_in_one_group_without_a_time_limit(barriers):
+    groups, waits = barriers
+    distributed.barrier_without_timeout(SimpleNamespace(num_processes=2))
+    distributed.barrier_without_timeout(SimpleNamespace(num_processes=3))
     assert waits == ["a group", "a group"]
     assert groups == [{"backend": "gloo", "timeout": timedelta(days=7)}]
 
 
-def test_one_process_keeps_what_it_has_found():
-    found = object()
-    assert on_main(Accelerator(cpu=True), lambda: found) is found
+def test_one_process_waits_for_no_other(barriers):
+    distributed.barrier_without_timeout(SimpleNamespace(num_processes=1))
+    assert barriers == ([], [])
 
+
+def test_one_process_keeps_its_own_value():
+    value = object()
+    assert on_main(Accelerator(cpu=True), lambda: value) is value
+
+
+def test_one_process_raises_its_own_error():
     def fail() -> None:
         raise DataError("no")
 
@@ -130,7 +177,7 @@ def test_one_process_keeps_what_it_has_found():
         on_main(Accelerator(cpu=True), fail)
 
 
-def test_each_step_of_each_process_and_seed_draws_numbers_of_its_own():
+def test_each_step_of_each_process_draws_numbers_of_its_own():
     def drawn(*key: int) -> float:
         seed_step(*key)
         return torch.rand(()).item()
@@ -152,78 +199,115 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
 
 
 @pytest.mark.parametrize(
-    ("error", "is_connected", "line"),
+    ("error", "reason"),
     [
-        (RuntimeError("[x.cc:1] Connection closed by peer. More"), True, None),
         (
             dist.DistError("[/a/tcp.cc:12] Connection closed by peer [127.0.0.1]:295. More"),
-            True,
-            "lost another process, which has ended (Connection closed by peer [127.0.0.1]:295); start again",
+            "Connection closed by peer [127.0.0.1]:295); start again",
         ),
-        (RuntimeError("gloo: Broken pipe"), True, "lost another process, which has ended (gloo: Broken pipe)"),
-        (
-            RuntimeError("gloo read Timed out waiting"),
-            True,
-            "waited too long for another one, which hangs or has ended",
-        ),
-        (dist.DistError("something else"), True, None),
-        (dist.DistError("Connection reset by peer"), True, "lost another process, which has ended (Connection reset"),
-        (
-            dist.DistError("remote process exited"),
-            True,
-            "lost another process, which has ended (remote process exited)",
-        ),
-        (dist.DistError("a connection was likely closed"), True, "lost another process, which has ended (a connection"),
-        (dist.DistError("a timeout of 3 s"), True, "waited too long for another one, which hangs or has ended (a time"),
-        (
-            dist.DistError("timed out: " + "x" * 300),
-            True,
-            f"waited too long for another one, which hangs or has ended (timed out: {'x' * 189}); see its output",
-        ),
-        (RuntimeError("x" * 400 + " gloo connection closed"), True, "lost another process, which has ended (xxx"),
-        (dist.DistError("refused. More"), False, "did not find all 4 processes (refused); is every machine started"),
+        (RuntimeError("gloo: Broken pipe"), "gloo: Broken pipe)"),
+        (dist.DistError("Connection reset by peer"), "Connection reset"),
+        (dist.DistError("remote process exited"), "remote process exited)"),
+        (dist.DistError("a connection was likely closed"), "a connection"),
+        (RuntimeError("x" * 400 + " gloo connection closed"), "xxx"),
     ],
+    ids=["closed", "pipe", "reset", "exited", "likely closed", "long"],
 )
-def test_an_error_that_another_process_has_caused_is_one_line(monkeypatch, error, is_connected, line):
+def test_an_error_of_a_process_that_has_ended_is_one_line(fourth_process, error, reason):
+    text = describe_lost_process(error)
+    assert text.startswith(f"process 3 lost another process, which has ended ({reason}")
+    assert "More" not in text
+    assert ".cc" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("gloo read Timed out waiting"), ""),
+        (dist.DistError("a timeout of 3 s"), " (a time"),
+        (dist.DistError("timed out: " + "x" * 300), f" (timed out: {'x' * 189}); see its output"),
+    ],
+    ids=["gloo", "store", "long"],
+)
+def test_an_error_of_a_process_that_hangs_is_one_line(fourth_process, error, reason):
+    text = describe_lost_process(error)
+    assert text.startswith(f"process 3 waited too long for another one, which hangs or has ended{reason}")
+
+
+def test_an_error_before_all_processes_were_connected_is_one_line(fourth_process, monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    text = describe_lost_process(dist.DistError("refused. More"))
+    assert text.startswith("process 3 did not find all 4 processes (refused); is every machine started")
+    assert "More" not in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("[x.cc:1] Connection closed by peer. More"), dist.DistError("something else")],
+    ids=["no error of a group", "another error of a group"],
+)
+def test_another_error_is_no_lost_process(fourth_process, error):
+    assert describe_lost_process(error) is None
+
+
+@pytest.fixture
+def fourth_process(monkeypatch) -> None:
+    """This process is the last one of four, which are connected."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(dist, "is_initialized", lambda: is_connected)
-    text = describe_lost_process(error)
-    if line is None:
-        assert text is None
-    else:
-        assert text.startswith(f"process 3 {line}")
-        assert "More" not in text
-        assert ".cc" not in text
-
-
-def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    groups = []
-    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: groups.append("connected"))
+
+
+class Connection(NamedTuple):
+    """An end of a connection of this process, and the kinds of connections that it was asked for."""
+
+    end: socket.socket
+    kinds: list[str]
+
+    def option(self, name: str) -> int:
+        return self.end.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+
+
+@pytest.fixture
+def connection(monkeypatch) -> Iterator[Connection]:
+    """A connection, beside a socket that listens."""
+    kinds = []
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
         waiting = SimpleNamespace(status=psutil.CONN_LISTEN, fd=-1)
-        connections = SimpleNamespace(net_connections=lambda kind: [waiting, own])
-        monkeypatch.setattr(psutil, "Process", lambda: connections)
-        distributed.notice_lost_machines(timedelta(minutes=10))
-        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
-        options = [client.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
-        assert groups == ["connected"]
-        assert options == [60, 60, 9, 600_000]
-        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        process = SimpleNamespace(net_connections=lambda kind: kinds.append(kind) or [waiting, own])
+        monkeypatch.setattr(psutil, "Process", lambda: process)
+        yield Connection(client, kinds)
 
 
-def test_no_connection_is_asked_more_than_once_a_second_and_none_of_a_single_process(monkeypatch):
-    calls = []
-    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: None)
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
-        connections = SimpleNamespace(net_connections=lambda kind: calls.append(kind) or [own])
-        monkeypatch.setattr(psutil, "Process", lambda: connections)
-        for is_initialized in (False, True):
-            monkeypatch.setattr(dist, "is_initialized", lambda is_initialized=is_initialized: is_initialized)
-            distributed.notice_lost_machines(timedelta(seconds=3))
-            assert calls == ["tcp"] * is_initialized
-        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
-        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+@pytest.fixture
+def groups(monkeypatch) -> list[str]:
+    """The groups without a time limit that are made."""
+    groups = []
+    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: groups.append("connected"))
+    return groups
+
+
+def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch, connection, groups):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    distributed.notice_lost_machines(timedelta(minutes=10))
+    assert groups == ["connected"]
+    assert connection.option("TCP_KEEPIDLE") == 60
+    assert connection.option("TCP_KEEPINTVL") == 60
+    assert connection.option("TCP_KEEPCNT") == 9
+    assert connection.option("TCP_USER_TIMEOUT") == 600_000
+    assert connection.end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+def test_a_connection_is_asked_once_a_second_at_most(monkeypatch, connection, groups):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    distributed.notice_lost_machines(timedelta(seconds=3))
+    assert connection.kinds == ["tcp"]
+    assert connection.option("TCP_KEEPIDLE") == 1
+    assert connection.option("TCP_USER_TIMEOUT") == 10_000
+
+
+def test_a_connection_of_a_single_process_is_not_asked(monkeypatch, connection, groups):
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    distributed.notice_lost_machines(timedelta(seconds=3))
+    assert connection.kinds == []

@@ -45,10 +45,13 @@ def nested(levels: int) -> str:
     return "[" * levels + "1" + "]" * levels
 
 
-def test_lists_and_objects_may_be_sixty_four_levels_deep(tmp_path):
+def test_json_may_be_sixty_four_levels_deep():
     assert parse_json(nested(64), list) == json.loads(nested(64))
     with pytest.raises(ValueError, match="it is nested deeper than 64 levels"):
         parse_json(nested(65), list)
+
+
+def test_yaml_may_be_sixty_four_levels_deep(tmp_path):
     (tmp_path / "a.yaml").write_text(nested(64))
     assert read_yaml(tmp_path / "a.yaml", list) == json.loads(nested(64))
     (tmp_path / "a.yaml").write_text(nested(65))
@@ -114,24 +117,30 @@ def test_yaml_of_a_data_set_is_read(tmp_path):
     assert read_yaml(tmp_path / "a.yaml") == {"path": ".", "train": ".", "names": {0: "cat", 1: "é"}}
 
 
-def test_pipes_and_folders_are_no_files_and_large_files_are_not_read(tmp_path):
+def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a regular file"):
         read_bytes(tmp_path / "pipe")
+
+
+def test_a_folder_is_not_read(tmp_path):
     with pytest.raises((OSError, ValueError)):
         read_bytes(tmp_path)
-    with open(tmp_path / "large", "wb") as file:
-        file.truncate(67_108_865)
-    for read in (read_bytes, read_json):
-        with pytest.raises(ValueError, match="it has 67,108,865 bytes, more than 67,108,864"):
-            read(tmp_path / "large")
-    with open(tmp_path / "large", "wb") as file:
-        file.truncate(1_048_577)
-    with pytest.raises(ValueError, match="it has 1,048,577 bytes, more than 1,048,576"):
-        read_yaml(tmp_path / "large")
 
 
-def test_lines_of_json_are_counted_as_objects_or_damaged_and_a_cut_end_as_neither(tmp_path):
+@pytest.mark.parametrize(
+    ("read", "limit"),
+    [(read_bytes, 67_108_864), (read_json, 67_108_864), (read_yaml, 1_048_576)],
+    ids=["bytes", "JSON", "YAML"],
+)
+def test_a_large_file_is_not_read(tmp_path, read, limit):
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(limit + 1)
+    with pytest.raises(ValueError, match=f"it has {limit + 1:,} bytes, more than {limit:,}"):
+        read(tmp_path / "large")
+
+
+def test_lines_of_json_are_objects_or_damaged_except_a_cut_end(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(b'{"step": 1}\nno json\n[1]\n{"step": 2}\n{"st')
     objects, damaged = read_json_lines(file)
@@ -143,9 +152,14 @@ def test_a_file_may_be_as_large_as_its_limit(tmp_path):
     (tmp_path / "a").write_bytes(b"[123]")
     assert read_bytes(tmp_path / "a", 5) == b"[123]"
     assert read_json(tmp_path / "a", list, 5) == [123]
-    for read in (lambda file: read_bytes(file, 4), lambda file: read_json(file, list, 4)):
-        with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
-            read(tmp_path / "a")
+
+
+def test_a_file_that_is_larger_than_its_limit_is_refused(tmp_path):
+    (tmp_path / "a").write_bytes(b"[123]")
+    with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
+        read_bytes(tmp_path / "a", 4)
+    with pytest.raises(ValueError, match="it has 5 bytes, more than 4"):
+        read_json(tmp_path / "a", list, 4)
 
 
 def test_a_value_of_yaml_has_at_most_4096_characters(tmp_path):
@@ -165,8 +179,8 @@ def test_a_value_of_yaml_has_at_most_4096_characters(tmp_path):
         (str, "it holds a int, expected str"),
     ],
 )
-def test_a_file_that_holds_something_else_is_told_what_was_expected(tmp_path, root, line):
+@pytest.mark.parametrize("read", [read_json, read_yaml], ids=["JSON", "YAML"])
+def test_a_file_that_holds_something_else_is_told_what_was_expected(tmp_path, root, line, read):
     (tmp_path / "a").write_text("1")
-    for read in (read_json, read_yaml):
-        with pytest.raises(ValueError, match=f"^{line}$"):
-            read(tmp_path / "a", root)
+    with pytest.raises(ValueError, match=f"^{line}$"):
+        read(tmp_path / "a", root)

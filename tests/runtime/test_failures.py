@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -63,7 +63,7 @@ print(dist.is_initialized(), group() is not None, len(probed) > 1 and all(probed
 """
 
 
-def test_a_script_of_several_processes_keeps_their_group_and_notices_lost_machines(tmp_path):
+def test_a_script_of_several_processes_notices_lost_machines(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     result = launch(tmp_path / "train.py", profile="multi_cpu")
     assert result.stdout.splitlines() == ["False True True"] * 2, result.stderr
@@ -152,7 +152,7 @@ train.main()
 """
 
 
-def test_a_script_that_calls_main_ends_after_an_error_although_it_had_loader_processes(tiny_folder, tmp_path):
+def test_a_script_that_calls_main_ends_after_an_error_with_loader_processes(tiny_folder, tmp_path):
     (tmp_path / "caller.py").write_text(CALLER)
     command = ["caller.py", *endless_run(tiny_folder, tmp_path / "run"), "--num-workers", "1"]
     run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, tmp_path, tmp_path)
@@ -165,25 +165,37 @@ def test_a_script_that_calls_main_ends_after_an_error_although_it_had_loader_pro
     assert not (tmp_path / "run" / ".lock").exists()
 
 
-def test_a_killed_loader_process_is_one_line_and_a_second_run_in_the_folder_another(tiny_folder, tmp_path, fails_with):
-    command = ["train.py", *endless_run(tiny_folder, tmp_path / "run"), "--num-workers", "1"]
-    run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, ROOT, tmp_path)
+@pytest.fixture(scope="module")
+def run_with_loader(tiny_folder, tmp_path_factory) -> Iterator[tuple[ForkedRun, list[str]]]:
+    """An endless run with a loader process, and its command."""
+    folder = tmp_path_factory.mktemp("endless")
+    command = ["train.py", *endless_run(tiny_folder, folder / "run"), "--num-workers", "1"]
+    run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, ROOT, folder)
     try:
-        wait_for_steps(run, output=tmp_path / "run")
-        second = launch(*command, "--resume", "auto")
-        fails_with(second, f"{tmp_path / 'run'} is in use by process {run.pid} on ", 1)
-        (worker,) = psutil.Process(run.pid).children()
-        worker.kill()
-        (line,) = errors(run, timeout=30)
+        wait_for_steps(run, output=folder / "run")
+        yield run, command
     finally:
         run.kill()
+
+
+def test_a_second_run_in_the_folder_of_another_is_refused(run_with_loader, fails_with):
+    run, command = run_with_loader
+    output = command[command.index("--output-dir") + 1]
+    fails_with(launch(*command, "--resume", "auto"), f"{output} is in use by process {run.pid} on ", 1)
+
+
+def test_a_killed_loader_process_ends_a_run_in_one_line(run_with_loader):
+    run, _ = run_with_loader
+    (worker,) = psutil.Process(run.pid).children()
+    worker.kill()
+    (line,) = errors(run, timeout=30)
     assert "a process that loads images has ended" in line
     assert "--resume auto" in line
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["accelerate", "torchrun"])
-def test_machines_wait_for_a_late_one_and_end_when_a_process_of_another_is_killed(tiny_folder, tmp_path, how):
+def test_machines_that_waited_for_a_late_one_end_when_it_is_killed(tiny_folder, tmp_path, how):
     port = free_port()
     launchers = [torchrun(port)] * 2 if how == "torchrun" else [node(0, port), node(1, port)]
     first = start(launchers[0], tmp_path / "run", tiny_folder)
@@ -202,16 +214,17 @@ def test_machines_wait_for_a_late_one_and_end_when_a_process_of_another_is_kille
 
 
 @pytest.mark.slow
-def test_a_machine_waits_in_bounds_for_one_that_never_comes(tiny_folder, tmp_path):
-    options = ["--rdzv_conf", "timeout=5"]
-    for rank, last_words in ((0, "1/2 clients joined"), (1, "timed out after 5000ms while trying to connect")):
-        run = start(node(rank, free_port(), *options), tmp_path / "run", tiny_folder)
-        stderr = run.communicate(timeout=40)[1]
-        assert run.returncode != 0
-        assert last_words in stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("rank", "last_words"), [(0, "1/2 clients joined"), (1, "timed out after 5000ms while trying to connect")]
+)
+def test_a_machine_waits_in_bounds_for_one_that_never_comes(tiny_folder, tmp_path, rank, last_words):
+    run = start(node(rank, free_port(), "--rdzv_conf", "timeout=5"), tmp_path / "run", tiny_folder)
+    stderr = run.communicate(timeout=40)[1]
+    assert run.returncode != 0
+    assert last_words in stderr.splitlines()[-1]
 
 
-def test_processes_wait_for_what_the_main_one_does_before_their_next_collective(tiny_folder, tmp_path, monkeypatch):
+def test_processes_wait_for_the_main_one_before_their_next_collective(tiny_folder, tmp_path, monkeypatch):
     events = []
 
     def noted(name: str, function: Callable) -> Callable:
@@ -234,7 +247,7 @@ def test_processes_wait_for_what_the_main_one_does_before_their_next_collective(
 
 
 @pytest.mark.slow
-def test_processes_wait_for_pictures_and_checkpoints_longer_than_for_a_collective(tiny_folder, tmp_path):
+def test_processes_wait_longer_for_pictures_than_for_a_collective(tiny_folder, tmp_path):
     flags = ["--max-steps", "3", "--eval-every", "1", "--checkpoint-every", "3", "--output-dir", tmp_path / "run"]
     flags += ["--learning-rate", "1e-20"]
     program = PROGRAMS / "slow_main_process.py"
@@ -255,10 +268,16 @@ def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
     assert "process 0 waited too long for another one, which hangs or has ended" in line
 
 
+def wait_for_file(path: Path) -> None:
+    """Wait for a file, two minutes at most."""
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 @pytest.mark.slow
-def test_a_machine_behind_a_cut_cable_is_noticed_by_who_waits_without_a_time_limit(tmp_path):
-    if os.geteuid() or not shutil.which("ip"):
-        pytest.skip("network namespaces need root and iproute2")
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2")
+def test_a_machine_behind_a_cut_cable_is_noticed_without_a_time_limit(tmp_path):
     network = Network(isolated=True)
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
     program = str(PROGRAMS / "wait_for_machine.py")
@@ -268,10 +287,7 @@ def test_a_machine_behind_a_cut_cable_is_noticed_by_who_waits_without_a_time_lim
             arguments = [program, str(rank), network.address, str(tmp_path / "waiting"), "10"]
             command = [*network.enter(rank), sys.executable, *arguments]
             processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        for _ in range(1200):
-            if (tmp_path / "waiting").exists():
-                break
-            time.sleep(0.1)
+        wait_for_file(tmp_path / "waiting")
         time.sleep(15)
         assert processes[1].poll() is None, "a machine that answers is waited for, whatever it does"
         network.cut(0)

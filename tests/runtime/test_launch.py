@@ -1,6 +1,7 @@
 """How the processes of a launch are connected: the exchange of gradients, timeouts, and restarts."""
 
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -18,7 +19,7 @@ from runtime import launch
         ("bf16", DDPCommunicationHookType.BF16),
     ],
 )
-def test_gradients_are_exchanged_as_the_flag_says_and_waited_for_ten_minutes(monkeypatch, flag, hook):
+def test_gradients_are_exchanged_as_the_flag_says(monkeypatch, flag, hook):
     for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     ddp, group = launch.distributed_options(flag)
@@ -31,31 +32,59 @@ def test_gradients_are_exchanged_as_the_flag_says_and_waited_for_ten_minutes(mon
     assert group.init_method is None
 
 
-@pytest.mark.parametrize(
-    ("restarts", "machines", "is_own"),
-    [(None, None, False), ("0", "1", False), ("1", "1", True), ("3", "1", True), ("1", "2", False)],
-)
-def test_restarted_processes_of_one_machine_meet_anew(monkeypatch, restarts, machines, is_own):
-    for name, value in (("TORCHELASTIC_RESTART_COUNT", restarts), ("GROUP_WORLD_SIZE", machines)):
+@pytest.fixture
+def handlers(monkeypatch) -> dict[str, Callable]:
+    """The rendezvous handlers that are registered, by the scheme of their URLs."""
+    for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-        if value is not None:
-            monkeypatch.setenv(name, value)
     handlers = {}
     monkeypatch.setattr(launch, "register_rendezvous_handler", handlers.__setitem__)
+    return handlers
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"TORCHELASTIC_RESTART_COUNT": "0", "GROUP_WORLD_SIZE": "1"},
+        {"TORCHELASTIC_RESTART_COUNT": "1", "GROUP_WORLD_SIZE": "2"},
+    ],
+    ids=["no launcher", "no restart", "two machines"],
+)
+def test_processes_meet_as_the_environment_says(monkeypatch, handlers, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     options = launch.process_group_options()
-    assert options.init_method == ("restarted://" if is_own else None)
+    assert options.init_method is None
     assert options.timeout == timedelta(minutes=10)
-    assert set(handlers) == ({"restarted"} if is_own else set())
-    if is_own:
-        store = HashStore()
-        monkeypatch.setattr(launch, "rendezvous", lambda url, **given: iter([(store, url, given)]))
-        ((own_store, url, given),) = handlers["restarted"]("restarted://", world_size=2)
-        own_store.set("a", "b")
-        assert store.check([f"restart {restarts}/a"])
-        assert (url, given) == ("env://", {"world_size": 2})
+    assert handlers == {}
 
 
-def test_what_torch_warns_of_is_not_printed_but_other_warnings_are():
+@pytest.mark.parametrize("restarts", ["1", "3"])
+def test_restarted_processes_of_one_machine_meet_anew(monkeypatch, handlers, restarts):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    options = launch.process_group_options()
+    assert options.init_method == "restarted://"
+    assert options.timeout == timedelta(minutes=10)
+    assert handlers.keys() == {"restarted"}
+
+
+@pytest.mark.parametrize("restarts", ["1", "3"])
+def test_restarted_processes_have_keys_of_their_own(monkeypatch, handlers, restarts):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    launch.process_group_options()
+    store = HashStore()
+    monkeypatch.setattr(launch, "rendezvous", lambda url, **given: iter([(store, url, given)]))
+    ((own_store, url, given),) = handlers["restarted"]("restarted://", world_size=2)
+    own_store.set("a", "b")
+    assert store.check([f"restart {restarts}/a"])
+    assert url == "env://"
+    assert given == {"world_size": 2}
+
+
+def test_warnings_of_torch_are_not_printed_but_others_are():
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         launch.distributed_options("none")

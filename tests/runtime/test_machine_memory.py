@@ -24,13 +24,18 @@ def test_processes_share_the_free_memory_of_their_machine(monkeypatch):
     assert available_bytes() == 250
 
 
-def test_a_lack_of_memory_is_one_line_and_other_errors_stay():
-    line = r"^a\.png: does not fit into memory; use tiles \(std::bad_alloc\)$"
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [("std::bad_alloc", r"std::bad_alloc"), (f"out of memory: {'x' * 200}", f"out of memory: {'x' * 85}")],
+    ids=["short", "a hundred characters of a long one"],
+)
+def test_a_lack_of_memory_is_one_line(message, reason):
+    line = rf"^a\.png: does not fit into memory; use tiles \({reason}\)$"
     with pytest.raises(errors.MemoryShortage, match=line), memory_shortage("a.png", "use tiles"):
-        raise RuntimeError("std::bad_alloc")
-    line = f"^a: does not fit into memory; b \\(out of memory: {'x' * 85}\\)$"  # a hundred characters of the reason
-    with pytest.raises(errors.MemoryShortage, match=line), memory_shortage("a", "b"):
-        raise RuntimeError(f"out of memory: {'x' * 200}")
+        raise RuntimeError(message)
+
+
+def test_another_error_is_no_lack_of_memory():
     with pytest.raises(RuntimeError, match=r"^a bug$"), memory_shortage("a.png", "use tiles"):
         raise RuntimeError("a bug")
 
@@ -60,7 +65,12 @@ def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, device, calls):
     monkeypatch.setattr(memory.sys, "platform", "linux")
     memory.keep_freed_memory(torch.device(device))
     assert recorded_calls == calls
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())  # another C library
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_another_c_library_is_left_alone(monkeypatch, device):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())
+    monkeypatch.setattr(memory.sys, "platform", "linux")
     memory.keep_freed_memory(torch.device(device))
 
 
@@ -79,24 +89,30 @@ def test_a_shortage_is_told_by_the_type_or_the_text_of_an_error_of_torch(error, 
     assert is_out_of_memory(error) is is_shortage
 
 
-@pytest.mark.parametrize(
-    ("device", "variable", "grows"),
-    [
-        ("cuda", "", True),
-        ("cuda", "PYTORCH_ALLOC_CONF", False),
-        ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False),
-        ("cuda", "PYTORCH_HIP_ALLOC_CONF", False),
-        ("cpu", "", False),
-        ("mps", "", False),
-    ],
-)
-def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
+@pytest.fixture
+def allocator_settings(monkeypatch) -> list[str]:
+    """The settings that torch's allocator is given."""
     settings = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
-    if variable:
-        monkeypatch.setenv(variable, "max_split_size_mb:512")
+    return settings
+
+
+def test_segments_grow_on_cuda(allocator_settings):
+    grow_segments(torch.device("cuda"))
+    assert allocator_settings == ["expandable_segments:True"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_segments_do_not_grow_on_another_device(allocator_settings, device):
     grow_segments(torch.device(device))
-    assert settings == ["expandable_segments:True"] * grows
+    assert allocator_settings == []
+
+
+@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+def test_segments_do_not_grow_where_the_user_has_settings(monkeypatch, allocator_settings, variable):
+    monkeypatch.setenv(variable, "max_split_size_mb:512")
+    grow_segments(torch.device("cuda"))
+    assert allocator_settings == []
 
 
 def test_torch_takes_the_setting_for_segments_that_grow():
@@ -105,17 +121,19 @@ def test_torch_takes_the_setting_for_segments_that_grow():
     torch._C._accelerator_setAllocatorSettings(before)
 
 
-def test_what_the_cpu_says_when_memory_runs_out_is_known():
+def test_the_error_of_a_cpu_whose_memory_runs_out_is_known():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert is_out_of_memory(caught.value)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
-def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
-    cleared = {}
-    for device in ("cpu", "cuda"):
-        result = launch(PROGRAMS / "count_page_faults.py", device)
-        assert result.returncode == 0, result.stderr
-        cleared[device] = int(result.stdout)
-    assert cleared["cpu"] < cleared["cuda"] / 10
+def test_freed_memory_is_kept_for_the_next_tensor():
+    assert count_page_faults("cpu") < count_page_faults("cuda") / 10
+
+
+def count_page_faults(device: str) -> int:
+    """The pages that are cleared while a process makes tensors, which is told that this device computes."""
+    result = launch(PROGRAMS / "count_page_faults.py", device)
+    assert result.returncode == 0, result.stderr
+    return int(result.stdout)

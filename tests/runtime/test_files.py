@@ -27,7 +27,7 @@ def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failure_leaves_the_old_file_alone(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
     with pytest.raises(OSError, match="disk full"), files.replaced_file(file) as stream:
@@ -68,7 +68,7 @@ def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_what_is_written_last_is_on_disk_too(tmp_path, monkeypatch):
+def test_the_last_bytes_that_are_written_are_on_disk_too(tmp_path, monkeypatch):
     sizes = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
     with files.replaced_file(tmp_path / "a") as stream:
@@ -95,19 +95,27 @@ def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tm
     assert not (tmp_path / "a").exists()
 
 
-def test_a_folder_is_complete_or_absent(tmp_path):
+def test_a_folder_that_is_not_complete_is_absent(tmp_path):
     with pytest.raises(OSError, match="disk full"), files.complete_folder(tmp_path / "step") as folder:
         (folder / "a").write_bytes(b"1")
         assert not (tmp_path / "step").exists()
         raise OSError("disk full")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_complete_folder_has_its_name(tmp_path):
     with files.complete_folder(tmp_path / "step") as folder:
         (folder / "a").write_bytes(b"1")
     assert os.listdir(tmp_path) == ["step"]
     assert (tmp_path / "step" / "a").read_bytes() == b"1"
+
+
+def test_a_complete_folder_replaces_an_older_one_as_a_whole(tmp_path):
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "a").write_bytes(b"1")
     with files.complete_folder(tmp_path / "step") as folder:
         (folder / "b").write_bytes(b"2")
-    assert os.listdir(tmp_path / "step") == ["b"]  # the older folder of that name is gone as a whole
+    assert os.listdir(tmp_path / "step") == ["b"]
 
 
 def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
@@ -158,24 +166,43 @@ def events(monkeypatch) -> list[tuple[str, int]]:
     return found
 
 
-def test_several_files_are_on_disk_before_they_take_the_place_of_others_and_their_folder_after(tmp_path, events):
+MODEL_FILES = ["config.json", "model.safetensors", "README.md"]
+
+
+def inodes(folder: Path) -> set[int]:
+    """The numbers of the files of a model."""
+    return {(folder / name).stat().st_ino for name in MODEL_FILES}
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    """A folder with three old files."""
     model = tmp_path / "model"
     model.mkdir()
-    names = ["config.json", "model.safetensors", "README.md"]
-    for name in names:
+    for name in MODEL_FILES:
         (model / name).write_text("old")
-    before = {(model / name).stat().st_ino for name in names}
+    return model
+
+
+def test_several_files_are_renamed_when_all_are_written(model):
+    before = inodes(model)
     with files.replaced_files(model) as folder:
-        for name in names:
+        for name in MODEL_FILES:
             (folder / name).write_text("new")
             assert (model / name).read_text() == "old"
-    after = {(model / name).stat().st_ino for name in names}
-    assert not before & after  # renamed, not copied over: nobody sees half of one
+    assert not before & inodes(model)  # not copied over: nobody sees half of one
+    assert {(model / name).read_text() for name in MODEL_FILES} == {"new"}
+
+
+def test_several_files_are_on_disk_before_they_take_the_place_of_others(model, events):
+    with files.replaced_files(model) as folder:
+        for name in MODEL_FILES:
+            (folder / name).write_text("new")
+    after = inodes(model)
     assert {number for kind, number in events if kind == "rename"} == after
     for number in after:
         assert events.index(("sync", number)) < events.index(("rename", number))
     assert events[-1] == ("sync", model.stat().st_ino)
-    assert {(model / name).read_text() for name in names} == {"new"}
 
 
 def test_a_folder_is_on_disk_with_all_its_files_before_it_has_its_name(tmp_path, events):
@@ -190,7 +217,7 @@ def test_a_folder_is_on_disk_with_all_its_files_before_it_has_its_name(tmp_path,
     assert numbers[3:] == (step.stat().st_ino, step.stat().st_ino, tmp_path.stat().st_ino)
 
 
-def test_a_failure_between_several_files_leaves_all_the_old_ones_and_nothing_else(tmp_path):
+def test_a_failure_between_several_files_leaves_all_the_old_ones(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     for name in "ab":
@@ -204,7 +231,7 @@ def test_a_failure_between_several_files_leaves_all_the_old_ones_and_nothing_els
 
 
 @pytest.mark.parametrize("write", [files.replaced_files, files.complete_folder])
-def test_what_a_killed_process_has_left_is_neither_in_the_way_nor_taken(tmp_path, write):
+def test_leftovers_of_a_killed_process_are_not_in_the_way(tmp_path, write):
     left = tmp_path / ".step.0123abcd.tmp"
     left.mkdir()
     (left / "half").write_text("half")
@@ -215,13 +242,21 @@ def test_what_a_killed_process_has_left_is_neither_in_the_way_nor_taken(tmp_path
     assert os.listdir(tmp_path / "step") == ["a"]
 
 
-def test_a_write_error_is_said_and_passed_over_but_no_other(capsys):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (SafetensorError("Error while serializing"), "Error while serializing"),
+    ],
+    ids=["of Python", "of safetensors"],
+)
+def test_a_write_error_is_said_without_ending_the_run(capsys, error, reason):
     with files.tolerated("report.html"):
-        raise OSError(28, "No space left on device")
-    assert "report.html could not be written ([Errno 28] No space left on device)" in capsys.readouterr().out
-    with files.tolerated("model"):  # what safetensors says of a full disk
-        raise SafetensorError("Error while serializing")
-    assert capsys.readouterr().out == "model could not be written (Error while serializing)\n"
+        raise error
+    assert capsys.readouterr().out == f"report.html could not be written ({reason})\n"
+
+
+def test_a_bug_is_not_taken_for_a_write_error():
     with pytest.raises(KeyError), files.tolerated("report.html"):
         raise KeyError("a bug")
 
@@ -234,7 +269,7 @@ USERS = {
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_path, monkeypatch, name):
+def test_a_record_is_written_beside_the_old_one_before_it_takes_its_place(tmp_path, monkeypatch, name):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}" if name == "predict.json" else "")
@@ -248,7 +283,8 @@ def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_p
     monkeypatch.setattr(Path, "replace", noted)
     USERS[name](tmp_path)
     ((target, old, new),) = seen
-    assert (target, old) == (tmp_path / name, before)
+    assert target == tmp_path / name
+    assert old == before
     assert new == target.read_text() != before
 
 
@@ -276,12 +312,15 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".a.png.0123abcd.tmp.txt", ".link.png.0123abcd.tmp", ".mine.tmp", "b.png"]
 
 
-def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path):
-    content = bytes(range(256)) * 8193  # more than two blocks
+@pytest.mark.parametrize("content", [b"abc", bytes(range(256)) * 8193], ids=["a few bytes", "more than two blocks"])
+def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     assert checksum(tmp_path / "a") == hashlib.sha256(content).hexdigest()
-    (tmp_path / "b").write_bytes(b"abc")
-    assert checksum(tmp_path / "b") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_the_checksum_of_a_file_is_written_in_hexadecimal(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert checksum(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_a_new_file_may_be_read_by_whom_the_user_lets_read_files(tmp_path):
@@ -294,8 +333,12 @@ def test_a_new_file_may_be_read_by_whom_the_user_lets_read_files(tmp_path):
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_that_is_not_there_has_no_leftovers_and_folders_in_one_stay(tmp_path):
+def test_a_folder_that_is_not_there_has_no_leftovers(tmp_path):
     files.remove_leftovers(tmp_path / "none")
+    assert os.listdir(tmp_path) == []
+
+
+def test_folders_are_no_leftovers(tmp_path):
     (tmp_path / ".a.0123abcd.tmp").mkdir()
     files.remove_leftovers(tmp_path)
     assert os.listdir(tmp_path) == [".a.0123abcd.tmp"]

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -13,41 +14,75 @@ from runtime import parallel
 from runtime.parallel import default_workers, map_ahead, map_indices, pipelined, workers_ended
 
 
-def test_every_item_comes_out_once_and_errors_stay_with_their_item():
-    def read(item: int) -> int:
-        if item in (3, 10):
-            raise ValueError("unreadable")
-        return item * 10
+def failing(name: str, items: set[int]) -> Callable[[int], int]:
+    """A function that returns its item, but for some, where it fails."""
+
+    def call(item: int) -> int:
+        if item in items:
+            raise ValueError(name)
+        return item
+
+    return call
+
+
+BATCHES = [[0, 1], [2, 3, 4], [5], [3], [6], [7, 10, 8], [9]]
+STAGES = ("read", "compute", "finish")
+
+
+def results_of(**failures: set[int]) -> list[tuple[int, object]]:
+    """The results of batches whose items are read, computed and finished: 11 times the item, or its error.
+
+    Args:
+        failures: the items that fail in each of the stages.
+    """
+    read, compute, finish = (failing(stage, failures.get(stage, set())) for stage in STAGES)
+
+    def compute_batch(pairs: list[tuple[int, int]]) -> list[Callable[[], int]]:
+        for item, _ in pairs:
+            compute(item)
+        return [lambda item=item, data=data: 10 * data + finish(item) for item, data in pairs]
+
+    return list(pipelined(BATCHES, read, compute_batch, (ValueError,)))
+
+
+def errors_of(results: list[tuple[int, object]]) -> list[tuple[int, str]]:
+    """The items whose results are errors, and the stage in which each failed."""
+    return sorted((item, str(result)) for item, result in results if isinstance(result, ValueError))
+
+
+def test_every_item_comes_out_once():
+    assert sorted(results_of()) == sorted((item, 11 * item) for batch in BATCHES for item in batch)
+
+
+@pytest.mark.parametrize(
+    ("stage", "failed"),
+    [("read", [3, 3, 10]), ("compute", [2, 3, 3, 4, 7, 8, 10]), ("finish", [3, 3, 10])],
+    ids=STAGES,
+)
+def test_errors_stay_with_their_item(stage, failed):
+    """An error of computing is that of all items of the batch."""
+    results = results_of(**{stage: {3, 10}})
+    assert errors_of(results) == [(item, stage) for item in failed]
+    others = [item for item, result in results if result == 11 * item]
+    assert sorted([*others, *failed]) == sorted(item for batch in BATCHES for item in batch)
+
+
+def test_an_error_of_reading_stays_where_the_rest_of_the_batch_fails():
+    results = results_of(read={3, 10}, compute={7}, finish={5})
+    errors = {3: "read", 10: "read", 5: "finish", 7: "compute", 8: "compute"}
+    assert errors_of(results) == sorted([*errors.items(), (3, "read")])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_bug_is_not_swallowed(stage):
+    calls = dict.fromkeys(STAGES, lambda: None) | {stage: lambda: {}["a bug"]}
 
     def compute(pairs):
-        if pairs[0][0] == 7:
-            raise ValueError("too large")
-        return [lambda item=item, data=data: finish(item, data) for item, data in pairs]
-
-    def finish(item: int, data: int) -> int:
-        if item == 5:
-            raise ValueError("disk full")
-        return data + 1
-
-    batches = [[0, 1], [2, 3, 4], [5], [3], [6], [7, 10, 8], [9]]
-    results = [(item, str(result)) for item, result in pipelined(batches, read, compute, (ValueError,))]
-    errors = {3: "unreadable", 10: "unreadable", 5: "disk full", 7: "too large", 8: "too large"}
-    expected = [(item, errors.get(item, str(item * 10 + 1))) for batch in batches for item in batch]
-    assert sorted(results) == sorted(expected)
-
-
-@pytest.mark.parametrize("where", ["read", "compute", "finish"])
-def test_a_bug_is_not_swallowed(where):
-    def fail(place: str) -> None:
-        if place == where:
-            raise KeyError(place)
-
-    def compute(pairs):
-        fail("compute")
-        return [lambda: fail("finish") for _ in pairs]
+        calls["compute"]()
+        return [calls["finish"] for _ in pairs]
 
     with pytest.raises(KeyError):
-        list(pipelined([[1], [2]], lambda item: fail("read"), compute, (ValueError,)))
+        list(pipelined([[1], [2]], lambda item: calls["read"](), compute, (ValueError,)))
 
 
 def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
@@ -66,12 +101,11 @@ def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
     assert here not in finished
 
 
-def test_work_in_turn_keeps_the_order_runs_beside_the_making_and_raises_its_error_here():
-    made, done, here = [], [], threading.get_ident()
+def test_work_in_turn_runs_in_order_beside_the_making():
+    done, here = [], threading.get_ident()
 
     def items():
         for number in range(10):
-            made.append(number)
             assert len(done) >= number - 3
             yield number
 
@@ -82,10 +116,18 @@ def test_work_in_turn_keeps_the_order_runs_beside_the_making_and_raises_its_erro
     assert list(map_ahead(work, items(), ahead=2)) == [None] * 10
     assert done == list(range(10))
 
+
+def test_an_error_of_work_in_turn_is_raised_where_its_result_is_taken():
+    made = []
+
+    def items():
+        for number in range(10):
+            made.append(number)
+            yield number
+
     def fails(number: int) -> None:
         raise OSError(f"disk full at {number}")
 
-    made.clear()
     with pytest.raises(OSError, match="disk full at 0"):
         list(map_ahead(fails, items(), ahead=2))
     assert len(made) <= 4
@@ -117,9 +159,7 @@ def test_as_many_threads_finish_as_read():
         ("cuda", 64, 1, 16),
     ],
 )
-def test_loaders_share_the_cpus_with_other_processes_and_with_a_cpu_that_computes(
-    monkeypatch, device, cpus, processes, workers
-):
+def test_loaders_share_the_cpus_with_other_processes(monkeypatch, device, cpus, processes, workers):
     monkeypatch.setattr(parallel, "available_cpus", lambda: cpus)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     assert default_workers(torch.device(device)) == workers
@@ -139,20 +179,33 @@ class Worker:
         self.calls.append("join")
 
 
-def test_only_processes_that_were_started_within_end(monkeypatch):
+@pytest.fixture
+def ended_children() -> Iterator[list[int]]:
+    """The signals of children that have ended, as torch's handler gets them."""
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGCHLD, lambda number, frame: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_only_processes_that_were_started_within_end(monkeypatch, ended_children):
     earlier, own = Worker(), Worker()
     alive = [earlier]
     monkeypatch.setattr(multiprocessing, "active_children", lambda: list(alive))
-    ended_children: list[int] = []
-    before = signal.signal(signal.SIGCHLD, lambda number, frame: ended_children.append(number))  # as torch has one
-    try:
-        with pytest.raises(KeyError), workers_ended():
-            alive.append(own)
-            raise KeyError("a bug")
-        signal.raise_signal(signal.SIGCHLD)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-    assert (earlier.calls, own.calls) == ([], ["kill", "join"])
+    with pytest.raises(KeyError), workers_ended():
+        alive.append(own)
+        raise KeyError("a bug")
+    assert earlier.calls == []
+    assert own.calls == ["kill", "join"]
+
+
+def test_the_end_of_a_process_that_is_ended_is_no_loss(monkeypatch, ended_children):
+    alive = []
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: list(alive))
+    with workers_ended():
+        alive.append(Worker())
+    assert ended_children == []
+    signal.raise_signal(signal.SIGCHLD)
     assert ended_children == [signal.SIGCHLD]
 
 
@@ -166,13 +219,13 @@ def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
     assert parallel.available_cpus() == 1
 
 
-def test_indices_are_mapped_in_order_whatever_the_chunks(monkeypatch):
+@pytest.mark.parametrize(("count", "chunk"), [(0, 3), (1, 3), (7, 3), (9, 3), (5, 1)])
+def test_indices_are_mapped_in_order_whatever_the_chunks(monkeypatch, count, chunk):
     monkeypatch.setattr(parallel, "available_cpus", lambda: 2)
-    for count, chunk in ((0, 3), (1, 3), (7, 3), (9, 3), (5, 1)):
-        assert list(map_indices(lambda index: index * index, count, chunk)) == [index**2 for index in range(count)]
+    assert list(map_indices(lambda index: index * index, count, chunk)) == [index**2 for index in range(count)]
 
 
-def test_so_many_items_are_begun_ahead_of_what_is_taken():
+def test_items_are_begun_so_far_ahead_of_those_that_are_taken():
     taken = []
 
     def items():
@@ -188,23 +241,24 @@ def test_so_many_items_are_begun_ahead_of_what_is_taken():
     assert list(results) == [2, 3, 4, 5, 6, 7, 8]
 
 
-def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus_and_two_chunks_of_32_ahead_of_each(monkeypatch):
+def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus(monkeypatch):
     monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
     together = threading.Barrier(3, timeout=20)  # broken, an error, unless three compute at once
     assert list(map_indices(lambda index: together.wait() >= 0, 3, 1)) == [True] * 3
+
+
+def test_indices_are_mapped_two_chunks_of_32_ahead_in_each_thread(monkeypatch):
+    monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
     finished = []
     results = map_indices(lambda index: finished.append(index) or index, 1000)
     assert next(results) == 0
-    for _ in range(500):
-        if len(finished) >= 224:
-            break
-        time.sleep(0.01)
+    wait_until(lambda: len(finished) >= 224)
     assert len(finished) == 7 * 32
     assert list(results) == list(range(1, 1000))
 
 
 @pytest.mark.parametrize(("size", "threads", "count"), [(1, 2, 3), (5, 2, 3), (1, 4, 5), (2, 4, 3)])
-def test_so_many_batches_are_begun_to_be_read_before_the_first_is_computed(size, threads, count):
+def test_batches_are_begun_to_be_read_before_the_first_is_computed(size, threads, count):
     taken, at_first = [], []
 
     def batches():
@@ -220,7 +274,14 @@ def test_so_many_batches_are_begun_to_be_read_before_the_first_is_computed(size,
     assert at_first[:2] == [count, count + 1]
 
 
-def test_no_more_is_computed_while_as_many_items_as_there_are_threads_wait_to_be_finished():
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait until something is true, five seconds at most."""
+    deadline = time.monotonic() + 5
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_no_more_is_computed_while_each_thread_has_an_item_to_finish():
     gate, computed, results = threading.Event(), [], []
 
     def compute(pairs):
@@ -232,10 +293,7 @@ def test_no_more_is_computed_while_as_many_items_as_there_are_threads_wait_to_be
     )
     consumer.start()
     try:
-        for _ in range(500):
-            if len(computed) >= 3:
-                break
-            time.sleep(0.01)
+        wait_until(lambda: len(computed) >= 3)
         time.sleep(0.05)
         assert len(computed) == 3
     finally:
@@ -244,13 +302,14 @@ def test_no_more_is_computed_while_as_many_items_as_there_are_threads_wait_to_be
     assert [item for item, _ in results] == list(range(9))
 
 
-def test_what_nobody_will_take_is_not_computed():
-    gate, finished = threading.Event(), []
+def test_results_that_nobody_will_take_are_not_computed():
+    opened, gate, finished = threading.Event(), threading.Event(), []
+    opened.set()
+    gates = {0: opened}  # all others wait
 
     def work(number: int) -> None:
         finished.append(number)
-        if number:
-            gate.wait(timeout=20)
+        gates.get(number, gate).wait(timeout=20)
 
     results = map_ahead(work, range(9), ahead=6)
     next(results)

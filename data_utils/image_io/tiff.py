@@ -1,11 +1,10 @@
-"""TIFF pages: which of them count, and windows of them, decoded tile by tile or strip by strip."""
+"""TIFF pages: which of them count, and which can be read in windows."""
 
 import logging
 import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import tifffile
@@ -148,58 +147,3 @@ def has_codec(compression: int) -> bool:
     except Exception:  # the codec is there, and refuses to decode zero bytes
         return True
     return True
-
-
-def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-    """Rows [top, bottom) and columns [left, right) of a page that `has_windows`: (n, m, C), alpha dropped."""
-    with image_errors(str(path)), path.open("rb") as file:
-        read = _stored if page.is_contiguous else _decoded
-        return read(file, page, rows, columns)[:, :, :3]
-
-
-def _stored(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-    """A window of a page that is not compressed."""
-    stored = stored_rows(file, page, page.dataoffsets[0], rows, page.samplesperpixel)
-    return stored[:, slice(*columns)].astype(page.dtype)
-
-
-def stored_rows(
-    file: BinaryIO, page: tifffile.TiffPage, start: int, rows: tuple[int, int], samples_together: int
-) -> np.ndarray:
-    """Rows (n, W, samples_together) of an image, or plane, that begins at a byte of the file and is not compressed."""
-    dtype = np.dtype(page.dtype)
-    shape = (rows[1] - rows[0], page.imagewidth, samples_together)
-    row_bytes = shape[1] * samples_together * dtype.itemsize
-    file.seek(start + rows[0] * row_bytes)
-    data = file.read(shape[0] * row_bytes)
-    if len(data) < shape[0] * row_bytes:
-        raise OSError("the file ends before its image does")
-    return np.frombuffer(data, dtype.newbyteorder(page.parent.byteorder)).reshape(shape)
-
-
-def _decoded(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-    """A window of a page in segments, tiles or strips, each decoded if the window reaches into it."""
-    top, bottom = rows
-    left, right = columns
-    height, width = page.chunks[:2]
-    segments_across = -(-page.imagewidth // width)
-    segments_down = -(-bottom // height)
-    window = np.empty((bottom - top, right - left, page.samplesperpixel), page.dtype)
-    for index in range(top // height * segments_across, segments_down * segments_across):
-        if not left // width <= index % segments_across < -(-right // width):
-            continue
-        file.seek(page.dataoffsets[index])
-        length = page.databytecounts[index]
-        data = file.read(length) if length else None  # a tile left out has no bytes
-        segment, (_, _, first_row, first_column, _), _ = page.decode(data, index, jpegtables=page.jpegtables)
-        if segment is None:  # a segment left out stands for zeros
-            segment = np.zeros((1, height, width, window.shape[2]), window.dtype)
-        part = segment[
-            0,
-            max(top - first_row, 0) : bottom - first_row,
-            max(left - first_column, 0) : right - first_column,
-        ]
-        row = max(first_row - top, 0)
-        column = max(first_column - left, 0)
-        window[row : row + part.shape[0], column : column + part.shape[1]] = part
-    return window

@@ -26,7 +26,8 @@ from data_utils.image_io.formats import (
 )
 from data_utils.image_io.rasters import Raster, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
-from data_utils.image_io.tiff import has_windows, is_tiff, read_window
+from data_utils.image_io.tiff import has_windows, is_tiff
+from data_utils.image_io.tiff_segments import Segments
 from runtime.errors import ImageError, one_line
 from unet.config import Preprocess
 
@@ -88,12 +89,13 @@ class WindowedTiff(WindowedImage):
     """Windows of a TIFF page."""
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
-        self.path = path
-        self.page = page
-        self.size = self.extent = (page.imagelength, page.imagewidth)
+        self.segments = Segments(path, page, fill_value=0)
+        self.size = self.extent = self.segments.size
+        self.samples = range(min(page.samplesperpixel, 3))  # without alpha
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return read_window(self.path, self.page, (top, bottom), self._columns(left, right))
+        with image_errors(str(self.segments.path)):
+            return self.segments.read((top, bottom), self._columns(left, right), self.samples)
 
 
 class WindowedRaster(WindowedImage):

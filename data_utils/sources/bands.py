@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from data_utils.image_io.band_names import indices_of_band
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
-from data_utils.image_io.rasters import indices_of_band
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import files_by_stem, masks_by_stem

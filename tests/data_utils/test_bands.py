@@ -1,4 +1,7 @@
-"""Bands of files and of scenes: which of them are read, and what a model that was trained on them reads."""
+"""Bands of files and of scenes: which of them are read, and what a model that was trained on them reads.
+
+Modules: data_utils/sources/bands.py, data_utils/image_io/band_names.py.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -275,7 +278,7 @@ def test_scenes_or_masks_without_partner_are_left_out_where_a_flag_says_so(tmp_p
 
 def test_bands_of_scenes_are_those_of_the_first_with_a_mask(tmp_path):
     folders = folders_of_scenes(tmp_path, "images/a/x.tif", "images/b/y.tif", "images/b/z.tif", "masks/b.png")
-    assert find_scenes(*folders, None, None, allow_unpaired=True).bands == ("y", "z")
+    assert find_scenes(*folders, None, None, allow_unpaired=True).metadata.bands == ("y", "z")
 
 
 @pytest.mark.parametrize(("suffix", "masks"), [("_x", ["a_x.png", "b_x.png"]), ("", ["a.png", "b.png"])])

@@ -1,4 +1,7 @@
-"""TIFFs with any number of bands are read as rasterio reads them, and pixels without data count nowhere."""
+"""TIFFs with any number of bands are read as rasterio reads them, and pixels without data count nowhere.
+
+Modules: data_utils/image_io/rasters.py, data_utils/image_io/tiff_segments.py.
+"""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,9 +19,10 @@ from rasterio.windows import Window
 from rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
-from data_utils.image_io import rasters as rasters_module
+from data_utils.image_io import tiff_segments
+from data_utils.image_io.band_names import has_band_name, indices_of_band
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.rasters import has_band_name, indices_of_band, open_raster
+from data_utils.image_io.rasters import open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.samples import new_samples
@@ -222,7 +226,7 @@ def test_bands_are_not_chosen_of_a_picture_of_video_colors(tmp_path):
 @pytest.fixture
 def no_codec(monkeypatch):
     """Compressed segments cannot be decoded, as where imagecodecs is not installed."""
-    monkeypatch.setattr(rasters_module, "has_codec", lambda compression: False)
+    monkeypatch.setattr(tiff_segments, "has_codec", lambda compression: False)
 
 
 @pytest.mark.usefixtures("no_codec")
@@ -287,7 +291,7 @@ WINDOWS = [((0, 90), (0, 70)), ((20, 70), (10, 66)), ((33, 34), (17, 18)), ((60,
 def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
     tmp_path, monkeypatch, layout, nodata, cached_bytes
 ):
-    monkeypatch.setattr(rasters_module, "CACHED_BYTES", cached_bytes)
+    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", cached_bytes)
     path = tmp_path / "a.tif"
     rng = np.random.default_rng(0)
     size = {"count": 4, "height": 90, "width": 70, "dtype": "uint16", "transform": NORTH_UP}
@@ -310,7 +314,7 @@ def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_til
     bands = np.random.default_rng(0).integers(0, 9, (5, 64, 64)).astype(np.uint16)
     tiles = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
     path = write_raster(tmp_path / "a.tif", bands, **tiles)
-    monkeypatch.setattr(rasters_module, "CACHED_BYTES", kept_tiles * 32 * 32 * 10)
+    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", kept_tiles * 32 * 32 * 10)
     with ExitStack() as stack:
         raster = open_raster(path, stack)
         page = raster.files[0].pixels.page
@@ -324,7 +328,7 @@ def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_til
 def test_the_tiles_that_were_used_last_are_kept(tmp_path, monkeypatch):
     bands = np.random.default_rng(0).integers(0, 9, (1, 16, 64)).astype(np.uint16)
     path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=16, blockysize=16, compress="deflate")
-    monkeypatch.setattr(rasters_module, "CACHED_BYTES", 2 * 16 * 16 * 2)  # of two tiles
+    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", 2 * 16 * 16 * 2)  # of two tiles
     lefts = [0, 16, 0, 32, 0, 32]
     with ExitStack() as stack:
         raster = open_raster(path, stack)
@@ -436,7 +440,7 @@ def test_up_to_eight_bands_of_a_file_are_listed(tmp_path):
 def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(
     tmp_path, monkeypatch, interleave, segment_bytes, spare_bytes, decodes_windows
 ):
-    monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", segment_bytes + spare_bytes)
+    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", segment_bytes + spare_bytes)
     bands = np.zeros((5, 40, 50), np.uint16)
     path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave=interleave, blockysize=40)
     with open_windowed_file(path) as picture:
@@ -445,7 +449,7 @@ def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(
 
 @pytest.mark.parametrize(("interleave", "segment_bytes"), [("pixel", 5 * 40 * 50 * 2), ("band", 40 * 50 * 2)])
 def test_a_raster_in_the_strips_of_gdal_is_read_in_windows(tmp_path, monkeypatch, interleave, segment_bytes):
-    monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", segment_bytes - 1)
+    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", segment_bytes - 1)
     path = write_raster(tmp_path / "a.tif", np.zeros((5, 40, 50), np.uint16), interleave=interleave)
     with open_windowed_file(path) as picture:
         assert picture.decodes_windows
@@ -455,7 +459,7 @@ def test_a_raster_in_the_strips_of_gdal_is_read_in_windows(tmp_path, monkeypatch
 def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(
     tmp_path, monkeypatch, strips, decodes_windows
 ):
-    monkeypatch.setattr(rasters_module, "SEGMENT_BYTES", 40 * 50 * 2 - 1)
+    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", 40 * 50 * 2 - 1)
     paths = []
     for rows in strips:
         path = tmp_path / f"{rows}.tif"

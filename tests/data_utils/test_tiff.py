@@ -9,7 +9,8 @@ import tifffile
 from rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.tiff import has_codec, has_windows, is_tiff, page_numbers, read_window, tiff_pages
+from data_utils.image_io.tiff import has_codec, has_windows, is_tiff, page_numbers, tiff_pages
+from data_utils.image_io.windowed import WindowedTiff
 from data_utils.sources.folder import FolderRecords
 from data_utils.sources.tiff_stacks import pair_pages
 from runtime.errors import DataError, ImageError
@@ -71,13 +72,13 @@ def test_windows_of_a_tiff_are_those_of_the_whole_page(tmp_path, byteorder, dtyp
             return
         for rows in ((0, 45), (0, 1), (6, 8), (13, 33), (44, 45)):
             for columns in ((0, 70), (0, 1), (31, 33), (32, 64), (69, 70)):
-                window = read_window(tmp_path / "a.tif", page, rows, columns)
+                window = WindowedTiff(tmp_path / "a.tif", page).read(*rows, *columns)
                 assert window.dtype == dtype
                 assert (window == whole[slice(*rows), slice(*columns)]).all()
     if "tile" not in layout and "compression" not in layout:
         (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-1])
         with pytest.raises(ImageError, match="the file ends before its image does"):
-            read_window(tmp_path / "a.tif", page, (44, 45), (0, 1))
+            WindowedTiff(tmp_path / "a.tif", page).read(44, 45, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -56,9 +57,12 @@ def masks(seed: int, size: tuple[int, int], classes: int) -> tuple[np.ndarray, n
     return pair[0], pair[1]
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("seed", "size", "classes"), [(0, (40, 61), 3), (1, (97, 33), 4), (2, (5, 4), 2), (3, (1, 9), 2)]
 )
+
+
+@CASES
 def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
     truth, pred = masks(seed, size, classes)
     scores = boundary_scores(pred, truth, classes)
@@ -69,12 +73,22 @@ def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
         assert scores.hits[index] == (of_true & of_pred).sum()
         assert scores.union[index] == (of_true | of_pred).sum()
         assert scores.missed[index] == (true.any() != predicted.any())
-        if true.any() and predicted.any():
-            ways = (distances(edge(true), edge(predicted)), distances(edge(predicted), edge(true)))
-            expected = max(np.percentile(way, 95) for way in ways)
-            assert scores.distances[index] == pytest.approx(expected, abs=1e-12)
-        else:
-            assert np.isnan(scores.distances[index])
+
+
+def hausdorff_95(true: np.ndarray, predicted: np.ndarray) -> float:
+    """The longer 95th percentile of both ways between the edges of two masks; NaN if one is empty."""
+    if not (true.any() and predicted.any()):
+        return NAN
+    ways = (distances(edge(true), edge(predicted)), distances(edge(predicted), edge(true)))
+    return max(np.percentile(way, 95) for way in ways)
+
+
+@CASES
+def test_distances_are_scored_as_by_comparing_every_pixel(seed, size, classes):
+    truth, pred = masks(seed, size, classes)
+    valid = truth != IGNORED
+    expected = [hausdorff_95(truth == index, (pred == index) & valid) for index in range(classes)]
+    assert boundary_scores(pred, truth, classes).distances == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -87,49 +101,71 @@ def test_a_boundary_is_as_wide_as_two_percent_of_the_diagonal(size, width):
     assert of_all.hits[0] == of_all.union[0] == height * columns - (height - 2 * width) * (columns - 2 * width)
 
 
-def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance():
-    truth, pred = np.zeros((20, 20), np.uint8), np.zeros((20, 20), np.uint8)
+@pytest.fixture
+def two_scores() -> list[BoundaryScores]:
+    """Scores of an image with a missed class, an invented one and one that is nowhere; and of one that is right."""
+    truth, pred = np.zeros((2, 20, 20), np.uint8)
     truth[2:6, 2:6] = 1  # missed
     pred[10:15, 10:15] = 2  # invented
-    of_both = [boundary_scores(pred, truth, 4), boundary_scores(truth, truth, 4)]
-    report = boundary_report(of_both)
+    return [boundary_scores(pred, truth, 4), boundary_scores(truth, truth, 4)]
+
+
+def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance(two_scores):
+    assert two_scores[0].to_json()["hd95"][1:] == [None, None, None]
+
+
+def test_distances_are_reported_of_images_that_have_them(two_scores):
+    report = boundary_report(two_scores)
     assert report["hd95_images"] == [2, 1, 0, 0]
     assert report["hd95_missed"] == [0, 1, 1, 0]
     assert report["hd95"][1:] == [0, None, None]
     assert report["hd95"][0] > 0
+    assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
+
+
+def test_boundary_ious_are_reported_of_classes_that_are_somewhere(two_scores):
+    report = boundary_report(two_scores)
     assert report["boundary_iou"][2:] == [0, None]
     assert report["boundary_iou"][1] == 0.5  # the square is found in one image of two
     assert report["mean_boundary_iou"] == sum(report["boundary_iou"][:3]) / 3
-    assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
-    assert of_both[0].to_json()["hd95"][1:] == [None, None, None]
 
 
-def test_boundaries_are_reported_from_summed_pixels_and_mean_distances():
-    first = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
-    second = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
-    for scores in ([first, second], [second, first]):
-        assert boundary_report(scores) == {
-            "mean_boundary_iou": 0.5,
-            "mean_hd95": 3.0,
-            "boundary_iou": [0.5, 0.5],
-            "hd95": [3.0, 3.0],
-            "hd95_images": [2, 1],
-            "hd95_missed": [0, 1],
-        }
+FIRST = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
+SECOND = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
+
+
+@pytest.mark.parametrize("scores", [[FIRST, SECOND], [SECOND, FIRST]], ids=["in order", "reversed"])
+def test_boundaries_are_reported_from_summed_pixels_or_mean_distances(scores):
+    assert boundary_report(scores) == {
+        "mean_boundary_iou": 0.5,
+        "mean_hd95": 3.0,
+        "boundary_iou": [0.5, 0.5],
+        "hd95": [3.0, 3.0],
+        "hd95_images": [2, 1],
+        "hd95_missed": [0, 1],
+    }
+
+
+def test_a_report_of_boundaries_that_nothing_has_is_without_numbers():
     missed = BoundaryScores(np.array([0]), np.array([0]), np.array([NAN]), np.array([True]))
     report = boundary_report([missed])
-    assert report["mean_boundary_iou"] is report["mean_hd95"] is report["hd95"][0] is None
-    assert (report["hd95_images"], report["hd95_missed"]) == ([0], [1])
+    assert report["mean_boundary_iou"] is None
+    assert report["mean_hd95"] is None
+    assert report["hd95"] == [None]
+    assert report["hd95_images"] == [0]
+    assert report["hd95_missed"] == [1]
 
 
-def test_small_helpers_of_scores():
+def test_a_box_encloses_several():
     assert enclosing_box([(slice(3, 5), slice(1, 9)), (slice(4, 8), slice(2, 4))]) == (slice(3, 8), slice(1, 9))
+
+
+def test_numbers_that_are_none_are_left_out():
     assert numbers(np.array([1.5, NAN, 0.0, np.inf])) == [1.5, None, 0.0, None]
 
 
-def test_ignored_pixels_belong_to_no_class_and_what_one_mask_alone_has_is_missed():
-    truth = np.zeros((20, 20), np.uint8)
-    pred = np.zeros((20, 20), np.uint8)
+def test_ignored_pixels_belong_to_no_class():
+    truth, pred = np.zeros((2, 20, 20), np.uint8)
     truth[:5, :5] = 255
     pred[:5, :5] = 1  # only there
     pred[10:12, 10:12] = 2
@@ -140,40 +176,79 @@ def test_ignored_pixels_belong_to_no_class_and_what_one_mask_alone_has_is_missed
     assert np.isnan(scores.distances[1:]).all()
 
 
-def test_the_distance_is_the_longer_of_both_ways():
-    truth = np.zeros((9, 40), np.uint8)
-    truth[4, 5] = 1
-    pred = truth.copy()
-    pred[4, 25] = 1  # 20 pixels away: only the way from the prediction is long
-    for one, other in ((pred, truth), (truth, pred)):
-        assert boundary_scores(one, other, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
-    volume = surface_scores(pred[None], truth[None], 2, (1.0, 1.0, 0.5))
+@pytest.fixture
+def near_and_far() -> tuple[np.ndarray, np.ndarray]:
+    """A mask of a pixel, and one with another 20 pixels away: only the way from the latter is long."""
+    near = np.zeros((9, 40), np.uint8)
+    near[4, 5] = 1
+    far = near.copy()
+    far[4, 25] = 1
+    return near, far
+
+
+def test_the_distance_is_the_longer_of_both_ways(near_and_far):
+    near, far = near_and_far
+    assert boundary_scores(far, near, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
+    assert boundary_scores(near, far, 2).distances[1] == pytest.approx(19)
+
+
+def test_the_distance_of_surfaces_is_the_longer_of_both_ways(near_and_far):
+    near, far = near_and_far
+    volume = surface_scores(far[None], near[None], 2, (1.0, 1.0, 0.5))
     assert volume.hd95[1] == pytest.approx(9.5)
     assert volume.dice[1].tolist() == pytest.approx([2 / 3, 2 / 3])
     assert not volume.missed.any()
 
 
-def test_predict_scores_boundaries_on_any_number_of_processes(model: Path, photos: Path, tmp_path: Path):
-    truth = tmp_path / "truth"
+class Scored(NamedTuple):
+    """A mask, the shifted one that is the truth, the metrics of three calls, and the table that the last printed."""
+
+    mask: np.ndarray
+    truth: np.ndarray
+    one: dict
+    two: dict
+    again: dict
+    table: list[str]
+
+
+@pytest.fixture(scope="module")
+def scored(model: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """Scores by one process, by two, and again by one, which finds the masks."""
+    folder = tmp_path_factory.mktemp("scored")
+    truth = folder / "truth"
     predict(model, [photos], truth)
     mask = np.array(Image.open(truth / "a.png"))
-    Image.fromarray(np.roll(mask, 2, axis=1)).save(truth / "a.png")
-    boundary_records = []
-    for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):  # the third scores what is there
-        result = predict(model, [photos], tmp_path / output, "--truth", truth, "--boundary", profile=profile)
+    shifted = np.roll(mask, 2, axis=1)
+    Image.fromarray(shifted).save(truth / "a.png")
+    metrics = []
+    for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):
+        result = predict(model, [photos], folder / output, "--truth", truth, "--boundary", profile=profile)
         assert result.returncode == 0, result.stderr
-        header, *rows = result.stdout[result.stdout.index("class ") :].splitlines()
-        assert " ".join(header.split()) == "class IoU Dice bound. IoU HD95 (px) precision recall pixels"
-        boundary_records.append(json.loads((tmp_path / output / "metrics.json").read_text()))
-    assert boundary_records[0] == boundary_records[1]
-    calibration = boundary_records[0].pop("calibration")
-    assert calibration
-    assert boundary_records[0] == boundary_records[2]  # of masks that are there nobody knows how sure they were
-    expected = boundary_scores(*(np.searchsorted((10, 200, 255), m) for m in (mask, np.roll(mask, 2, axis=1))), 3)
-    of_image = next(image for image in boundary_records[0]["by_image"] if image["image"].endswith("photos0/a.png"))
-    assert of_image["hd95"] == expected.to_json()["hd95"]
-    assert of_image["boundary_iou"] == expected.to_json()["boundary_iou"]
-    means = boundary_records[0]["boundary"]
+        metrics.append(json.loads((folder / output / "metrics.json").read_text()))
+    return Scored(mask, shifted, *metrics, result.stdout[result.stdout.index("class ") :].splitlines())
+
+
+def test_predict_scores_boundaries_on_any_number_of_processes(scored: Scored):
+    assert scored.one == scored.two
+
+
+def test_predict_scores_boundaries_of_masks_that_are_there(scored: Scored):
+    assert scored.one["calibration"]  # of masks that are there nobody knows how sure they were
+    assert {name: value for name, value in scored.one.items() if name != "calibration"} == scored.again
+
+
+def test_predict_scores_the_boundary_of_each_image(scored: Scored):
+    pred, truth = (np.searchsorted((10, 200, 255), mask) for mask in (scored.mask, scored.truth))
+    expected = boundary_scores(pred, truth, 3).to_json()
+    (of_image,) = [image for image in scored.one["by_image"] if image["image"].endswith("photos0/a.png")]
+    assert of_image["hd95"] == expected["hd95"]
+    assert of_image["boundary_iou"] == expected["boundary_iou"]
+
+
+def test_predict_prints_scores_of_boundaries(scored: Scored):
+    header, *rows = scored.table
+    assert " ".join(header.split()) == "class IoU Dice bound. IoU HD95 (px) precision recall pixels"
+    means = scored.one["boundary"]
     assert f"{means['mean_boundary_iou']:.4f}" in rows[3]
     assert f"{means['mean_hd95']:.4f}" in rows[3]
 

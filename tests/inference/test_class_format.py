@@ -20,47 +20,84 @@ from unet.config import Preprocess, UNetConfig
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 
 
-def test_classes_are_written_as_the_values_that_they_had(tmp_path):
-    output_format = ClassFormat(CLASSES)
-    rows = np.array([[0, 1], [2, 0]], np.uint8)
-    assert output_format.mask_values(rows).tolist() == [[10, 200], [255, 10]]
-    assert output_format.mask_values(rows).dtype == np.uint8
-    assert output_format.shades(rows) is rows
-    assert output_format.names == CLASSES.names
-    assert len(output_format.colors) == 3
+ROWS = np.array([[0, 1], [2, 0]], np.uint8)
+FORMAT = ClassFormat(CLASSES)
+WIDE_FORMAT = ClassFormat(ClassMap(("a", "b"), (0, 300), None))
+COLOR_FORMAT = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
+
+
+@pytest.mark.parametrize(
+    ("output_format", "values", "dtype"),
+    [
+        (FORMAT, [[10, 200], [255, 10]], np.uint8),
+        (WIDE_FORMAT, [[0, 300], [0, 0]], np.uint16),
+        (COLOR_FORMAT, [[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [1, 2, 3]]], np.uint8),
+    ],
+    ids=["8 bits", "16 bits", "colors"],
+)
+def test_classes_are_written_as_the_values_that_they_had(output_format, values, dtype):
+    masks = output_format.mask_values(ROWS % len(output_format.names))
+    assert masks.tolist() == values
+    assert masks.dtype == dtype
+
+
+def test_classes_are_shown_in_a_color_each():
+    assert FORMAT.shades(ROWS) is ROWS
+    assert FORMAT.names == CLASSES.names
+    assert len(FORMAT.colors) == 3
     image = np.full((2, 2, 3), 90, np.uint8)
-    assert np.array_equal(output_format.overlay(image, rows), outlined_overlay(image, rows, output_format.colors))
-    assert np.asarray(output_format.legend()).shape[0] == 60
-    output_format.check_volume("v")
-    wide = ClassFormat(ClassMap(("a", "b"), (0, 300), None)).mask_values(rows % 2)
-    assert wide.dtype == np.uint16
-    assert wide.max() == 300
-    colors = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
-    assert colors.mask_values(np.array([[1, 0]])).tolist() == [[[4, 5, 6], [1, 2, 3]]]
-    assert colors.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
-    with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
-        colors.check_volume("v")
+    assert np.array_equal(FORMAT.overlay(image, ROWS), outlined_overlay(image, ROWS, FORMAT.colors))
+
+
+def test_classes_of_colors_are_shown_in_their_own():
+    assert COLOR_FORMAT.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_the_legend_of_classes_has_a_line_for_each():
+    assert np.asarray(FORMAT.legend()).shape[0] == 3 * 20
+
+
+def test_a_volume_holds_classes_of_numbers():
+    FORMAT.check_volume("v")
+
+
+def test_a_volume_of_classes_of_colors_is_refused(tmp_path):
+    line = "the model's classes are colors, which the mask of a volume cannot hold"
+    with pytest.raises(ImageError, match=f"v: {line}"):
+        COLOR_FORMAT.check_volume("v")
     job = volume_job(tmp_path, None)
-    with pytest.raises(ImageError, match=r"image\.nii: the model's classes are colors"):
-        VolumeWriter(colors, Classes(("a", "b")), (".png",)).write(job, (3, 4, 5), [torch.zeros(2, 3, 4, 5)])
+    writer = VolumeWriter(COLOR_FORMAT, Classes(("a", "b")), (".png",))
+    with pytest.raises(ImageError, match=rf"image\.nii: {line}"):
+        writer.write(job, (3, 4, 5), [torch.zeros(2, 3, 4, 5)])
     assert not job.output.parent.exists()
-    assert colors.area_properties(0, 2, None) == {"class": "b", "value": "#040506"}
-    assert output_format.area_properties(0, 1, None) == {"class": "sky", "value": 10}
-    for suffix in (".PNG", ".jpg"):
-        with pytest.raises(SettingsError, match="masks of this model are PNG files; give a folder"):
-            output_format.for_file(tmp_path / f"a{suffix}")
 
 
-def test_areas_are_those_of_all_classes_but_the_background_wherever_it_stands():
-    rows = np.array([[0, 1], [2, 0]], np.uint8)
-    (areas,) = ClassFormat(ClassMap(("sky", "background", "sea"), (0, 1, 2), None)).areas(rows)
-    assert areas.tolist() == [[1, 0], [3, 1]]
-    (areas,) = ClassFormat(CLASSES).areas(rows)
-    assert areas.tolist() == [[1, 2], [3, 1]]
+@pytest.mark.parametrize(
+    ("output_format", "number", "properties"),
+    [(COLOR_FORMAT, 2, {"class": "b", "value": "#040506"}), (FORMAT, 1, {"class": "sky", "value": 10})],
+    ids=["colors", "numbers"],
+)
+def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, properties):
+    assert output_format.area_properties(0, number, None) == properties
+
+
+@pytest.mark.parametrize("suffix", [".PNG", ".jpg"])
+def test_a_mask_of_classes_is_not_named_as_a_picture(tmp_path, suffix):
+    with pytest.raises(SettingsError, match="masks of this model are PNG files; give a folder"):
+        FORMAT.for_file(tmp_path / f"a{suffix}")
+
+
+@pytest.mark.parametrize(
+    ("names", "areas"),
+    [(("sky", "background", "sea"), [[1, 0], [3, 1]]), (("sky", "land", "sea"), [[1, 2], [3, 1]])],
+    ids=["a background", "none"],
+)
+def test_areas_are_those_of_all_classes_but_the_background(names, areas):
+    (found,) = ClassFormat(ClassMap(names, (0, 1, 2), None)).areas(ROWS)
+    assert found.tolist() == areas
 
 
 def test_a_model_says_how_its_predictions_are_written():
     preprocess = Preprocess(class_names=("a", "b"), class_values=(3, 9))
-    assert new_format(UNetConfig(num_classes=2, preprocess=preprocess)).mask_values(np.array([[0, 1]])).tolist() == [
-        [3, 9]
-    ]
+    output_format = new_format(UNetConfig(num_classes=2, preprocess=preprocess))
+    assert output_format.mask_values(np.array([[0, 1]])).tolist() == [[3, 9]]

@@ -24,28 +24,57 @@ def test_certain_answers_have_logits_that_are_numbers(task):
     torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
 
 
-def test_the_largest_uncertainty_is_255_of_any_number_of_classes():
-    for classes in range(2, 40):
-        decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
-        assert uncertainty_levels(decoder, torch.full((classes, 1, 1), 0.3)).tolist() == [[255]], classes
-        assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1, classes
+@pytest.mark.parametrize("classes", range(2, 40))
+def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
+    decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
+    assert uncertainty_levels(decoder, torch.full((classes, 1, 1), 0.3)).tolist() == [[255]]
+    assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1
 
 
-@pytest.mark.parametrize("task", [Classes(NAMES), SIDED, Objects(), Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))])
-def test_logits_of_a_batch_are_read_as_those_of_each_image(task):
-    decoder = new_decoder(task)
+MASK_TASKS = [Classes(NAMES), SIDED, Objects()]
+ALL_TASKS = [*MASK_TASKS, Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))]
+
+
+@pytest.fixture
+def two_images() -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits of two images."""
     first, second = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-    probabilities = decoder.probabilities(first)
-    pairs = [
-        (decoder.probabilities(first[None], dim=1), probabilities),
-        (decoder.logits_of(probabilities[None], dim=1), decoder.logits_of(probabilities)),
-        (average(decoder, [first[None], second[None]], dim=1), average(decoder, [first, second])),
-        (mirrored_back(task, first[None], dim=1), mirrored_back(task, first)),
-    ]
-    if task.name != "landmarks":
-        pairs.append((decoder.decode(first[None], dim=1), decoder.decode(first)))
-    for of_batch, of_image in pairs:
-        torch.testing.assert_close(of_batch[0], of_image)
+    return first, second
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    torch.testing.assert_close(decoder.probabilities(logits[None], dim=1)[0], decoder.probabilities(logits))
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_logits_of_the_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
+    decoder = new_decoder(task)
+    probabilities = decoder.probabilities(two_images[0])
+    torch.testing.assert_close(decoder.logits_of(probabilities[None], dim=1)[0], decoder.logits_of(probabilities))
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_views_of_a_batch_are_averaged_as_those_of_each_image(task, two_images):
+    decoder = new_decoder(task)
+    first, second = two_images
+    of_batch = average(decoder, [first[None], second[None]], dim=1)
+    torch.testing.assert_close(of_batch[0], average(decoder, [first, second]))
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_views_of_a_batch_are_mirrored_back_as_those_of_each_image(task, two_images):
+    logits, _ = two_images
+    torch.testing.assert_close(mirrored_back(task, logits[None], dim=1)[0], mirrored_back(task, logits))
+
+
+@pytest.mark.parametrize("task", MASK_TASKS)
+def test_a_batch_is_decoded_as_each_image(task, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    torch.testing.assert_close(decoder.decode(logits[None], dim=1)[0], decoder.decode(logits))
 
 
 def test_the_mirror_image_is_read_from_right_to_left_with_the_outputs_of_the_other_side():
@@ -62,29 +91,50 @@ def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
     torch.testing.assert_close(decoder.probabilities(mean)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
-def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu():
-    views = [torch.zeros(3, 1, 2), torch.zeros(3, 1, 2, device="meta")]
-    for logits in (views, views[::-1]):
-        assert average(new_decoder(Classes(NAMES)), logits).device.type == "meta"
+@pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
+def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu(devices):
+    views = [torch.zeros(3, 1, 2, device=device) for device in devices]
+    assert average(new_decoder(Classes(NAMES)), views).device.type == "meta"
 
 
-@pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Classes(NAMES), torch.uint8)])
+DTYPES = pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Classes(NAMES), torch.uint8)])
+
+
+@DTYPES
+def test_strips_hold_the_rows_that_were_read(task, dtype, two_images):
+    logits, _ = two_images
+    first, second = new_decoder(task).read([logits[:, :1], logits[:, 1:]], probabilities=False)
+    assert first.rows.shape == (1, 5)
+    assert second.rows.shape == (3, 5)
+    assert first.rows.dtype == str(dtype).removeprefix("torch.")
+    assert not first.extras
+
+
+@DTYPES
 @pytest.mark.parametrize("wants", [False, True])
-def test_strips_hold_what_is_asked_for_of_the_rows_that_were_read(task, dtype, wants):
+def test_strips_hold_probabilities_where_they_are_asked_for(task, dtype, wants, two_images):
     decoder = new_decoder(task)
-    logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    logits, _ = two_images
     strips = list(decoder.read([logits[:, :1], logits[:, 1:]], probabilities=wants))
-    assert [strip.rows.shape for strip in strips] == [(1, 5), (3, 5)]
-    assert strips[0].rows.dtype == str(dtype)[6:]
-    assert [strip.probabilities is not None for strip in strips] == [wants] * 2
-    assert not strips[0].extras
-    extras = {"certainty": logits[0]}
-    strip = decoder.add(logits, probabilities=wants, extras=extras)
+    strips.append(decoder.add(logits, probabilities=wants))
+    assert [strip.probabilities is not None for strip in strips] == [wants] * 3
+
+
+@DTYPES
+def test_strips_hold_what_is_given_beside_them(task, dtype, two_images):
+    logits, _ = two_images
+    strip = new_decoder(task).add(logits, probabilities=False, extras={"certainty": logits[0]})
     assert (strip.extras["certainty"] == logits[0].numpy()).all()
-    assert (strip.probabilities is not None) == wants
+
+
+@DTYPES
+def test_strips_are_the_same_on_the_device(task, dtype, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
     pieces = [decoder.add_on_device(piece[None]) for piece in (logits[:, :1], logits[:, 1:])]
     assert pieces[0].dtype == dtype
-    assert (decoder.finish_on_device(pieces)[0].numpy() == strip.rows).all()
+    rows = decoder.add(logits, probabilities=False).rows
+    assert (decoder.finish_on_device(pieces)[0].numpy() == rows).all()
 
 
 def test_objects_are_the_same_from_strips_and_on_the_device():

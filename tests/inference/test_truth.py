@@ -121,28 +121,41 @@ def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_coun
     assert scorer.score().scores.sums.tolist() == matrix_of(pred[under_centers], known)
 
 
-def test_a_true_mask_is_read_from_its_page_and_objects_have_no_areas_of_classes(tmp_path):
+def test_a_true_mask_is_read_from_its_page(tmp_path):
     pages = np.zeros((2, 4, 6), np.uint8)
     pages[0] = 10
     pages[1] = 200
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
     with open_mask_rows(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES).reader) as rows:
-        assert (rows.size, rows.read(1, 3).main.tolist()) == ((4, 6), [[1] * 6] * 2)
-    assert TruthScorer(Objects(Classes(("background", "cell"))), (4, 6), None).score().areas is None
+        assert rows.size == (4, 6)
+        assert rows.read(1, 3).main.tolist() == [[1] * 6] * 2
+
+
+def test_areas_of_classes_are_counted_where_a_model_has_classes():
     assert TruthScorer(TASK, (4, 6), None).score().areas is not None
+    assert TruthScorer(Objects(Classes(("background", "cell"))), (4, 6), None).score().areas is None
 
 
-def test_true_masks_that_are_put_together_have_the_names_of_their_files(tmp_path):
+def test_a_true_mask_of_channels_has_the_name_of_its_file(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 6, 2), np.uint8))
     with open_mask_rows(ClassChannels(str(tmp_path / "a.npy"), (0, 1)), OverlapReader(("a", "b"))) as rows:
-        assert (rows.name, rows.size) == (str(tmp_path / "a.npy"), (4, 6))
+        assert rows.name == str(tmp_path / "a.npy")
+        assert rows.size == (4, 6)
+
+
+def test_a_true_mask_that_is_laid_on_the_grid_of_its_image_has_the_name_of_its_file():
     grid = Grid(Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ()), (4, 6))
     placed = PlacedMask(np.full((4, 6), 10, np.uint8), "mask.tif", grid, grid)
     with open_mask_rows(placed, ClassFormat(CLASSES).reader) as rows:
-        assert (rows.name, rows.size) == ("mask.tif", (4, 6))
+        assert rows.name == "mask.tif"
+        assert rows.size == (4, 6)
+
+
+def test_a_true_mask_that_is_a_picture_has_the_name_of_its_file(tmp_path):
     Image.new("L", (6, 4), 10).save(tmp_path / "picture.tif")
     with open_mask_rows(PictureFile(str(tmp_path / "picture.tif"), 0), ClassFormat(CLASSES).reader) as rows:
-        assert (rows.name, rows.size) == (str(tmp_path / "picture.tif"), (4, 6))
+        assert rows.name == str(tmp_path / "picture.tif")
+        assert rows.size == (4, 6)
 
 
 @pytest.mark.parametrize("error", [DataError, OSError])
@@ -167,58 +180,95 @@ def test_areas_that_touch_the_last_row_are_counted():
     for top in range(0, 30, 10):
         scorer.add(truth[top : top + 10])
     report = area_report([scorer.score().areas], TASK.names)["by_class"]["land"]
-    assert (report["areas"], report["found"], report["predicted"], report["false"]) == (2, 2, 2, 0)
+    assert report["areas"] == 2
+    assert report["found"] == 2
+    assert report["predicted"] == 2
+    assert report["false"] == 0
+
+
+class DamagedMask:
+    """A mask of two columns of which no row below the second can be read."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, top: int, bottom: int) -> ClassTarget:
+        self.reads.append((top, bottom))
+        if top:
+            raise self.error("damaged")
+        return ClassTarget(np.zeros((bottom - top, 2), np.uint8))
 
 
 @pytest.mark.parametrize("error", [DataError, OSError])
-def test_a_true_mask_that_fails_ends_the_counting_and_is_not_read_again(error):
-    calls = []
-
-    def read(top: int, bottom: int) -> ClassTarget:
-        calls.append((top, bottom))
-        if top:
-            raise error("damaged")
-        return ClassTarget(np.zeros((bottom - top, 2), np.uint8))
-
-    scorer = TruthScorer(TASK, (6, 2), MaskRows(Path("t"), (6, 2), read))
+def test_a_true_mask_that_fails_ends_the_counting(error):
+    mask = DamagedMask(error)
+    scorer = TruthScorer(TASK, (6, 2), MaskRows(Path("t"), (6, 2), mask.read))
     for _ in range(3):
         scorer.add(np.zeros((2, 2), np.uint8))
-    assert calls == [(0, 2), (2, 4)]
+    assert mask.reads == [(0, 2), (2, 4)]  # it is not read again
     assert str(scorer.problem) == "damaged"
     assert scorer.scores.sums.sum() == 4
-    nothing = TruthScorer(TASK, (6, 2), None, DataError("no mask"))
-    nothing.add(np.zeros((6, 2), np.uint8))
-    assert nothing.scores.sums.sum() == 0
 
 
-def test_what_is_said_of_an_image_has_its_name_its_means_and_its_boundaries():
+def test_a_true_mask_with_a_problem_counts_nothing():
+    scorer = TruthScorer(TASK, (6, 2), None, DataError("no mask"))
+    scorer.add(np.zeros((6, 2), np.uint8))
+    assert scorer.scores.sums.sum() == 0
+
+
+@pytest.fixture
+def three_pixels() -> ClassScores:
+    """The scores of an image with three pixels that count, two of which are right."""
     scores = TASK.new_scores(1)
     scores.add(torch.tensor([[[0, 0, 1, 1]]]), ClassTarget(torch.tensor([[[0, 1, 1, 255]]])), 0)
-    plain = ImageScore(scores, None).to_json("a.png")
-    assert plain == {"image": "a.png", "mean_iou": 0.5, "pixel_accuracy": pytest.approx(2 / 3)}
+    return scores
+
+
+def test_the_score_of_an_image_is_told_with_its_name_by_its_means(three_pixels):
+    assert ImageScore(three_pixels, None).to_json("a.png") == {
+        "image": "a.png",
+        "mean_iou": 0.5,
+        "pixel_accuracy": pytest.approx(2 / 3),
+    }
+
+
+def test_the_score_of_an_image_is_told_with_its_boundaries(three_pixels):
     boundary = BoundaryScores(
         np.array([1, 0, 0]), np.array([4, 2, 0]), np.array([1.5, NAN, NAN]), np.array([False, True, False])
     )
-    score = ImageScore(scores, boundary).to_json("a.png")
+    plain = ImageScore(three_pixels, None).to_json("a.png")
+    score = ImageScore(three_pixels, boundary).to_json("a.png")
     assert score == plain | {"boundary_iou": [0.25, 0.0, None], "hd95": [1.5, None, None]}
+
+
+def written_job(folder: Path, pred: np.ndarray, truth: np.ndarray) -> ImageJob:
+    """An image whose mask is written, with its true mask."""
+    table = np.uint8(CLASSES.values)
+    Image.fromarray(table[pred]).save(folder / "a.png")
+    Image.fromarray(table[truth]).save(folder / "truth.png")
+    truth_file = PageFile(folder / "truth.png")
+    return ImageJob(image=folder / "a.tif", size=pred.shape, output=folder / "a", truth=truth_file)
+
+
+PRED, TRUTH = np.random.default_rng(0).integers(0, 3, (2, 11, 6), np.uint8)
 
 
 def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(truth_module, "SCORED_ROWS", 4)
-    rng = np.random.default_rng(0)
-    pred, truth = rng.integers(0, 3, (2, 11, 6), np.uint8)
-    table = np.uint8(CLASSES.values)
-    Image.fromarray(table[pred]).save(tmp_path / "a.png")
-    Image.fromarray(table[truth]).save(tmp_path / "truth.png")
-    job = ImageJob(
-        image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "truth.png")
-    )
-    score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(job)
-    assert score.scores.sums.tolist() == matrix_of(pred, truth)
-    assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
-    Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
+    score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(written_job(tmp_path, PRED, TRUTH))
+    assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH)
+    assert score.boundary.hits.tolist() == boundary_scores(PRED, TRUTH, 3).hits.tolist()
+
+
+def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
+    job = written_job(tmp_path, PRED, TRUTH[:, :3])
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
         ImageScorer(ClassFormat(CLASSES), TASK).score(job)
+
+
+def test_a_true_mask_that_is_gone_is_named(tmp_path):
+    job = written_job(tmp_path, PRED, TRUTH)
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
         ImageScorer(ClassFormat(CLASSES), TASK).score(job)
@@ -235,11 +285,19 @@ def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> Class
     return scorer.score(done).scores
 
 
-def test_a_written_mask_is_scored_where_its_size_and_that_of_the_truth_fit(tmp_path):
-    assert scored(tmp_path, (4, 6), (4, 6)).sums.tolist() == [[12, 12], [0, 0]]
-    assert scored(tmp_path, (2, 3), (4, 6)).sums.tolist() == [[3, 3], [0, 0]]  # the truth is smaller
-    assert scored(tmp_path, (8, 12), (4, 6)).sums.tolist() == [[48, 48], [0, 0]]
-    with pytest.raises(ScoreError, match=r"a\.png: is 8 x 12, but the image 4 x 6$"):
-        scored(tmp_path, (4, 6), (8, 12))
-    with pytest.raises(ScoreError, match=r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"):
-        scored(tmp_path, (4, 12), (4, 6))
+@pytest.mark.parametrize(("truth", "count"), [((4, 6), 12), ((2, 3), 3), ((8, 12), 48)])
+def test_a_written_mask_is_scored_by_the_pixels_of_the_truth(tmp_path, truth, count):
+    assert scored(tmp_path, truth, (4, 6)).sums.tolist() == [[count, count], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("truth", "mask", "line"),
+    [
+        ((4, 6), (8, 12), r"a\.png: is 8 x 12, but the image 4 x 6$"),
+        ((4, 12), (4, 6), r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"),
+    ],
+    ids=["mask", "truth"],
+)
+def test_a_written_mask_is_not_scored_where_sizes_do_not_fit(tmp_path, truth, mask, line):
+    with pytest.raises(ScoreError, match=line):
+        scored(tmp_path, truth, mask)

@@ -12,6 +12,7 @@ from in_process import run_train
 from PIL import Image
 
 from data_utils.analysis.check_data import check_data
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.analysis.problems import merge_equal
 from data_utils.config import DataConfig
@@ -34,47 +35,65 @@ def test_a_mask_that_changed_its_size_after_the_check_is_named(tmp_path):
         dataset[slot]
 
 
-@pytest.mark.parametrize("kind", [TrainingDataset, EvaluationDataset])
-def test_a_skipped_sample_is_blank_and_counts_nowhere(tmp_path, monkeypatch, kind):
+@pytest.fixture
+def undecodable(tmp_path, monkeypatch) -> DatasetInfo:
+    """A data set none of whose images can be decoded any more."""
+
     def decode_image(source: object, name: str, draft_for: Preprocess) -> DecodedImage:
         raise ImageError(f"{name}: broken")
 
     monkeypatch.setattr("data_utils.loading.samples.decode_image", decode_image)
     info = load_info(write_folder(tmp_path / "data", 12, seed=0))
-    info = replace(info, normalization=Normalization((1, 2.5, 3), (1, 1, 1), ("uint8",)))
-    skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
+    return replace(info, normalization=Normalization((1, 2.5, 3), (1, 1, 1), ("uint8",)))
+
+
+@pytest.mark.parametrize("kind", [TrainingDataset, EvaluationDataset])
+def test_a_skipped_sample_is_blank_and_counts_nowhere(undecodable, kind):
+    skipping = replace(undecodable, config=replace(undecodable.config, on_bad_sample="skip"))
     image, target, *_, problem = kind(skipping.train, skipping, Preprocess())[Slot(0, 0, (24, 32))]
     assert image.amin(dim=(1, 2)).tolist() == [1, 2.5, 3]
     assert image.amax(dim=(1, 2)).tolist() == [1, 2.5, 3]
     assert target.mask.shape == (24, 32)
     assert (target.mask == 255).all()
     assert problem.endswith("broken")
+
+
+@pytest.mark.parametrize("kind", [TrainingDataset, EvaluationDataset])
+def test_a_sample_that_is_not_to_be_skipped_is_an_error(undecodable, kind):
     with pytest.raises(ImageError, match=r"broken$"):
-        kind(info.train, info, Preprocess())[Slot(0, 0, (24, 32))]
+        kind(undecodable.train, undecodable, Preprocess())[Slot(0, 0, (24, 32))]
 
 
-def test_all_problems_are_reported_at_once(broken):
+@pytest.fixture
+def report_of_broken(broken) -> str:
+    """What --check-data says of a data set with all kinds of problems, one of them an image without a mask."""
     (broken / "train" / "images" / "alone.png").write_bytes((broken / "train/images/cell_20.png").read_bytes())
     report, count = check_data(DataConfig(str(broken), classes=CLASSES))
     assert count == 10
-    assert "problems: 10" in report
-    for i in range(9):
-        assert f"    cell_{i:02}" in report
-    for line in (
-        "file without partner: 1",
-        "image cannot be read: 4",
-        "mask cannot be read: 2",
-        "mask and image differ in proportions: 1",
-        "unknown mask value: 1",
-        "number of channels: 1",
-        "alone.png: image without mask",
-        "cell_06.png: mask values 37 belong to no class; classes are 0, 255",
-        "sizes (height x width): 40 x 56: ",
-        "image modes: RGB: ",
-        "cell_08.png: image cannot be read ([Errno 2] No such file",
-    ):
-        assert line in report, report
-    shares = [float(line.split()[1]) for line in report.splitlines() if " %  " in line]
+    return report
+
+
+def test_all_problems_are_counted_by_their_kinds(report_of_broken):
+    assert "problems: 10" in report_of_broken
+    assert "file without partner: 1" in report_of_broken
+    assert "image cannot be read: 4" in report_of_broken
+    assert "mask cannot be read: 2" in report_of_broken
+    assert "mask and image differ in proportions: 1" in report_of_broken
+    assert "unknown mask value: 1" in report_of_broken
+    assert "number of channels: 1" in report_of_broken
+
+
+def test_all_problems_are_named_by_their_files(report_of_broken):
+    assert all(f"    cell_{i:02}" in report_of_broken for i in range(9))
+    assert "alone.png: image without mask" in report_of_broken
+    assert "cell_06.png: mask values 37 belong to no class; classes are 0, 255" in report_of_broken
+    assert "cell_08.png: image cannot be read ([Errno 2] No such file" in report_of_broken
+
+
+def test_files_that_can_be_used_are_described_beside_the_problems(report_of_broken):
+    assert "sizes (height x width): 40 x 56: " in report_of_broken
+    assert "image modes: RGB: " in report_of_broken
+    shares = [float(line.split()[1]) for line in report_of_broken.splitlines() if " %  " in line]
     assert len(shares) == 3
     assert sum(shares) == pytest.approx(100, abs=0.01)
 
@@ -100,17 +119,18 @@ def test_lines_that_differ_in_numbers_only_become_one_with_a_count():
     assert further_lines == texts[12:]
 
 
-def test_a_report_names_the_flags_that_train_without_the_files(broken):
+def test_a_report_names_the_flag_that_trains_without_bad_files(broken):
     report, _ = check_data(DataConfig(str(broken), classes=CLASSES))
     assert report.endswith("--on-bad-sample skip trains without the files that cannot be used")
-    (broken / "train" / "images" / "alone.png").write_bytes((broken / "train/images/cell_20.png").read_bytes())
-    report, _ = check_data(DataConfig(str(broken), classes=CLASSES))
-    assert "--allow-unpaired trains without the files that have no partner" in report
     with pytest.raises(DataError, match="--on-bad-sample skip trains without them"):
         load_info(broken, classes=CLASSES, allow_unpaired=True)
 
 
-def test_what_is_to_check_is_not_followed_by_no_problems(tmp_path):
+def test_a_report_names_the_flag_that_trains_without_files_alone(report_of_broken):
+    assert "--allow-unpaired trains without the files that have no partner" in report_of_broken
+
+
+def test_a_report_ends_with_the_number_of_things_to_check(tmp_path):
     folder = write_folder(tmp_path, 12, seed=0)
     mask = folder / "masks" / "cell_00.png"
     pixels = np.array(Image.open(mask))
@@ -122,27 +142,32 @@ def test_what_is_to_check_is_not_followed_by_no_problems(tmp_path):
     assert report.splitlines()[-1].startswith("no problems, but 1 to check, see above")
 
 
-def test_a_split_whose_masks_hold_too_many_colors_together_is_a_line_of_the_report(tmp_path):
-    for split, count in {"train": 2, "val": 1}.items():
-        write_folder(tmp_path / split, count, seed=0)
-        for index in range(count):
-            colors = np.zeros((40, 56, 3), np.uint8)
-            colors[0, :, :2] = np.arange(56)[:, None]
-            if split == "train":
-                colors[1:4, :, :2] = np.arange(168).reshape(3, 56, 1)
-                colors[1:4, :, 2] = index + 1
-            Image.fromarray(colors).save(tmp_path / split / "masks" / f"cell_{index:02}.png")
+def test_a_split_whose_masks_hold_too_many_colors_together_is_reported(tmp_path):
+    """168 and 56 colors in a training mask, of which the 56 are in all masks."""
+    greys = np.zeros((40, 56, 3), np.uint8)
+    greys[0, :, :2] = np.arange(56)[:, None]
+    write_folder(tmp_path / "train", 2, seed=0)
+    for index in range(2):
+        colors = greys.copy()
+        colors[1:4, :, :2] = np.arange(168).reshape(3, 56, 1)
+        colors[1:4, :, 2] = index + 1
+        Image.fromarray(colors).save(tmp_path / "train" / "masks" / f"cell_{index:02}.png")
+    write_folder(tmp_path / "val", 1, seed=0)
+    Image.fromarray(greys).save(tmp_path / "val" / "masks" / "cell_00.png")
     report, count = check_data(DataConfig(str(tmp_path)))
     assert count == 1, report
     assert "too many mask values: 1" in report, report
     assert "cell_01.png hold more than 255 values" in report, report
 
 
-def test_check_data_ends_with_1_where_there_are_problems(broken, tiny_folder, tmp_path):
+def test_check_data_ends_with_1_where_there_are_problems(broken):
     result = launch("train.py", "--dataset", broken, "--classes", CLASSES, "--check-data")
     assert result.returncode == 1
     assert "problems: 9" in result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_check_data_ends_with_0_where_there_are_none(tiny_folder, tmp_path):
     result = launch("train.py", "--dataset", tiny_folder, "--check-data", "--output-dir", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     assert "no problems" in result.stdout, result.stderr
@@ -153,8 +178,9 @@ def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken,
     options = ["--classes", CLASSES, "--on-bad-sample", "skip", "--epochs", "1", "--log-every", "1", "--max-steps", "6"]
     flags = ["--dataset", broken, *TINY, *options, "--tracker", "none", "--optimizer", "sgd"]
     one = run_train(tmp_path / "one", *flags)
+    assert one.exit_code == 0, one.output
     two = launch("train.py", *flags, "--output-dir", tmp_path / "two", profile="multi_cpu")
-    assert (one.exit_code, two.returncode) == (0, 0), one.output + two.stderr
+    assert two.returncode == 0, two.stderr
     for output in (one.output, two.stdout):
         assert "9 bad samples were skipped in training" in output
         assert all(f"cell_{i:02}" in output for i in range(9))
@@ -163,7 +189,7 @@ def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken,
     assert losses(one.folder) == pytest.approx(losses(tmp_path / "two"), abs=1e-5)
 
 
-def test_bad_samples_end_training_otherwise_and_the_output_folder_may_be_given_again(broken, tmp_path, fails_with):
+def test_the_output_folder_of_a_run_that_bad_samples_ended_may_be_given_again(broken, tmp_path, fails_with):
     command = ["train.py", "--dataset", broken, "--classes", CLASSES, *TINY, "--output-dir", tmp_path / "run"]
     fails_with(launch(*command), "pairs cannot be used: cell_00.png", 1)
     result = launch(*command, "--on-bad-sample", "skip", "--max-steps", "1", "--tracker", "none")

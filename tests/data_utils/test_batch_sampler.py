@@ -1,6 +1,6 @@
 """Which images form which batch: every image once, the same steps for any split, few shapes.
 
-Modules: data_utils/loading/batch_sampler.py, data_utils/analysis/distinct_rows.py.
+Modules: data_utils/loading/batch_sampler.py.
 """
 
 import hashlib
@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_utils.analysis import distinct_rows as distinct_rows_module
-from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
+from data_utils.analysis.distinct_rows import distinct_rows
 from data_utils.loading import batch_sampler
 from data_utils.loading.batch_sampler import (
     Batch,
@@ -106,15 +105,14 @@ def test_batches_of_different_shapes_take_turns_in_random_order():
     assert changes > 4  # in the order of the shapes there would be one
 
 
-def test_as_many_images_share_a_batch_as_its_pixels_hold_and_one_at_least():
-    assert images_per_batch(100, (5, 10)) == 2
-    assert images_per_batch(100, (5, 11)) == 1
-    assert images_per_batch(100, (20, 20)) == 1
-    assert images_per_batch(100, (2, 5, 2)) == 5
+@pytest.mark.parametrize(("shape", "images"), [((5, 10), 2), ((5, 11), 1), ((20, 20), 1), ((2, 5, 2), 5)], ids=str)
+def test_a_batch_has_as_many_images_as_its_pixels_hold(shape, images):
+    assert images_per_batch(100, shape) == images
 
 
-def test_so_many_pixels_share_a_forward_pass_on_each_kind_of_device():
-    assert [pixels_per_batch(torch.device(kind)) for kind in ("cpu", "cuda", "mps")] == [131072, 524288, 524288]
+@pytest.mark.parametrize(("kind", "pixels"), [("cpu", 131072), ("cuda", 524288), ("mps", 524288)])
+def test_a_forward_pass_has_so_many_pixels_on_each_kind_of_device(kind, pixels):
+    assert pixels_per_batch(torch.device(kind)) == pixels
 
 
 @pytest.mark.parametrize(
@@ -147,12 +145,12 @@ def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
     assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
 
 
-def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it():
-    assert BatchSplit(5, 4, 1, 2).sizes(3) == [1, 1, 1, 0]
-    assert BatchSplit(5, 4, 1, 2).sizes(4) == [1, 1, 1, 1]
+@pytest.mark.parametrize(("images", "sizes"), [(3, [1, 1, 1, 0]), (4, [1, 1, 1, 1])])
+def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it(images, sizes):
+    assert BatchSplit(5, 4, 1, 2).sizes(images) == sizes
 
 
-def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
+def test_processes_that_share_a_volume_are_one_group():
     batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
     assert batch_split.world_size == 6
     assert batch_split.group_words == "groups of 3 processes"
@@ -161,22 +159,34 @@ def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other()
     assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)
 
 
-def test_the_last_round_of_micro_batches_ends_a_step_for_every_process():
-    shapes = np.array([(8, 8)] * 4)
-    batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
-    batches = list(TrainingSampler(shapes, batch_split, 0, range(1)))
+FOUR_SHAPES = np.array([(8, 8)] * 4)
+TWO_GROUPS = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
+
+
+@pytest.mark.parametrize(
+    "batch_split",
+    [TWO_GROUPS, TWO_GROUPS._replace(groups=1, processes_per_volume=2)],
+    ids=["a volume each", "a volume together"],
+)
+def test_the_last_round_of_micro_batches_ends_a_step_for_every_process(batch_split):
+    batches = list(TrainingSampler(FOUR_SHAPES, batch_split, 0, range(1)))
     assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
-    shared = batch_split._replace(groups=1, processes_per_volume=2)
-    batches = list(TrainingSampler(shapes, shared, 0, range(1)))
-    assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
+
+
+def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
+    shared = TWO_GROUPS._replace(groups=1, processes_per_volume=2)
+    batches = list(TrainingSampler(FOUR_SHAPES, shared, 0, range(1)))
     assert batches[0] == batches[1]
     assert batches[2] == batches[3]
     assert batches[0] != batches[2]
 
 
-def test_few_sizes_are_never_padded_and_many_become_few_shapes():
+def test_few_sizes_are_never_padded():
     few = sizes(100, kinds=1)[:, :1] // 32 * np.array([[32, 48]])
     assert (padded_shapes(few) == few).all()
+
+
+def test_many_sizes_become_few_shapes():
     many = sizes(3000, kinds=300)
     shapes = padded_shapes(many)
     assert len(np.unique(shapes, axis=0)) <= 16
@@ -185,14 +195,18 @@ def test_few_sizes_are_never_padded_and_many_become_few_shapes():
     assert shapes.prod(axis=1).sum() < 1.6 * many.prod(axis=1).sum()
 
 
-def test_sixteen_sizes_stay_and_of_more_those_that_pad_least_become_one():
-    sizes = np.array([(10 * number, 7) for number in range(1, 17)])
-    assert (padded_shapes(sizes) == sizes).all()
-    more = np.vstack([sizes, [(165, 7)]])
-    shapes = padded_shapes(more)
+SIXTEEN = np.array([(10 * number, 7) for number in range(1, 17)])
+
+
+def test_sixteen_sizes_stay():
+    assert (padded_shapes(SIXTEEN) == SIXTEEN).all()
+
+
+def test_of_seventeen_sizes_the_two_that_pad_least_become_one():
+    shapes = padded_shapes(np.vstack([SIXTEEN, [(165, 7)]]))
     assert len(np.unique(shapes, axis=0)) == 16
     assert shapes[15].tolist() == shapes[16].tolist() == [165, 7]
-    assert (shapes[:15] == sizes[:15]).all()
+    assert (shapes[:15] == SIXTEEN[:15]).all()
 
 
 def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
@@ -206,13 +220,18 @@ def test_steps_may_be_made_in_any_order():
     assert list(TrainingSampler(shapes, batch_split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
 
 
-def test_padding_counts_for_each_image_that_is_padded():
-    sizes = np.array([(10, 10)] * 100 + [(10, 11), (20, 20), (20, 25)])
-    shapes = padded_shapes(sizes, max_shapes=3)
-    assert np.unique(shapes, axis=0).tolist() == [[10, 10], [10, 11], [20, 25]]
-    # a merged shape has the images of both: (4, 4) has become one of many (4, 5), which (4, 6) would pad
-    sizes = np.array([(4, 4)] + [(4, 5)] * 500 + [(4, 6)] * 40 + [(6, 10)] * 30 + [(6, 12)])
-    assert np.unique(padded_shapes(sizes, max_shapes=3), axis=0).tolist() == [[4, 5], [4, 6], [6, 12]]
+@pytest.mark.parametrize(
+    ("counts", "shapes"),
+    [
+        ({(10, 10): 100, (10, 11): 1, (20, 20): 1, (20, 25): 1}, [[10, 10], [10, 11], [20, 25]]),
+        ({(4, 4): 1, (4, 5): 500, (4, 6): 40, (6, 10): 30, (6, 12): 1}, [[4, 5], [4, 6], [6, 12]]),
+    ],
+    ids=["of a size", "of a merged shape"],
+)
+def test_padding_counts_for_each_image_that_is_padded(counts, shapes):
+    """A merged shape has the images of both: (4, 4) becomes one of many (4, 5), which (4, 6) would pad."""
+    sizes = np.array([size for size, count in counts.items() for _ in range(count)])
+    assert np.unique(padded_shapes(sizes, max_shapes=3), axis=0).tolist() == shapes
 
 
 def test_very_many_sizes_are_rounded_up_to_multiples_of_eight_first():
@@ -221,24 +240,34 @@ def test_very_many_sizes_are_rounded_up_to_multiples_of_eight_first():
     assert np.unique(shapes, axis=0).tolist() == [[row, column] for row in (40, 48, 56) for column in (40, 48, 56)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_evaluation_sees_every_image_once_unpadded_in_batches_that_no_process_count_changes(world_size):
+@pytest.fixture(params=[1, 2, 3])
+def evaluation(request) -> EvaluationSampler:
+    """Batches of three of 23 images, on one, two and three processes."""
+    return EvaluationSampler(sizes(23, kinds=1), 3 * 34 * 34, request.param)
+
+
+def real_slots(sampler: EvaluationSampler) -> list[list[Slot]]:
+    """The batches without fillers."""
+    batches = [[slot for slot in batch if not slot.filler] for batch in sampler]
+    return [batch for batch in batches if batch]
+
+
+def test_an_evaluation_sees_every_image_once_unpadded(evaluation):
     shapes = sizes(23, kinds=1)
-    pixels = 3 * 34 * 34  # three images of any of these shapes
-    sampler = EvaluationSampler(shapes, pixels, world_size)
-    real = [[slot for slot in batch if not slot.filler] for batch in sampler]
-    assert sorted(slot.index for batch in real for slot in batch) == list(range(23))
-    assert all((shapes[slot.index] == slot.shape).all() for batch in real for slot in batch)
-    assert len(sampler) % world_size == 0
-    alone = list(EvaluationSampler(shapes, pixels, 1))
-    assert [batch for batch in real if batch] == alone
+    slots = [slot for batch in real_slots(evaluation) for slot in batch]
+    assert sorted(slot.index for slot in slots) == list(range(23))
+    assert all((shapes[slot.index] == slot.shape).all() for slot in slots)
 
 
-def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes():
-    for processes, fillers in ((1, 0), (2, 1), (3, 0), (4, 1), (5, 2)):
-        sampler = EvaluationSampler(np.array([(8, 8)] * 3), 64, processes)
-        assert len(sampler) == 3 + fillers
-        assert sum(slots[0].filler for slots in sampler) == fillers
+def test_an_evaluation_has_the_same_batches_on_any_number_of_processes(evaluation):
+    assert real_slots(evaluation) == list(EvaluationSampler(sizes(23, kinds=1), 3 * 34 * 34, 1))
+
+
+@pytest.mark.parametrize(("processes", "fillers"), [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)])
+def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes(processes, fillers):
+    sampler = EvaluationSampler(np.array([(8, 8)] * 3), 64, processes)
+    assert len(sampler) == 3 + fillers
+    assert sum(slots[0].filler for slots in sampler) == fillers
 
 
 @pytest.mark.parametrize(
@@ -283,25 +312,12 @@ def test_the_order_of_an_evaluation_is_the_one_that_older_runs_had(dims, digest)
     assert hashlib.sha256(repr(batches).encode()).hexdigest()[:16] == digest
 
 
-def test_an_epoch_makes_the_batches_of_the_steps_that_are_made_and_no_others(monkeypatch):
+@pytest.mark.parametrize("group_sizes", [None, np.full(1000, 100)], ids=["images", "stream"])
+def test_an_epoch_makes_no_batches_but_those_of_the_steps_that_are_made(monkeypatch, group_sizes):
     calls = []
     monkeypatch.setattr(batch_sampler, "Batch", lambda *values: calls.append(values) or Batch(*values))
     shapes = np.full((100_000, 2), 32)
-    for group_sizes in (None, np.full(1000, 100)):
-        calls.clear()
-        sampler = iter(TrainingSampler(shapes, BatchSplit(4, 1, 4, 1), 0, range(24_000, 25_000), group_sizes))
-        for _ in range(3):
-            next(sampler)
-        assert len(calls) == 3
-
-
-@pytest.mark.parametrize("array", [sizes(100, 1), sizes(100, 1, dims=3), np.zeros((5, 2), np.int64), sizes(1)])
-def test_different_rows_are_those_of_numpy(array, monkeypatch):
-    rows, inverse, counts = np.unique(array, axis=0, return_inverse=True, return_counts=True)
-    distinct = distinct_rows(array)
-    assert (distinct.rows == rows).all()
-    assert (distinct.membership == inverse.ravel()).all()
-    assert (distinct.counts() == counts).all()
-    assert distinct.membership.itemsize == 1
-    monkeypatch.setattr(distinct_rows_module, "TEXT_ROWS", 30)
-    assert rows_as_text(array) == repr(array.tolist()).encode()
+    sampler = iter(TrainingSampler(shapes, BatchSplit(4, 1, 4, 1), 0, range(24_000, 25_000), group_sizes))
+    for _ in range(3):
+        next(sampler)
+    assert len(calls) == 3

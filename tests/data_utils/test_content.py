@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,53 +25,64 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
-def test_each_file_counts_by_name_and_size_and_16_of_a_split_by_content(folder):
+def test_each_file_counts_by_its_size(folder):
     info = load_info(folder)
-    key = info.content
     splits = info.train.records, info.val.records
-    assert content_key(splits) == key
-    by_content = []
-    for file in sorted(folder.rglob("*.png")):
+    assert content_key(splits) == info.content
+    for file in folder.rglob("*.png"):
         held = file.read_bytes()
         file.write_bytes(held + b"x")
-        assert content_key(splits) != key, f"{file} has grown"
-        # other bytes in a chunk that decoders pass over
-        file.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
-        if content_key(splits) != key:
-            by_content.append(file)
+        assert content_key(splits) != info.content, f"{file} has grown"
         file.write_bytes(held)
-    assert len(by_content) == 2 * (16 + 3)
+
+
+def test_files_of_16_images_of_a_split_count_by_their_content(folder):
+    info = load_info(folder)
+    splits = info.train.records, info.val.records
+    keys = []
+    for file in folder.rglob("*.png"):
+        held = file.read_bytes()
+        file.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))  # in a chunk that decoders pass over
+        keys.append(content_key(splits))
+        file.write_bytes(held)
+    assert sum(key != info.content for key in keys) == 2 * (16 + 3)
+
+
+def test_each_file_counts_by_its_name(folder):
+    key = load_info(folder).content
     for kind in ("images", "masks"):
         (folder / "train" / kind / "cell_01.png").rename(folder / "train" / kind / "cell_01a.png")
     assert load_info(folder).content != key
 
 
-def test_neither_the_time_nor_the_place_of_a_file_counts(folder, tmp_path):
+def test_the_time_of_a_file_does_not_count(folder):
     key = load_info(folder).content
     for file in folder.rglob("*.png"):
         os.utime(file, (1, 1))
     assert load_info(folder).content == key
+
+
+def test_the_place_of_a_file_does_not_count(folder, tmp_path):
+    key = load_info(folder).content
     shutil.move(folder, tmp_path / "elsewhere")
     assert load_info(tmp_path / "elsewhere").content == key
 
 
-def test_of_a_large_file_blocks_from_its_start_to_its_end_are_read(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "changed"), [(40, [0, 11, 25, 39]), (400, [0, 135, 399])], ids=["small file", "large file"]
+)
+def test_a_large_file_counts_by_blocks_from_its_start_to_its_end(tmp_path, monkeypatch, size, changed):
     monkeypatch.setattr(content, "WHOLE_BYTES", 40)
     monkeypatch.setattr(content, "BLOCK_BYTES", 10)
     file = tmp_path / "volume.nii"
-    records = ListRecords([{"image": VolumeFile((str(file),)), "target": VolumeFile((str(file),)), "name": "a"}])
-
-    def key(changed: int | None, size: int) -> str:
+    file.write_bytes(bytes(size))
+    keys = {key_of(VolumeFile((str(file),)))}
+    for place in changed:
         held = bytearray(size)
-        if changed is not None:
-            held[changed] = 1
+        held[place] = 1
         file.write_bytes(held)
-        return content_key([records])
-
-    whole = [key(changed, 40) for changed in (None, 0, 11, 25, 39)]
-    assert len(set(whole)) == 5
-    blocks = [key(changed, 400) for changed in (None, 0, 135, 399)]
-    assert len(set(blocks)) == 4
+        keys.add(key_of(VolumeFile((str(file),))))
+    assert len(keys) == 1 + len(changed)
 
 
 class Embedded(EmbeddedImage):
@@ -98,20 +110,20 @@ def key_of(source: ImageSource) -> str:
     return content_key([ListRecords([{"image": source, "target": source, "name": "a"}])])
 
 
-@pytest.mark.parametrize("place", ["bytes", "array", "picture", "embedded", "rendered"])
-def test_pictures_in_memory_count_by_what_they_hold(place):
-    keys = set()
-    for value in (0, 1, 1):
-        pixels = np.full((2, 2), value, np.uint8)
-        sources: dict[str, ImageSource] = {
-            "bytes": {"bytes": pixels.tobytes(), "path": None},
-            "array": pixels,
-            "picture": Image.fromarray(pixels),
-            "embedded": Embedded(pixels.tobytes()),
-            "rendered": Rendered(pixels),
-        }
-        keys.add(key_of(sources[place]))
-    assert len(keys) == 2
+SOURCES: dict[str, Callable[[np.ndarray], ImageSource]] = {
+    "bytes": lambda pixels: {"bytes": pixels.tobytes(), "path": None},
+    "array": lambda pixels: pixels,
+    "picture": Image.fromarray,
+    "embedded": lambda pixels: Embedded(pixels.tobytes()),
+    "rendered": Rendered,
+}
+
+
+@pytest.mark.parametrize("source_of", SOURCES.values(), ids=SOURCES)
+def test_a_picture_in_memory_counts_by_what_it_holds(source_of):
+    keys = [key_of(source_of(np.full((2, 2), value, np.uint8))) for value in (0, 1, 1)]
+    assert keys[0] != keys[1]
+    assert keys[1] == keys[2]
 
 
 def test_arrays_count_by_their_shape_and_type_too():
@@ -119,21 +131,22 @@ def test_arrays_count_by_their_shape_and_type_too():
     assert len({key_of(array) for array in arrays}) == 3
 
 
-def test_each_file_of_an_image_counts(tmp_path):
-    files = tuple(str(tmp_path / name) for name in ("red.tif", "nir.tif"))
-    for source in (BandSource(files), VolumeFile(files), PictureFile(files[1])):
-        keys = set()
-        for held in (b"00", b"01", b"011"):
-            for file in files:
-                with open(file, "wb") as stream:
-                    stream.write(b"00")
-            with open(files[1], "wb") as stream:
-                stream.write(held)
-            keys.add(key_of(source))
-        assert len(keys) == 3
+@pytest.mark.parametrize(
+    "source_of",
+    [BandSource, VolumeFile, lambda files: PictureFile(files[1])],
+    ids=["bands", "volume", "picture"],
+)
+def test_each_file_of_an_image_counts(tmp_path, source_of):
+    red, nir = tmp_path / "red.tif", tmp_path / "nir.tif"
+    red.write_bytes(b"00")
+    keys = set()
+    for held in (b"00", b"01", b"011"):
+        nir.write_bytes(held)
+        keys.add(key_of(source_of((str(red), str(nir)))))
+    assert len(keys) == 3
 
 
-def test_the_size_of_each_file_of_an_image_counts_also_where_its_content_is_not_looked_at(tmp_path):
+def test_the_size_of_each_file_of_an_image_counts_where_its_content_does_not(tmp_path):
     files = [str(tmp_path / f"{number}.tif") for number in range(80)]
     for file in files:
         Path(file).write_bytes(b"00")
@@ -161,7 +174,7 @@ class Labeled(ListRecords):
         return ("dog",) if i == self.other else ("car",)
 
 
-def test_what_each_image_is_labeled_for_counts():
+def test_the_classes_that_each_image_is_labeled_for_count():
     assert len({content_key([Labeled(other)]) for other in (None, *range(40))}) == 41
 
 
@@ -172,36 +185,55 @@ class Damaged(RenderedMask):
         raise DataError("a.json: is damaged")
 
 
-def test_what_cannot_be_read_counts_too(tmp_path):
+def test_targets_that_cannot_be_read_count_too(tmp_path):
     pixels = np.zeros((2, 2), np.uint8)
     targets = [pixels, Damaged(), str(tmp_path / "none.png")]
     keys = {content_key([ListRecords([{"image": pixels, "target": target, "name": "a"}])]) for target in targets}
     assert len(keys) == 3
 
 
-def test_at_most_sixteen_records_are_sampled_from_the_first_to_the_last():
-    assert sampled_indices(1) == [0]
-    assert sampled_indices(16) == list(range(16))
-    assert sampled_indices(31) == list(range(0, 31, 2))
+@pytest.mark.parametrize(
+    ("count", "indices"), [(1, [0]), (16, [*range(16)]), (31, [*range(0, 31, 2)])], ids=["one", "sixteen", "more"]
+)
+def test_records_are_sampled_from_the_first_to_the_last(count, indices):
+    assert sampled_indices(count) == indices
+
+
+def test_at_most_sixteen_records_are_sampled():
     assert len(sampled_indices(1000)) == 16
     assert sampled_indices(1000)[-1] == 999
 
 
-def test_the_files_of_a_source_are_known(tmp_path):
-    assert file_paths("a.png") == file_paths(Path("a.png")) == ("a.png",)
-    assert file_paths(VolumeFile(("a.nii", "b.nii"))) == ("a.nii", "b.nii")
-    assert file_paths({"path": "a.png", "bytes": None}) == ("a.png",)
-    assert file_paths({"path": "a.png", "bytes": b"x"}) == file_paths({"path": None}) == file_paths(PICTURE) == ()
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("a.png", ("a.png",)),
+        (Path("a.png"), ("a.png",)),
+        (VolumeFile(("a.nii", "b.nii")), ("a.nii", "b.nii")),
+        ({"path": "a.png", "bytes": None}, ("a.png",)),
+        ({"path": "a.png", "bytes": b"x"}, ()),
+        ({"path": None}, ()),
+        (PICTURE, ()),
+    ],
+    ids=["text", "path", "volume", "record", "bytes", "neither", "array"],
+)
+def test_file_paths_are_those_of_a_source(source, paths):
+    assert file_paths(source) == paths
 
 
-def test_records_without_files_count_by_their_names_and_streams_do_not_count():
-    def named(name: str, **attributes) -> ListRecords:
-        records = ListRecords([{"image": PICTURE, "target": PICTURE, "name": name}])
-        for attribute, value in attributes.items():
-            setattr(records, attribute, value)
-        return records
+def named(name: str, **attributes) -> ListRecords:
+    """A record of this name without a file."""
+    records = ListRecords([{"image": PICTURE, "target": PICTURE, "name": name}])
+    for attribute, value in attributes.items():
+        setattr(records, attribute, value)
+    return records
 
+
+def test_records_without_files_count_by_their_names():
     assert content_key([named("a")]) != content_key([named("b")])
+
+
+def test_streams_do_not_count():
     stream = named("a", group_sizes=np.array([1]))
     assert content_key([stream]) == content_key([])
     assert content_key([stream, named("b")]) == content_key([named("b")])

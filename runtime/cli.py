@@ -69,20 +69,30 @@ class Arguments(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        if "required" in message:  # argparse reports the missing flag before it looks at a mistyped one
-            flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
-            mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
-            if mistyped:
-                message += f"; {self._unknown(mistyped[0])}"
+        hints = [self._mistyped_flag(message), self._missing_values(message), self._joined_sides(message)]
+        sys.exit(print_error(UsageError("; ".join([message, *filter(None, hints)]))))
+
+    def _mistyped_flag(self, message: str) -> str | None:
+        """The mistyped flag behind the error that a flag is missing, which argparse reports first."""
+        if "required" not in message:
+            return None
+        flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
+        mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
+        return self._unknown(mistyped[0]) if mistyped else None
+
+    def _missing_values(self, message: str) -> str | None:
+        """The form of a flag that lacks values."""
         lacks_values = re.match(r"argument (--\S+): expected ", message)
-        if lacks_values:
-            message += f"; give {self._form(lacks_values[1])}"
+        return f"give {self._form(lacks_values[1])}" if lacks_values else None
+
+    def _joined_sides(self, message: str) -> str | None:
+        """Two sides with a space between them, where they were typed as 3x4."""
         joined_sides = re.match(r"argument (--\S+): '(\d+) *[x,X*] *(\d+)' is not", message)
-        if joined_sides:
-            flag, first_side, second_side = joined_sides.groups()
-            if self._option_string_actions[flag].nargs is not None:
-                message += f"; give {flag} {first_side} {second_side}"
-        sys.exit(print_error(UsageError(message)))
+        if joined_sides is None:
+            return None
+        flag, first_side, second_side = joined_sides.groups()
+        takes_sides = self._option_string_actions[flag].nargs is not None
+        return f"give {flag} {first_side} {second_side}" if takes_sides else None
 
     def _form(self, flag: str) -> str:
         """A flag with its values, as the help shows it."""

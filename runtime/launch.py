@@ -182,17 +182,7 @@ def process_group_options() -> InitProcessGroupKwargs:
 
 def describe_profile(accelerator: Accelerator) -> LaunchProfile:
     """The settings that come from the launch."""
-    state = accelerator.state
-    if state.deepspeed_plugin is None:
-        steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
-    else:
-        steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
-    accumulation = None
-    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may have "auto" here, and 1 is no accumulation
-        accumulation = int(str(steps))
-    dynamo_backend = None
-    if state.dynamo_plugin.backend != DynamoBackend.NO:
-        dynamo_backend = state.dynamo_plugin.backend.value.lower()
+    backend = accelerator.state.dynamo_plugin.backend
     float32_convolutions = None
     if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
         float32_convolutions = "TF32" if _convolves_in_tf32() else "float32"
@@ -202,10 +192,22 @@ def describe_profile(accelerator: Accelerator) -> LaunchProfile:
         distributed_type=accelerator.distributed_type.value,
         device=accelerator.device.type,
         mixed_precision=accelerator.mixed_precision,
-        gradient_accumulation_steps=accumulation,
-        dynamo_backend=dynamo_backend,
+        gradient_accumulation_steps=_accumulation_steps(accelerator),
+        dynamo_backend=None if backend == DynamoBackend.NO else backend.value.lower(),
         float32_convolutions=float32_convolutions,
     )
+
+
+def _accumulation_steps(accelerator: Accelerator) -> int | None:
+    """The steps of gradient accumulation that the profile sets; None if it sets none, or leaves them to us."""
+    plugin = accelerator.state.deepspeed_plugin
+    if plugin is None:
+        steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    else:
+        steps = plugin.deepspeed_config.get("gradient_accumulation_steps")
+    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may have "auto" here, and 1 is no accumulation
+        return int(str(steps))
+    return None
 
 
 def _convolves_in_tf32() -> bool:

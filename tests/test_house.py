@@ -53,6 +53,7 @@ ROOMS = {
         "reporting",
         "checkpoints",
         "monitoring",
+        "finished_run",
         "run_dir",
         "results",
     ),

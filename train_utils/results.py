@@ -16,6 +16,7 @@ from runtime.files import tolerated
 from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.evaluation import Evaluation
+from train_utils.finished_run import mark_finished
 from train_utils.metrics_log import read_log
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import PROCESS_START
@@ -32,7 +33,6 @@ from train_utils.reporting.samples import (
     worst_and_best,
 )
 from train_utils.reporting.section import Section
-from train_utils.run_dir import mark_finished
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings

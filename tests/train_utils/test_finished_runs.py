@@ -1,6 +1,6 @@
 """When a run counts as finished, so that it is not resumed: its finished.json against the flags of a command.
 
-Module: train_utils/run_dir.py.
+Module: train_utils/finished_run.py.
 """
 
 import json
@@ -12,7 +12,7 @@ from in_process import parsed
 from runs import unplanned
 
 from train_utils.checkpoints.find import checkpoint_folder
-from train_utils.run_dir import finished_line, mark_finished
+from train_utils.finished_run import finished_line, mark_finished
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings
 

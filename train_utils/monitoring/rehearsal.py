@@ -165,9 +165,7 @@ class Rehearsal:
     def time_steps_again(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
         """Make half as many steps as before, at another moment, since other programs may use the machine."""
         count = max(1, self._timed_steps // 2)
-        begin = self._now()
-        _make(make_step, steps, count)
-        seconds = self._slowest((self._now() - begin) / count)
+        seconds = self._seconds_of_a_step(make_step, steps, count)
         total = self._timed_steps + count
         self.times.step = (self._timed_steps * self.times.step + count * seconds) / total
 
@@ -179,9 +177,13 @@ class Rehearsal:
     def time_bf16_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
         """Make a few steps in bf16; the first step is not timed."""
         _make(make_step, steps, 1)
+        self._bf16_step = self._seconds_of_a_step(make_step, steps, BF16_STEPS)
+
+    def _seconds_of_a_step(self, make_step: Callable[[Item], None], steps: Iterator[Item], count: int) -> float:
+        """Make `count` steps, and return the seconds that one of them has taken on the slowest process."""
         begin = self._now()
-        _make(make_step, steps, BF16_STEPS)
-        self._bf16_step = self._slowest((self._now() - begin) / BF16_STEPS)
+        _make(make_step, steps, count)
+        return self._slowest((self._now() - begin) / count)
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""

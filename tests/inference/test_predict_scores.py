@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,28 +16,47 @@ from predict import ScoredImage, print_scores, write_files_of_all
 from runtime.errors import DataError
 
 
-def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model, photos, tmp_path):
-    truth = tmp_path / "truth"
+class Metrics(NamedTuple):
+    """Metrics of one process, of two, and of one that finds the masks."""
+
+    one: dict
+    two: dict
+    again: dict
+
+
+@pytest.fixture(scope="module")
+def metrics(model, photos, tmp_path_factory) -> Metrics:
+    """Metrics of masks of which one has 15 wrong rows of 20."""
+    folder = tmp_path_factory.mktemp("metrics")
+    truth = folder / "truth"
     predict(model, [photos], truth)
     mask = np.array(Image.open(truth / "a.png"))
     flipped = np.where(mask == 10, 200, 10).astype(np.uint8)
     flipped[:5] = mask[:5]
     Image.fromarray(flipped).save(truth / "a.png")
-    for output, profile in (
-        ("one", None),
-        ("two", "multi_cpu"),
-        ("one", None),
-    ):  # the third scores what is there already
-        result = predict(model, [photos], tmp_path / output, "--truth", truth, profile=profile)
+    scores = []
+    for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):
+        result = predict(model, [photos], folder / output, "--truth", truth, profile=profile)
         assert result.returncode == 0, result.stderr
         assert "mean" in result.stdout
-    one, two = (json.loads((tmp_path / output / "metrics.json").read_text()) for output in ("one", "two"))
-    assert two.pop("calibration")["bins"]  # of what a call has predicted itself
-    assert one == two
-    assert one["classes"] == ["sky", "land", "sea"]
-    total = sum(map(sum, one["confusion_matrix"]))
+        scores.append(json.loads((folder / output / "metrics.json").read_text()))
+    return Metrics(*scores)
+
+
+def test_scores_are_the_same_on_any_number_of_processes(metrics):
+    assert metrics.one == metrics.two
+
+
+def test_scores_of_masks_that_are_there_are_the_same_without_a_calibration(metrics):
+    assert metrics.one["calibration"]["bins"]  # of what a call has predicted itself
+    assert metrics.again == {name: value for name, value in metrics.one.items() if name != "calibration"}
+
+
+def test_scores_are_those_of_the_written_masks(metrics):
+    assert metrics.one["classes"] == ["sky", "land", "sea"]
+    total = sum(map(sum, metrics.one["confusion_matrix"]))
     assert total == 20 * 30 + 33 * 17 + 1 + 64 * 9 + 12 * 14
-    assert one["pixel_accuracy"] == (total - 15 * 30) / total
+    assert metrics.one["pixel_accuracy"] == (total - 15 * 30) / total
 
 
 def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
@@ -55,20 +75,32 @@ def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
     assert result.stdout.index("c.tif") < result.stdout.index("b.jpg")
 
 
-def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path, fails_with):
+@pytest.fixture
+def unknown_values(model, photos, tmp_path) -> Path:
+    """A folder of true masks of a.png and b.jpg, the first of which has a value of no class."""
     predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "truth")
     Image.fromarray(np.full((20, 30), 7, np.uint8)).save(tmp_path / "truth" / "a.png")
-    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
+    return tmp_path / "truth"
+
+
+def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path, unknown_values):
+    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", unknown_values)
     assert result.returncode == 1
     assert "mask values 7 belong to no class" in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png"]
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["images"] == 1
+
+
+def test_a_true_mask_of_unknown_values_is_found_by_its_suffix(model, photos, tmp_path, unknown_values):
     for name in ("a", "b"):
-        (tmp_path / "truth" / f"{name}.png").rename(tmp_path / "truth" / f"{name}_mask.png")
-    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
+        (unknown_values / f"{name}.png").rename(unknown_values / f"{name}_mask.png")
+    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", unknown_values)
     assert result.returncode == 1
     assert "mask values 7 belong to no class" in result.stderr
+
+
+def test_an_image_without_a_true_mask_is_refused(model, photos, tmp_path, fails_with):
     (tmp_path / "none").mkdir()
     result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
     fails_with(result, "has no mask for 1 inputs", 1)
@@ -104,27 +136,42 @@ def test_failures_are_listed_also_when_nothing_could_be_scored(model, tmp_path):
     assert "0 of 1 masks" in result.stdout
 
 
-def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(capsys):
-    scores = scores_of([6, 2], [1, 1])
-    values = {"f": 0.6, "b": 0.2, "none": None, "a": 0.2, "zero": 0.0, "d": 0.4, "e": 0.5}
-    scored = [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
-    report = print_scores(scores, "mean IoU", scored)
-    order = ["zero", "a", "b", "d", "e", "f", "none"]
-    assert [image["image"] for image in report["by_image"]] == order
+SCORES = scores_of([6, 2], [1, 1])
+VALUES = {"f": 0.6, "b": 0.2, "none": None, "a": 0.2, "zero": 0.0, "d": 0.4, "e": 0.5}
+
+
+def scored_images(values: dict[str, float | None]) -> list[ScoredImage]:
+    """Images with these scores."""
+    return [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
+
+
+def test_a_report_has_images_from_the_worst_to_those_without_a_score():
+    report = print_scores(SCORES, "mean IoU", scored_images(VALUES))
+    assert [image["image"] for image in report["by_image"]] == ["zero", "a", "b", "d", "e", "f", "none"]
     assert report["images"] == 7
     assert report["confusion_matrix"] == [[6, 2], [1, 1]]
+
+
+def test_a_report_leaves_out_what_was_not_scored():
+    report = print_scores(SCORES, "mean IoU", scored_images(VALUES))
     assert "boundary" not in report
     assert "by_case" not in report
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-5:] == [
+
+
+def test_the_five_worst_images_are_named(capsys):
+    print_scores(SCORES, "mean IoU", scored_images(VALUES))
+    assert capsys.readouterr().out.splitlines()[-6:] == [
+        "the worst of 7 by their mean IoU:",
         "mean IoU 0.0000, zero",
         "mean IoU 0.2000, a",
         "mean IoU 0.2000, b",
         "mean IoU 0.4000, d",
         "mean IoU 0.5000, e",
     ]
-    assert lines[-6] == "the worst of 7 by their mean IoU:"
-    print_scores(scores, "mean IoU", [ScoredImage({"image": "none", "mean_iou": None}, None, None)])
+
+
+def test_the_only_image_is_named_even_without_a_score(capsys):
+    print_scores(SCORES, "mean IoU", scored_images({"none": None}))
     assert capsys.readouterr().out.splitlines()[-2:] == ["the image:", "mean IoU 0.0000, none"]
 
 
@@ -136,32 +183,62 @@ def test_scores_of_volumes_are_reported_by_case_too(capsys):
     assert "of cases" in capsys.readouterr().out
 
 
-def test_boundaries_areas_and_cases_of_all_images_are_reported_with_the_calibration(monkeypatch, capsys):
+BOUNDARY_REPORT = {"boundary_iou": [0.5, 0.25], "hd95": [1.0, 2.0], "mean_boundary_iou": 0.375, "mean_hd95": 1.5}
+AREAS = [np.zeros((2, 3), np.int64), np.ones((2, 3), np.int64)]
+
+
+class FullReport(NamedTuple):
+    """What of three images is given to the reports of parts, the report of all, and what is printed."""
+
+    boundaries: list
+    areas: tuple
+    report: dict
+    printed: str
+
+
+@pytest.fixture
+def full_report(monkeypatch, capsys) -> FullReport:
+    """The report of three images, two of which have boundaries and areas."""
     calls = []
-    columns = {"boundary_iou": [0.5, 0.25], "hd95": [1.0, 2.0], "mean_boundary_iou": 0.375, "mean_hd95": 1.5}
-    monkeypatch.setattr("predict.boundary_report", lambda boundaries: calls.append(boundaries) or columns)
+    monkeypatch.setattr("predict.boundary_report", lambda boundaries: calls.append(boundaries) or BOUNDARY_REPORT)
     monkeypatch.setattr("predict.area_report", lambda areas, names: calls.append((areas, names)) or {"areas": 3})
     monkeypatch.setattr("predict.area_table", lambda report: f"{report['areas']} areas")
     scores = scores_of([6, 2], [1, 1])
     counts = torch.zeros(15, 3, dtype=torch.int64)
     counts[14] = torch.tensor([4, 2, 4 * 2**20])  # sure of four pixels, and right in two of them
     scores.add_reliability(counts)
-    areas = [np.zeros((2, 3), np.int64), np.ones((2, 3), np.int64)]
     scored = []
-    for name, boundary, counted in (("a", "first", areas[0]), ("b", None, None), ("c", "second", areas[1])):
-        report = {"image": name, "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}
-        scored.append(ScoredImage(report, boundary, counted))
+    for name, boundary, counted in (("a", "first", AREAS[0]), ("b", None, None), ("c", "second", AREAS[1])):
+        values = {"image": name, "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}
+        scored.append(ScoredImage(values, boundary, counted))
     report = print_scores(scores, "mean IoU", scored)
-    assert calls == [["first", "second"], (areas, ("sky", "land"))]
-    assert report["boundary"] == columns
-    assert report["areas"] == {"areas": 3}
-    assert report["by_case"]["cases"] == 3
-    assert report["calibration"]["expected_calibration_error"] == 0.5
-    printed = capsys.readouterr().out
-    assert "bound. IoU" in printed
-    assert "3 areas" in printed
-    assert "expected calibration error 0.5000" in printed
-    print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored[:2])
+    boundaries, areas = calls
+    return FullReport(boundaries, areas, report, capsys.readouterr().out)
+
+
+def test_boundaries_of_images_that_have_them_are_reported(full_report):
+    assert full_report.boundaries == ["first", "second"]
+    assert full_report.report["boundary"] == BOUNDARY_REPORT
+    assert "bound. IoU" in full_report.printed
+
+
+def test_areas_of_images_that_have_them_are_reported(full_report):
+    assert full_report.areas == (AREAS, ("sky", "land"))
+    assert full_report.report["areas"] == {"areas": 3}
+    assert "3 areas" in full_report.printed
+
+
+def test_cases_of_all_images_are_reported(full_report):
+    assert full_report.report["by_case"]["cases"] == 3
+
+
+def test_the_calibration_of_all_images_is_reported(full_report):
+    assert full_report.report["calibration"]["expected_calibration_error"] == 0.5
+    assert "expected calibration error 0.5000" in full_report.printed
+
+
+def test_two_images_are_named_as_the_worst_of_two(capsys):
+    print_scores(SCORES, "mean IoU", scored_images({"a": 0.5, "b": 0.5}))
     assert "the worst of 2 by their mean IoU:" in capsys.readouterr().out
 
 
@@ -202,20 +279,35 @@ def write_all(monkeypatch):
     return write_all
 
 
-def test_files_of_all_images_are_those_that_were_asked_for(write_all):
-    plain, all_of_them, of_one = Writer(), Writer(), Writer()
-    assert write_all(plain) == write_all(all_of_them, "--coco", "--rank", is_complete=True) == []
-    assert write_all(of_one, file=Path("a.png")) == []
-    assert plain.written == ["closed out None False", "legend", "joined"]
-    assert all_of_them.written == ["closed out None True", "legend", "joined", "coco", "candidates", "ranking"]
-    assert of_one.written == ["closed out None False", "legend"]
+@pytest.mark.parametrize(
+    ("flags", "changes", "written"),
+    [
+        ([], {}, ["closed out None False", "legend", "joined"]),
+        (
+            ["--coco", "--rank"],
+            {"is_complete": True},
+            ["closed out None True", "legend", "joined", "coco", "candidates", "ranking"],
+        ),
+        ([], {"file": Path("a.png")}, ["closed out None False", "legend"]),
+    ],
+    ids=["none", "all", "of one image"],
+)
+def test_files_of_all_images_are_those_that_were_asked_for(write_all, flags, changes, written):
+    writer = Writer()
+    assert write_all(writer, *flags, **changes) == []
+    assert writer.written == written
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
 def test_a_file_of_all_images_that_cannot_be_written_is_a_line(write_all, error):
     writer = Writer("legend", error)
-    line = f"out: metrics.json, predict.json or a file of all images cannot be written ({error})"
-    assert write_all(writer, "--rank") == [line]
+    (line,) = write_all(writer, "--rank")
+    assert line.startswith("out: ")
+    assert line.endswith(f"cannot be written ({error})")
     assert writer.written[1:] == ["candidates", "ranking"]
-    for failing in ("candidates", "ranking"):
-        assert write_all(Writer(failing, error), "--rank") == [f"out: the images cannot be ranked ({error})"]
+
+
+@pytest.mark.parametrize("failing", ["candidates", "ranking"])
+@pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
+def test_a_ranking_that_cannot_be_written_is_a_line(write_all, failing, error):
+    assert write_all(Writer(failing, error), "--rank") == [f"out: the images cannot be ranked ({error})"]

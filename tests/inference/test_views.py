@@ -46,10 +46,10 @@ def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
         assert torch.equal(view, batch.flip(axes))
 
 
+@pytest.mark.parametrize(("mirrors", "views", "swaps"), [(True, 8, 4), (False, 4, 0)])
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4, 5), (1, 2, 3, 3)], ids=["volume", "image"])
-def test_views_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_where_nothing_mirrors(
-    shape, monkeypatch
-):
+def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, views, swaps, monkeypatch):
+    """Where nothing mirrors, such views are left out."""
     batch = torch.randn(shape)
     swapped = []
 
@@ -61,13 +61,11 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides_and_are_left_out_w
         return torch.stack(views).mean(0)
 
     monkeypatch.setattr("inference.decoding.views.unmirrored", swap)
-    for mirrors, views, swaps in ((True, 8, 4), (False, 4, 0)):
-        network = Seen(dims=len(shape) - 2, turned=True)
-        swapped.clear()
-        decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), mean_of_views=mean_of_views)
-        torch.testing.assert_close(averaged_views(network, batch, decoder), batch)
-        assert len(network.inputs) == views
-        assert swapped == [1] * swaps
+    network = Seen(dims=len(shape) - 2, turned=True)
+    decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), mean_of_views=mean_of_views)
+    torch.testing.assert_close(averaged_views(network, batch, decoder), batch)
+    assert len(network.inputs) == views
+    assert swapped == [1] * swaps
 
 
 def test_an_image_is_turned_by_each_quarter_and_mirrored():

@@ -4,6 +4,7 @@ Modules: inference/scoring/volume.py.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,57 +25,78 @@ from tasks.classes import Classes
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping, OverlapTarget
 
-
-def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
-    class_map = ClassMap(("sky", "land"), (0, 7), None)
-    rng = np.random.default_rng(0)
-    pred = rng.integers(0, 2, (3, 4, 5), np.uint8)
-    truth = rng.integers(0, 2, (3, 4, 5), np.uint8)
-    nifti = write_volume(tmp_path / "truth.nii", 7 * truth)
-    np.save(tmp_path / "truth.npy", 7 * truth)  # it holds no spacing: that of the volume counts
-    capitals = (tmp_path / "truth.npy").rename(tmp_path / "TRUTH.NPY")
-    np.save(tmp_path / "truth.npy", 7 * truth)
-    for file in (nifti, tmp_path / "truth.npy", capitals):
-        scorer = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")), surfaces=True)
-        score = scorer.score_mask(volume_job(tmp_path, file), pred)
-        assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
-        areas = area_report([score.areas], ("sky", "land"))["by_class"]["land"]
-        assert (areas["areas"], areas["predicted"]) == (label(truth)[1], label(pred)[1])
-        assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
-        plain = VolumeScorer(ClassFormat(class_map), Classes(("sky", "land")))
-        without_surfaces = plain.score_mask(volume_job(tmp_path, file), pred)
-        assert without_surfaces.surfaces is None
-        assert without_surfaces.areas.tolist() == score.areas.tolist()
+SKY_AND_LAND = ClassFormat(ClassMap(("sky", "land"), (0, 7), None))
+TASK = Classes(("sky", "land"))
+PRED = np.random.default_rng(0).integers(0, 2, (3, 4, 5), np.uint8)
+TRUTH = np.random.default_rng(1).integers(0, 2, (3, 4, 5), np.uint8)
 
 
-def test_what_the_truth_ignores_has_no_surface(tmp_path):
+@pytest.fixture(params=["truth.nii", "truth.npy", "TRUTH.NPY"])
+def true_file(tmp_path, request) -> Path:
+    """A true mask in a file; an array holds no spacing: that of the volume counts."""
+    write_volume(tmp_path / "truth.nii", 7 * TRUTH)
+    np.save(tmp_path / "truth.npy", 7 * TRUTH)
+    (tmp_path / "TRUTH.NPY").write_bytes((tmp_path / "truth.npy").read_bytes())
+    return tmp_path / request.param
+
+
+def test_a_volume_is_scored_by_all_its_slices(tmp_path, true_file):
+    score = VolumeScorer(SKY_AND_LAND, TASK).score_mask(volume_job(tmp_path, true_file), PRED)
+    assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
+    assert score.surfaces is None
+
+
+@pytest.mark.parametrize("surfaces", [False, True])
+def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
+    score = VolumeScorer(SKY_AND_LAND, TASK, surfaces=surfaces).score_mask(volume_job(tmp_path, true_file), PRED)
+    areas = area_report([score.areas], ("sky", "land"))["by_class"]["land"]
+    assert areas["areas"] == label(TRUTH)[1]
+    assert areas["predicted"] == label(PRED)[1]
+
+
+def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):
+    score = VolumeScorer(SKY_AND_LAND, TASK, surfaces=True).score_mask(volume_job(tmp_path, true_file), PRED)
+    assert score.surfaces.hd95[1] == surface_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).hd95[1]
+
+
+def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
     truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
     truth[0], pred[0] = 9, 1
     truth[2, 2, 2], pred[2, 2, 2] = 7, 1
-    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), 9)), Classes(("sky", "land")), surfaces=True)
+    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), 9)), TASK, surfaces=True)
     score = scorer.score_mask(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth)), pred)
     assert score.surfaces.hd95[1] == 0
     assert score.surfaces.dice[1].tolist() == [1, 1]
 
 
-def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
-    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
-    pred = np.zeros((3, 4, 5), np.uint8)
-    shorter = write_volume(tmp_path / "shorter.nii", np.zeros((2, 4, 5), np.uint8))
-    with pytest.raises(DataError, match=r"shorter\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"):
-        scorer.score_mask(volume_job(tmp_path, shorter), pred)
-    narrower = write_volume(tmp_path / "narrower.nii", np.zeros((3, 4, 4), np.uint8))
-    with pytest.raises(DataError, match=r"narrower\.nii: is 3 x 4 x 4, but the volume 3 x 4 x 5 \(z, y, x\)"):
-        scorer.score_mask(volume_job(tmp_path, narrower), pred)
-    coarser = write_volume(tmp_path / "coarser.nii", pred, (3.0, 1.0, 1.0))
-    with pytest.raises(DataError, match=r"coarser\.nii: its affine differs from the volume's"):
-        scorer.score_mask(volume_job(tmp_path, coarser), pred)
-    same = write_volume(tmp_path / "same.nii", pred)
-    for wrong in (pred[:2], pred.transpose(0, 2, 1)):
-        with pytest.raises(DataError, match="differs in size from the volume; give --overwrite"):
-            scorer.score_mask(volume_job(tmp_path, same), wrong)
-    with pytest.raises(ScoreError):  # there is no mask
-        scorer.score(volume_job(tmp_path, same))
+EMPTY = np.zeros((3, 4, 5), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("truth", "spacing", "line"),
+    [
+        (EMPTY[:2], (2.0, 1.0, 1.0), r"truth\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"),
+        (EMPTY[:, :, :4], (2.0, 1.0, 1.0), r"truth\.nii: is 3 x 4 x 4, but the volume 3 x 4 x 5 \(z, y, x\)"),
+        (EMPTY, (3.0, 1.0, 1.0), r"truth\.nii: its affine differs from the volume's"),
+    ],
+    ids=["shorter", "narrower", "coarser"],
+)
+def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path, truth, spacing, line):
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth, spacing))
+    with pytest.raises(DataError, match=line):
+        VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, EMPTY)
+
+
+@pytest.mark.parametrize("mask", [EMPTY[:2], EMPTY.transpose(0, 2, 1)], ids=["shorter", "turned"])
+def test_masks_of_another_size_cannot_be_scored(tmp_path, mask):
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", EMPTY))
+    with pytest.raises(DataError, match="differs in size from the volume; give --overwrite"):
+        VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, mask)
+
+
+def test_masks_that_are_not_there_cannot_be_scored(tmp_path):
+    with pytest.raises(ScoreError):
+        VolumeScorer(SKY_AND_LAND, TASK).score(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", EMPTY)))
 
 
 def test_annotations_are_no_true_mask_of_a_volume(tmp_path):
@@ -90,26 +112,26 @@ def test_annotations_are_no_true_mask_of_a_volume(tmp_path):
         scorer.score_mask(job, np.zeros((3, 4, 5), np.uint8))
 
 
-def test_voxels_that_the_truth_ignores_are_of_no_class_and_the_background_has_no_surface():
-    truth = np.zeros((3, 4, 5), np.uint8)
-    pred = np.zeros((3, 4, 5), np.uint8)
+def test_voxels_that_the_truth_ignores_are_of_no_class():
+    truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
     truth[0] = 255
     pred[0] = 1
     pred[2, 2, 2] = 2
     scores = surface_scores(pred, truth, 3, (1.0, 1.0, 1.0))
     assert scores.missed.tolist() == [False, False, True]
-    assert np.isnan(scores.dice[:2]).all()
+    assert np.isnan(scores.dice[:2]).all()  # the background has no surface
     assert scores.dice[2].tolist() == [0, 0]
     assert np.isnan(scores.hd95).all()
 
 
-def test_a_table_of_cases_has_the_columns_that_were_scored():
-    cases = [
-        {"image": "a", "dice": [1.0, 0.25], "iou": [1.0, 0.5]},
-        {"image": "b", "dice": [1.0, None], "iou": [1.0, 1.0]},
-    ]
-    report = case_report(cases, ["sky", "land"])
-    assert report == {
+OVERLAPS = [
+    {"image": "a", "dice": [1.0, 0.25], "iou": [1.0, 0.5]},
+    {"image": "b", "dice": [1.0, None], "iou": [1.0, 1.0]},
+]
+
+
+def test_a_report_of_cases_has_the_scores_that_they_have():
+    assert case_report(OVERLAPS, ["sky", "land"]) == {
         "cases": 2,
         "classes": ["land"],
         "mean_dice": 0.25,
@@ -118,20 +140,30 @@ def test_a_table_of_cases_has_the_columns_that_were_scored():
         "iou": [0.75],
         "dice_cases": [1],
     }
-    lines = case_table(report).splitlines()
+
+
+def test_a_table_of_cases_has_a_line_for_each_class():
+    lines = case_table(case_report(OVERLAPS, ["sky", "land"])).splitlines()
     assert [line.split() for line in lines] == [
         ["of", "cases", "Dice", "IoU", "cases"],
         ["land", "0.2500", "0.7500", "1"],
         ["mean", "without", "background", "0.2500", "0.7500", "2"],
     ]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_a_table_of_cases_has_room_for_the_longest_name():
     long_name = "a class whose name is longer than that of the mean"
-    lines = case_table(case_report(cases, ["sky", long_name])).splitlines()
+    lines = case_table(case_report(OVERLAPS, ["sky", long_name])).splitlines()
     assert lines[1].startswith(f"{long_name}  ")
     assert len({len(line) for line in lines}) == 1
-    surfaces = [case | {"surface_dice_1mm": [None, 0.5], "surface_dice_2mm": [None, 1.0]} for case in cases]
+
+
+def test_a_table_of_cases_has_columns_of_surfaces_where_they_were_scored():
+    surfaces = [case | {"surface_dice_1mm": [None, 0.5], "surface_dice_2mm": [None, 1.0]} for case in OVERLAPS]
     report = case_report(surfaces, ["sky", "land"])
-    assert (report["mean_surface_dice_1mm"], report["surface_dice_2mm"]) == (0.5, [1.0])
+    assert report["mean_surface_dice_1mm"] == 0.5
+    assert report["surface_dice_2mm"] == [1.0]
     lines = case_table(report).splitlines()
     assert "surface Dice 1 mm" in lines[0]
     assert len({len(line) for line in lines}) == 1
@@ -149,25 +181,34 @@ def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
 
 
 def test_the_mean_dice_of_a_volume_leaves_the_background_out():
-    score = VolumeScore(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None)
-    result = score.to_json("a.nii")
+    result = VolumeScore(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None).to_json("a.nii")
     assert result["image"] == "a.nii"
     assert result["mean_dice"] == 30 / 45
     assert result["dice"] == [180 / 195, 30 / 45, None]
-    assert "hd95_mm" not in result
+
+
+def test_a_volume_without_surfaces_has_no_distances():
+    score = VolumeScore(scores_of([90, 10], [5, 15]), None)
+    assert "hd95_mm" not in score.to_json("a.nii")
     assert score.boundary is None
-    nothing = VolumeScore(scores_of([5, 0], [0, 0]), None).to_json("b.nii")
-    assert nothing["mean_dice"] is None
-    assert "mean_dice" not in VolumeScore(Objects().new_scores(1), None).to_json("c.nii")  # objects have none
 
 
-def test_the_surfaces_of_a_volume_are_told_by_their_tolerance():
+def test_a_volume_of_background_has_no_mean_dice():
+    assert VolumeScore(scores_of([5, 0], [0, 0]), None).to_json("b.nii")["mean_dice"] is None
+
+
+def test_a_volume_of_objects_has_no_mean_dice():
+    assert "mean_dice" not in VolumeScore(Objects().new_scores(1), None).to_json("c.nii")
+
+
+def test_surfaces_of_a_volume_are_told_by_their_tolerance():
     nan = float("nan")
     surfaces = SurfaceScores(np.array([nan, 1.5]), np.array([[nan, nan], [0.25, 0.75]]), np.array([False, False]))
     result = VolumeScore(scores_of([9, 1], [0, 2]), surfaces).to_json("a")
     assert result["hd95_mm"] == [None, 1.5]
     assert result["missed"] == [False, False]
-    assert (result["surface_dice_1mm"], result["surface_dice_2mm"]) == ([None, 0.25], [None, 0.75])
+    assert result["surface_dice_1mm"] == [None, 0.25]
+    assert result["surface_dice_2mm"] == [None, 0.75]
 
 
 @pytest.mark.parametrize(("shift", "dice"), [(1, [1.0, 1.0]), (2, [0.5, 1.0]), (3, [0.5, 0.5])])
@@ -186,25 +227,36 @@ def case(name: str, dice: list[float | None], hd95: list[float | None], missed: 
     return {"image": name, "dice": dice, "iou": dice, "hd95_mm": hd95, "missed": missed}
 
 
-def test_cases_are_averaged_class_by_class_without_the_background():
+@pytest.fixture
+def case_scores() -> dict:
+    """The report of two cases, in the second of which the second class is missed, and the third is nowhere."""
     cases = [
         case("a", [1.0, 0.5, 0.2], [0.0, 2.0, None], [False, False, False]),
         case("b", [1.0, 0.7, None], [0.0, None, None], [False, True, False]),
     ]
-    report = case_report(cases, ["sky", "land", "sea"])
-    assert (report["cases"], report["classes"]) == (2, ["land", "sea"])
-    assert report["dice"] == pytest.approx([0.6, 0.2])
-    assert report["mean_dice"] == pytest.approx(0.4)
-    assert (report["hd95_mm"], report["mean_hd95_mm"]) == ([2.0, None], 2.0)
-    assert (report["dice_cases"], report["hd95_missed"]) == ([2, 1], [1, 0])
-    rows = [line.split() for line in case_table(report).splitlines()]
-    assert rows[0] == ["of", "cases", "Dice", "IoU", "HD95", "(mm)", "cases"]
-    cells = [(row[0], *row[-4:]) for row in rows[1:4]]
-    assert cells == [
-        ("land", "0.6000", "0.6000", "2.0000", "2"),
-        ("sea", "0.2000", "0.2000", "n/a", "1"),
-        ("mean", "0.4000", "0.4000", "2.0000", "2"),
+    return case_report(cases, ["sky", "land", "sea"])
+
+
+def test_cases_are_averaged_class_by_class_without_the_background(case_scores):
+    assert case_scores["cases"] == 2
+    assert case_scores["classes"] == ["land", "sea"]
+    assert case_scores["dice"] == pytest.approx([0.6, 0.2])
+    assert case_scores["mean_dice"] == pytest.approx(0.4)
+
+
+def test_distances_are_averaged_over_the_cases_that_have_them(case_scores):
+    assert case_scores["hd95_mm"] == [2.0, None]
+    assert case_scores["mean_hd95_mm"] == 2.0
+    assert case_scores["dice_cases"] == [2, 1]
+    assert case_scores["hd95_missed"] == [1, 0]
+
+
+def test_a_table_of_cases_has_their_distances(case_scores):
+    header, *rows, note = [line.split() for line in case_table(case_scores).splitlines()]
+    assert header == ["of", "cases", "Dice", "IoU", "HD95", "(mm)", "cases"]
+    assert [[row[0], *row[-4:]] for row in rows] == [
+        ["land", "0.6000", "0.6000", "2.0000", "2"],
+        ["sea", "0.2000", "0.2000", "n/a", "1"],
+        ["mean", "0.4000", "0.4000", "2.0000", "2"],
     ]
-    assert case_table(report).splitlines()[4:] == [
-        "land: no distance in 1 of 2 cases: only one of truth and prediction has it"
-    ]
+    assert " ".join(note).startswith("land: no distance in 1 of 2 cases")

@@ -16,6 +16,7 @@ from PIL import Image
 
 from data_utils.image_io.reader import read_image
 from data_utils.sources.annotations import coco
+from data_utils.sources.annotations.coco_file import read_coco
 from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.annotations.labelme_mask import read_labelme
 from data_utils.sources.annotations.layout import find_file, folder_in, holds_pictures, number_classes, read_lines
@@ -209,7 +210,7 @@ def test_a_file_of_annotations_has_up_to_four_gigabytes(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('{"shapes": []}')
     mode = os.stat(file).st_mode
     monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
-    assert len(coco.read(file).images) == 3
+    assert len(read_coco(file).images) == 3
     assert len(read_lines(file)) == 1
     assert read_labelme(str(tmp_path / "a.json")) == {"shapes": []}
 

@@ -1,7 +1,7 @@
 """classes.csv and classes.txt: which classes an image is labeled for, and what is wrong with such files.
 
-Modules: data_utils/sources/label_files.py, data_utils/targets/label_sets.py, data_utils/targets/bits.py,
-data_utils/analysis/label_sets.py.
+Modules: data_utils/sources/label_files.py, data_utils/sources/class_lists.py, data_utils/targets/label_sets.py,
+data_utils/targets/bits.py, data_utils/analysis/label_sets.py.
 """
 
 from dataclasses import replace
@@ -25,16 +25,9 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
+from data_utils.sources.class_lists import Row, Table, read_table
 from data_utils.sources.folder import FolderRecords
-from data_utils.sources.label_files import (
-    ImageLabels,
-    LabelFiles,
-    Row,
-    Table,
-    read_label_files,
-    read_table,
-    with_labels,
-)
+from data_utils.sources.label_files import ImageLabels, LabelFiles, read_label_files, with_labels
 from data_utils.sources.load import load_records
 from data_utils.sources.volumes import Case, Description, VolumeRecords
 from data_utils.targets.classes import PartlyLabeledReader

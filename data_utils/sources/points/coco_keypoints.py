@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.sources.annotations import coco
+from data_utils.sources.annotations.coco_file import CocoFile, read_coco
 from data_utils.sources.annotations.coco_mask import Entry
 from data_utils.sources.points.table import (
     SEVERAL_TABLES_MESSAGE,
@@ -49,7 +50,7 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
     tables: dict[str, list[PointTable]] = {}
     for name, (_, path) in paths.items():
         if _mentions_keypoints(path):
-            file = coco.read(path)
+            file = read_coco(path)
             table = to_table(file)
             if table is not None and (explicit or paths is keypoint_files or not _holds_areas(file)):
                 split = name.partition("/")[0]  # one of several files of a split is SPLIT/PART
@@ -59,7 +60,7 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
 
 def read_keypoints(path: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
-    return to_table(coco.read(path)) if _mentions_keypoints(path) else None
+    return to_table(read_coco(path)) if _mentions_keypoints(path) else None
 
 
 def _mentions_keypoints(path: Path) -> bool:
@@ -71,12 +72,12 @@ def _mentions_keypoints(path: Path) -> bool:
         return False
 
 
-def _holds_areas(file: coco.CocoFile) -> bool:
+def _holds_areas(file: CocoFile) -> bool:
     """Whether any object of a file has an outline or a mask."""
     return any(entry.get("segmentation") for entry in chain.from_iterable(file.objects.values()))
 
 
-def to_table(file: coco.CocoFile) -> PointTable | None:
+def to_table(file: CocoFile) -> PointTable | None:
     """The points of a file; None if none of its objects has keypoints."""
     path = file.path
     names_of: dict[Any, list[str]] = {}
